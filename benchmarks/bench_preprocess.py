@@ -87,10 +87,10 @@ def run_side(side: str, data: Path, tokenizer: Path, output: Path, length: int) 
 
 def prepare_ours(data: Path, tokenizer: Path, output: Path, length: int) -> Any:
     """The verb with a text box's defaults."""
-    from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
-    from rdukit_modelbox.context import Progress
-    from rdukit_modelbox.parameters import check_parameters
+    from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
+    from rdukit_modelbox.contract.check_parameters import check_parameters
     from rdukit_modelbox.preprocessing.text import preprocess_text
+    from rdukit_modelbox.verbs.context import Progress
 
     class Silent:
         box: Box = load_box(find_box_file("llama"))

@@ -119,7 +119,7 @@ def binary_row(count: int) -> tuple[bytes, dict[str, str]]:
 
 def limited_box(folder: Path, most: int) -> str:
     """The box ``mlp`` with ``serving.max_batch_size``."""
-    from rdukit_modelbox.box import find_box_file
+    from rdukit_modelbox.contract.box import find_box_file
 
     source = find_box_file("mlp")
     target = folder / f"limited-{most}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit_modelbox.box import Verb
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.grpc_messages import (
     answer_message,
     call_from,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit_modelbox.box import Box, Verb
-from rdukit_modelbox.mounts import Mounts, resolve_inputs
+from rdukit_modelbox.artifacts.mounts import Mounts, resolve_inputs
+from rdukit_modelbox.contract.box import Box, Verb
 from rdukit_modelbox.operations.values import Operation
 
 _SLOTS: Final = frozenset({"pef", "checkpoint"})

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rdukit_modelbox.operations import Operation
-from rdukit_modelbox.states import OperationState
+from rdukit_modelbox.operations.values import OperationState
 from rdukit_serving.models.metrics import ServingCollector
 from rdukit_serving.models.repository import Repository
 

@@ -9,7 +9,7 @@ from typing import Final
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.home import make_folder
 from rdukit.files.locks import sole_lock
-from rdukit_modelbox.mounts import Mounts
+from rdukit_modelbox.artifacts.mounts import Mounts
 
 #: Seconds to wait for another box to let go of the folder: one that was killed may still be ending.
 _LOCK_WAIT_S: Final = 1.0

@@ -6,10 +6,10 @@ from typing import Any
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled
-from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
-from rdukit_modelbox.context import Progress, VerbResult
-from rdukit_modelbox.parameters import check_parameters
+from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
+from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.verbs import load_verb
+from rdukit_modelbox.verbs.context import Progress, VerbResult
 
 
 class RecordingContext:

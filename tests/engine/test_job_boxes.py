@@ -8,7 +8,7 @@ import pytest
 from compose_stack import PATIENCE_S
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.box import find_box_file
+from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.image.build import build_layout
 from rdukit_platform.backends.engines import PodmanBackend

@@ -21,7 +21,7 @@ from chart_values import CASES, render_chart
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import Unavailable
-from rdukit_modelbox.box import find_box_file
+from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder, RunningBox
 from rdukit_platform.backends.kubernetes import KubernetesBackend

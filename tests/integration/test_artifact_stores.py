@@ -27,10 +27,10 @@ from moto.server import ThreadedMotoServer
 from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from rdukit_modelbox.artifacts.fetch import bring_file
+from rdukit_modelbox.artifacts.mounts import Mounts
 from rdukit_modelbox.artifacts.reference import parse_reference
 from rdukit_modelbox.artifacts.store import ArtifactStore
-from rdukit_modelbox.inspect_box import inspect_running
-from rdukit_modelbox.mounts import Mounts
+from rdukit_modelbox.cli.show import inspect_running
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rdukit.errors import RdukitError, Unauthenticated
-from rdukit_modelbox.cli import box as box_commands
+from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 

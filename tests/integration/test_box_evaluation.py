@@ -19,11 +19,11 @@ from torch.nn import functional
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
-from rdukit_modelbox.box import find_box_file, load_box
+from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.contract.models import load_own_module, read_shape
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_modelbox.datasets import Samples, load_dataset, save_dataset
-from rdukit_modelbox.models import load_own_module, read_shape
-from rdukit_modelbox.program import ModelProgram
+from rdukit_modelbox.preprocessing.datasets import Samples, load_dataset, save_dataset
+from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.testing import run_verb
 from rdukit_serving.device.loaded_model import LoadedModel
 from rdukit_serving.device.parameters import load_parameters

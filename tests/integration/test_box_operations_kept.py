@@ -19,9 +19,9 @@ import pytest
 from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, Unavailable
 from rdukit.testing import wait_until
-from rdukit_modelbox.mounts import Exchange
-from rdukit_modelbox.operations.announcer import AddressRefused, _find_address
-from rdukit_modelbox.supervisor import ChildLimits, ChildOutcome, Listener, run_child
+from rdukit_modelbox.artifacts.mounts import Exchange
+from rdukit_modelbox.operations.supervisor import ChildLimits, ChildOutcome, Listener, run_child
+from rdukit_modelbox.operations.webhook_dispatcher import AddressRefused, _find_address
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
@@ -201,13 +201,13 @@ async def run_limited(tmp_path: Path, limits: ChildLimits, *, is_stopped: bool =
     """Preprocess in a child with limits; ``is_stopped``: it hangs from its first word on."""
     from dataclasses import asdict
 
-    from rdukit_modelbox.box import find_box_file
+    from rdukit_modelbox.contract.box import find_box_file
 
     def stop(_: object) -> None:
         if is_stopped:
             for task in Path("/proc/self/task").iterdir():
                 for pid in (task / "children").read_text().split():
-                    if b"rdukit_modelbox.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"rdukit_modelbox.operations.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         os.kill(int(pid), signal.SIGSTOP)
 
     (tmp_path / "out").mkdir()

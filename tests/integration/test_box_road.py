@@ -111,7 +111,7 @@ def requests_for(rows: list[list[float]]) -> Iterator[pb.InferRequest]:
 def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     box: ProcessBox, client: BoxClient, made: dict[str, str], trained: dict[str, Any]
 ) -> None:
-    from rdukit_modelbox.datasets import load_dataset
+    from rdukit_modelbox.preprocessing.datasets import load_dataset
 
     test = load_dataset(Path(made["dataset"])).test
     inputs = {"pef": made["pef"], "checkpoint": trained["outputs"]["checkpoint"]}

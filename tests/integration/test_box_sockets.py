@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from rdukit.box.client import BoxClient
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.http.unix_sockets import SocketPath
-from rdukit_modelbox.cli import box as box_commands
+from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.testing import run_verb
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox

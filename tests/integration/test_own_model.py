@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument, PefMismatch
-from rdukit_modelbox.box import find_box_file
+from rdukit_modelbox.contract.box import find_box_file
+from rdukit_modelbox.contract.models import load_own_module
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_modelbox.models import load_own_module
 from rdukit_modelbox.testing import run_verb
 
 

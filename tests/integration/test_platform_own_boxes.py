@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from rdukit.testing import wait_until
-from rdukit_modelbox.cli import box as box_commands
+from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.cli.client import ApiClient
@@ -251,7 +251,7 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
 
 def test_a_box_with_a_model_of_its_own_trains_as_a_job(tmp_path: Path) -> None:
     """The real ModelBox command, and the folder that ``rdukit box new --module`` writes."""
-    from rdukit_modelbox.box import find_box_file
+    from rdukit_modelbox.contract.box import find_box_file
 
     folder = tmp_path / "mine"
     folder.mkdir()

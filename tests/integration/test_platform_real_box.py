@@ -17,7 +17,7 @@ def kill_verb(pid: int) -> None:
     children = [
         facts.pid
         for facts in tree_of(pid)
-        if b"rdukit_modelbox.child" in Path(f"/proc/{facts.pid}/cmdline").read_bytes()
+        if b"rdukit_modelbox.operations.child" in Path(f"/proc/{facts.pid}/cmdline").read_bytes()
     ]
     assert len(children) == 1
     os.kill(children[0], signal.SIGKILL)

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.pef import read_pef
-from rdukit_modelbox.box import find_box_file, load_box
+from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.contract.models import load_own_module, read_shape
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_modelbox.models import load_own_module, read_shape
 from rdukit_modelbox.testing import run_verb
 from rdukit_serving.device import loaded_model
 from rdukit_serving.device.loaded_model import LoadedModel, rows_run_alone
@@ -163,7 +163,7 @@ def test_rows_are_run_one_by_one_as_long_as_that_is_no_slower(batch_s: float, ro
 
 
 def test_infer_judges_with_such_a_pef_twice_alike(own: Made, tmp_path: Path) -> None:
-    from rdukit_modelbox.program import ModelProgram
+    from rdukit_modelbox.tasks.program import ModelProgram
 
     shape = read_shape(load_box(own.folder / "modelbox.yaml"), own.pef)
     program = ModelProgram(shape, entry=load_own_module(own.folder, "model.py:make_model"))

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.checkpoints import load_checkpoint
-from rdukit_modelbox.context import VerbResult
 from rdukit_modelbox.testing import run_verb
+from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_modelbox.training.journal import read_lines
+from rdukit_modelbox.verbs.context import VerbResult
 
 PROGRAM = """
 import json, os, signal, sys

@@ -1,16 +1,51 @@
-"""A source → a file: resumed where a cut left off, bounded in size."""
+"""Where bytes come from, for the downloader: one shape for all schemes."""
 
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rdukit.errors import InvalidArgument, NoResources, Unavailable
 from rdukit.files.atomic import write_json_atomic
 from rdukit.interfaces import Clock
-from rdukit_modelbox.artifacts.source import ByteSource, Opened, TransferInterrupted
+
+
+class TransferInterrupted(Exception):
+    """The connection was cut, or the server asks to come again: trying once more may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An answer under way: bytes from ``start`` on."""
+
+    #: 0 when the server begins anew although asked for a later part.
+    start: int
+    #: Bytes of the whole, if told.
+    size: int | None
+    #: What the server calls this content: an ETag or a date.
+    validator: str | None
+    blocks: Iterator[bytes]
+
+
+class ByteSource(Protocol):
+    """One remote file."""
+
+    def open(self, start: int, validator: str | None) -> Opened:
+        """Ask for the bytes from ``start`` on, if the content is still what ``validator`` names.
+
+        Raises:
+            Interrupted: worth another try; also while the blocks are read.
+            RdukitError: it is not there, not allowed, or not legal.
+        """
+        ...
+
+    def find_validator(self) -> str | None:
+        """What the server calls the content now; None if it does not say. Never raises for a cut connection."""
+        ...
+
 
 #: Seconds before the second connection; doubled for each further one that brought nothing, up to the last.
 FIRST_PAUSE_S: Final = 0.2

@@ -8,12 +8,12 @@ from rdukit.files.atomic import sha256_of_file
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts import settings
 from rdukit_modelbox.artifacts.download import Watch
+from rdukit_modelbox.artifacts.mounts import Exchange
 from rdukit_modelbox.artifacts.reference import parse_output, parse_reference
 from rdukit_modelbox.artifacts.s3_source import make_client, upload
 from rdukit_modelbox.artifacts.screen import screen
 from rdukit_modelbox.artifacts.store import ArtifactStore, current_limits
-from rdukit_modelbox.context import Progress, VerbContext
-from rdukit_modelbox.mounts import Exchange
+from rdukit_modelbox.verbs.context import Progress, VerbContext
 
 
 def bring_inputs(context: VerbContext, inputs: Mapping[str, Path], exchange: Exchange) -> dict[str, Path]:

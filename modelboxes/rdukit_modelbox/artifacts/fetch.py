@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from rdukit.errors import RdukitError, Unavailable, error_from_body
+from rdukit_modelbox.artifacts.mounts import Mounts
 from rdukit_modelbox.artifacts.reference import is_remote, parse_reference
-from rdukit_modelbox.mounts import Mounts
 
 
 async def bring_file(mounts: Mounts, text: str, what: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unavailable
-from rdukit_modelbox.artifacts.source import Opened, TransferInterrupted
+from rdukit_modelbox.artifacts.download import Opened, TransferInterrupted
 
 BLOCK: Final = 1 << 20
 _MISSING: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})

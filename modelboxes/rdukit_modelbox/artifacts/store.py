@@ -23,11 +23,10 @@ from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts import settings
 from rdukit_modelbox.artifacts.addresses import parse_networks
-from rdukit_modelbox.artifacts.download import Watch, download
+from rdukit_modelbox.artifacts.download import ByteSource, Watch, download
 from rdukit_modelbox.artifacts.http_source import HttpSource
 from rdukit_modelbox.artifacts.reference import Reference
 from rdukit_modelbox.artifacts.s3_source import S3Source, list_objects, make_client
-from rdukit_modelbox.artifacts.source import ByteSource
 from rdukit_modelbox.artifacts.unpack import ARCHIVE_SUFFIXES, UnpackLimits, find_kind, unpack
 
 logger = logging.getLogger(__name__)

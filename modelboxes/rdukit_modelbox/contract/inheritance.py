@@ -12,11 +12,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from rdukit_modelbox.contract.agreement import Problem
-from rdukit_modelbox.contract.faults import suggest
-from rdukit_modelbox.contract.part import Sentence, StrictModel, Verb
+from rdukit_modelbox.contract.allowed_values import (
+    AllowedValues,
+    Limit,
+    ParameterType,
+    find_objection,
+    format_allowed,
+    is_multiple,
+)
+from rdukit_modelbox.contract.parts import Sentence, StrictModel, Verb
+from rdukit_modelbox.contract.schema_errors import suggest
+from rdukit_modelbox.contract.validation import Problem
 from rdukit_modelbox.contract.yaml_marks import Path, read_yaml
-from rdukit_modelbox.legal import AllowedValues, Limit, ParameterType, find_objection, format_allowed, is_multiple
 
 TASKS_FOLDER: Final = FilePath(__file__).parents[1] / "tasks"
 #: Keys that a box takes from its task unless it has them itself.

@@ -8,9 +8,9 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.box import FILE_NAME
-from rdukit_modelbox.contract.part import Name
-from rdukit_modelbox.contract.schema import SCHEMA_FILE
+from rdukit_modelbox.contract.box import FILE_NAME
+from rdukit_modelbox.contract.describe import SCHEMA_FILE
+from rdukit_modelbox.contract.parts import Name
 from rdukit_modelbox.contract.yaml_marks import read_yaml
 
 SKELETON: Final = Path(__file__).parent / "skeleton" / "model.py"

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field, model_validator
 
-from rdukit_modelbox.contract.part import Flag, Sentence, StrictModel, Verb
-from rdukit_modelbox.legal import (
+from rdukit_modelbox.contract.allowed_values import (
     AllowedValues,
     ParameterType,
     ParameterValue,
@@ -17,6 +16,7 @@ from rdukit_modelbox.legal import (
     format_allowed,
     format_values,
 )
+from rdukit_modelbox.contract.parts import Flag, Sentence, StrictModel, Verb
 
 #: Values of other parameters under which something holds: all names must have one of their values.
 When = Mapping[Word, tuple[bool | int | float | str, ...]]

@@ -1,13 +1,35 @@
-"""The parts of a ``modelbox.yaml`` beside its parameters: artifacts, resources and what is served."""
+"""What all parts of the file share: strict keys, and the kinds of text."""
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema
 
-from rdukit_modelbox.contract.part import Count, Flag, Sentence, StrictModel
-from rdukit_modelbox.legal import Word
+from rdukit_modelbox.contract.allowed_values import Word
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+Sentence = Annotated[str, StringConstraints(min_length=1, max_length=2000, strip_whitespace=True)]
+Flag = Annotated[bool, Strict()]
+Count = Annotated[int, Strict()]
+Size = Annotated[int, Strict(), Field(ge=0)]
+
+
+class Verb(StrEnum):
+    """What a box can be asked to do."""
+
+    PREPROCESS = "preprocess"
+    COMPILE = "compile"
+    TRAIN = "train"
+    INFER = "infer"
+
+
+class StrictModel(BaseModel):
+    """A mapping in the file: unknown keys are faults, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
 
 Scheme = Literal["file", "s3", "http", "https"]
 Datatype = Literal[

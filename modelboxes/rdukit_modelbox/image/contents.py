@@ -17,7 +17,7 @@ from rdukit.box.image import (
     USER_ID,
 )
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.box import FILE_NAME, Box, find_box_file, load_box
+from rdukit_modelbox.contract.box import FILE_NAME, Box, find_box_file, load_box
 from rdukit_modelbox.image.layer import LayerEntry
 from rdukit_modelbox.image.sbom import SbomComponent, make_sbom
 

@@ -9,4 +9,4 @@ from rdukit_modelbox.operations.values import (
     Webhook,
 )
 
-__all__ = ["Delivery", "OperationFailure", "Operation", "OperationEvent", "VerbCall", "Webhook"]
+__all__ = ["Delivery", "Operation", "OperationEvent", "OperationFailure", "VerbCall", "Webhook"]

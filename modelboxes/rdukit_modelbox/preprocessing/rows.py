@@ -9,18 +9,34 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.context import VerbContext, VerbResult
-from rdukit_modelbox.datasets import load_dataset, read_manifest
-from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.preprocessing.columns import ColumnFigures, Encoder, classes_of
-from rdukit_modelbox.preprocessing.row_encode_step import encode_rows
-from rdukit_modelbox.preprocessing.row_figures_step import gather_figures
-from rdukit_modelbox.preprocessing.row_output_step import write_rows
-from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
-from rdukit_modelbox.preprocessing.row_run import TABLES, RowRun
-from rdukit_modelbox.preprocessing.sources import Format, find_sources
-from rdukit_modelbox.preprocessing.work_folder import WorkFolder, identity_of
+from rdukit.files.atomic import sha256_of
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.columns import (
+    ColumnFigures,
+    Encoder,
+    NameCounts,
+    RowBlock,
+    RowPreprocessRequest,
+    classes_of,
+)
+from rdukit_modelbox.preprocessing.datasets import load_dataset, read_manifest, write_dataset
+from rdukit_modelbox.preprocessing.progress import WorkFolder, digests_meanwhile, identity_of
+from rdukit_modelbox.preprocessing.row_run import (
+    BUCKET_BYTES,
+    SPLITS,
+    TABLES,
+    RowRun,
+    RowSpill,
+    read_rows,
+    row_type,
+    within_limit,
+)
+from rdukit_modelbox.preprocessing.sources import Format, RowErrors, find_sources
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 
 ROW_FORMATS: Final = (*TABLES, Format.NPZ, Format.HDF5, Format.IMAGES)
 
@@ -85,4 +101,144 @@ def _find_finished(folder: Path, identity: str) -> dict[str, Any] | None:
     except (NotFound, InvalidArgument):
         return None
     figures: dict[str, Any] = manifest["figures"]
+    return figures
+
+
+def gather_figures(run: RowRun) -> dict[str, Any]:
+    """Read all rows, and digest the sources on another core meanwhile.
+
+    Returns:
+        The step's note: figures of ``columns``, names of each of ``categories``, ``labels`` with their counts and those
+        of each split, ``rows`` of each split, ``sha256`` of each source, numbers of rows left out.
+    Raises:
+        InvalidArgument: a row cannot be used, or none can.
+        Cancelled: between two blocks.
+    """
+    bad = RowErrors(run.request.skips_bad_rows)
+    tally = _Tally(run)
+    with digests_meanwhile(run.sources) as digests:
+        for block, splits_N, _ in run.blocks(bad, "read"):
+            tally.add(block, splits_N)
+        sha256 = digests()
+    if tally.figures is None or tally.rows[0] == 0:
+        raise InvalidArgument(f"no row can be used for training in {', '.join(s.name for s in run.sources[:5])}")
+    if bad.count or bad.dropped:
+        run.context.log(f"left out {bad.count} bad rows and {bad.dropped} with missing values: {bad.examples[:3]}")
+    note = {
+        "columns": tally.figures.to_json(),
+        "categories": [column.counts for column in tally.names],
+        "labels": tally.labels.counts,
+        "class_counts": {kind: split.counts for kind, split in zip(SPLITS, tally.by_split, strict=True)},
+        "rows": tally.rows,
+        "bad_rows": bad.count,
+        "bad_examples": bad.examples,
+        "dropped_rows": bad.dropped,
+        "sha256": sha256,
+    }
+    run.work.finish("figures", note)
+    return note
+
+
+class _Tally:
+    """What is counted while the rows go by."""
+
+    def __init__(self, run: RowRun) -> None:
+        self._limit = run.request.limit
+        #: Of the numeric columns; None before the first block.
+        self.figures: ColumnFigures | None = None
+        categorical = run.layout.categorical if run.layout else ()
+        self.names = [NameCounts(f"column {name!r}") for name in categorical]
+        self.labels = NameCounts(f"the label {run.request.label_column!r}")
+        self.by_split = [NameCounts("a split's label") for _ in SPLITS]
+        #: Of each split.
+        self.rows = [0, 0]
+
+    def add(self, block: RowBlock, splits_N: NDArray[np.int64]) -> None:
+        """Count a block.
+
+        Raises:
+            InvalidArgument: its rows are of another width, or there are too many names.
+        """
+        width = block.numbers_NC.shape[1]
+        if self.figures is None:
+            self.figures = ColumnFigures.of(width)
+        if width != len(self.figures.count_C):
+            raise InvalidArgument(f"rows have {len(self.figures.count_C)} and {width} numbers; legal: one width")
+        kept_N = within_limit(self._limit, self.rows, splits_N)
+        self.figures.add(block.numbers_NC[kept_N & (splits_N == 0)])
+        for column, values in zip(self.names, block.names_KN, strict=True):
+            column.add([value for value, kept in zip(values, kept_N.tolist(), strict=True) if kept])
+        for label, split, kept in zip(block.labels_N, splits_N.tolist(), kept_N.tolist(), strict=True):
+            if kept:
+                self.by_split[split].counts[label] = self.by_split[split].counts.get(label, 0) + 1
+        self.labels.add([label for label, kept in zip(block.labels_N, kept_N.tolist(), strict=True) if kept])
+
+
+def encode_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any]) -> int:
+    """Put the encoded rows on the disk; ``found`` is the first reading's note. Returns the buckets of each split.
+
+    Raises:
+        InvalidArgument: the input changed between the readings.
+        Cancelled: between two blocks.
+    """
+    largest = max(found["rows"]) * row_type(encoder.features).itemsize
+    buckets = 1 if run.request.seed is None else max(1, -(-largest // BUCKET_BYTES))
+    if run.work.find("rows") is None:
+        classes = classes_of(list(found["labels"]))
+        spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoder.features)
+        counts = [0, 0]
+        for block, splits_N, random_N in run.blocks(RowErrors(skips=True), "encode"):
+            kept_N = within_limit(run.request.limit, counts, splits_N)
+            labels_N = np.array([classes.get(label, -1) for label in block.labels_N], np.int64)[kept_N]
+            if not kept_N.all():
+                chosen = tuple([v for v, kept in zip(c, kept_N.tolist(), strict=True) if kept] for c in block.names_KN)
+                block = RowBlock(block.numbers_NC[kept_N], chosen, [""] * len(labels_N), block.consumed)
+            spill.add(encoder.encode(block), labels_N, splits_N[kept_N], random_N[kept_N] % buckets)
+        spill.flush()
+        if counts != found["rows"]:
+            raise InvalidArgument("the input changed while it was read; preprocess again")
+        run.work.finish("rows", {"buckets": buckets})
+    return buckets
+
+
+def write_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any], buckets: int) -> dict[str, Any]:
+    """Write the whole data set to the work folder's ``dataset``; ``found`` is the first reading's note.
+
+    Returns:
+        The figures for the verb's result, which the manifest holds too.
+    """
+    classes = classes_of(list(found["labels"]))
+    numeric = list(run.layout.numeric) if run.layout else None
+    categorical = list(run.layout.categorical) if run.layout else []
+    figures: dict[str, Any] = {
+        "train_samples": found["rows"][0],
+        "test_samples": found["rows"][1],
+        "features": encoder.features,
+        "classes": max(classes.values()) + 1,
+        "normalize": run.request.normalize,
+        "source": ", ".join(source.name for source in run.sources[:3]) + (", …" if len(run.sources) > 3 else ""),
+        "bad_rows": found["bad_rows"],
+        "dropped_rows": found["dropped_rows"],
+    }
+    more = {
+        "request": run.work.identity,
+        "figures": figures,
+        "labels": {label: classes[label] for label in sorted(classes)},
+        "class_counts": found["class_counts"],
+        "columns": {"numeric": numeric, **found["columns"]} if len(found["columns"]["mean"]) <= 10_000 else None,
+        "categories": dict(zip(categorical, (sorted(names) for names in found["categories"]), strict=True)),
+        "source_files": [
+            {"name": source.name, "bytes": source.bytes, "sha256": sha256}
+            for source, sha256 in zip(run.sources, found["sha256"], strict=True)
+        ],
+        "source_sha256": sha256_of(" ".join(found["sha256"]).encode()),
+    }
+    pieces = {
+        name: read_rows(run.work.folder / "rows", split, buckets, encoder.features, run.request.seed)
+        for split, name in enumerate(SPLITS)
+    }
+    write_dataset(
+        run.work.fresh("dataset"), pieces, dict(zip(SPLITS, found["rows"], strict=True)), encoder.features,
+        classes=figures["classes"], normalize=run.request.normalize, source=figures["source"], more=more,
+    )  # fmt: skip
     return figures

@@ -1,10 +1,12 @@
 """Which files a preprocess reads, and in which format each is."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, cast
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
 
@@ -121,3 +123,88 @@ def _source(data: Path, path: Path, wanted: str, legal: Sequence[Format]) -> Sou
     state = path.stat()
     name = path.name if path == data else path.relative_to(data).as_posix()
     return SourceFile(path, name, format, state.st_size, state.st_mtime_ns, is_gzip)
+
+
+BLOCK_BYTES: Final = 2 << 20
+#: A longer line would not fit the memory that a preprocess may use.
+LONGEST_LINE: Final = 16 << 20
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Whole lines with their ends; the first has number ``line``, from 1."""
+
+    data: bytes
+    line: int
+    #: Bytes of the file read so far: of the compressed one if it is.
+    consumed: int
+
+
+def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
+    """The file's lines in blocks; a last line without end gets one.
+
+    Raises:
+        InvalidArgument: a line is too long, or the compressed data is damaged.
+    """
+    with source.path.open("rb") as raw:
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if source.is_gzip else raw
+        line, rest = 1, b""
+        while True:
+            try:
+                data = stream.read(block_bytes)
+            except (OSError, EOFError, zlib.error) as cause:
+                raise InvalidArgument(f"{source.name}: not readable after line {line}: {cause}") from cause
+            if line == 1 and not rest and data.startswith(BYTE_ORDER_MARK):
+                data = data[len(BYTE_ORDER_MARK) :]
+            if not data:
+                break
+            end = data.rfind(b"\n") + 1
+            if end:
+                block = rest + data[:end]
+                yield LineBlock(block, line, raw.tell())
+                line += block.count(b"\n")
+                rest = data[end:]
+            else:
+                rest += data
+            if len(rest) > LONGEST_LINE:
+                raise InvalidArgument(
+                    f"{source.name}:{line}: the line is longer than {LONGEST_LINE >> 20} MB; legal: shorter lines, one "
+                    f"record each",
+                    file=source.name, line=line,
+                )  # fmt: skip
+        if rest:
+            yield LineBlock(rest + b"\n", line, raw.tell())
+
+
+#: Places that are told of skipped rows.
+EXAMPLES: Final = 10
+
+
+@dataclass(slots=True)
+class RowErrors:
+    """Refuses bad rows, or counts them when ``skips``."""
+
+    skips: bool
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    #: Rows left out because a value was missing and the request says so.
+    dropped: int = 0
+
+    def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
+        """One bad row. ``line`` counts from 1: the line of a text file, the row of another; None is the whole file.
+
+        Raises:
+            InvalidArgument: unless bad rows are skipped; names file, line, column and what is legal.
+        """
+        place = f"{file}:{line}" if line is not None else file
+        if column is not None:
+            place += f", column {column!r}"
+        if not self.skips:
+            raise InvalidArgument(
+                f"{place}: {reason}; legal: {legal}; or pass bad_rows=skip to leave such rows out",
+                file=file, line=line, column=column, legal=legal,
+            )  # fmt: skip
+        self.count += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(f"{place}: {reason}")

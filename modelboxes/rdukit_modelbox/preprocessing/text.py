@@ -9,20 +9,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.context import Progress, VerbContext, VerbResult
-from rdukit_modelbox.legal import ParameterValue
+from rdukit.errors import IllegalValue, InvalidArgument, NotFound
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.articles import make_decoder
+from rdukit_modelbox.preprocessing.external_shuffle import Assignment, Spill
 from rdukit_modelbox.preprocessing.packing import Packer
-from rdukit_modelbox.preprocessing.sources import find_sources
-from rdukit_modelbox.preprocessing.text_output_step import write_dataset
-from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
-from rdukit_modelbox.preprocessing.text_records_step import spill_records
+from rdukit_modelbox.preprocessing.progress import (
+    KILOBYTE,
+    ProgressReporter,
+    WorkFolder,
+    digests_meanwhile,
+    identity_of,
+)
+from rdukit_modelbox.preprocessing.sources import RowErrors, find_sources
+from rdukit_modelbox.preprocessing.text_output import make_tokenizer, write_dataset, write_sequences
+from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS, read_records
 from rdukit_modelbox.preprocessing.text_run import TextPreprocessRequest, TextRun
-from rdukit_modelbox.preprocessing.text_sequences_step import make_tokenizer, write_sequences
-from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
-from rdukit_modelbox.preprocessing.token_manifest import KIND
+from rdukit_modelbox.preprocessing.token_dataset import KIND, load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
-from rdukit_modelbox.preprocessing.work_folder import WorkFolder, identity_of
+from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 
 
 def preprocess_text(
@@ -77,3 +82,48 @@ def _find_finished(folder: Path, identity: str) -> dict[str, Any] | None:
         return None
     figures: dict[str, Any] = dataset.manifest["figures"]
     return figures
+
+
+def spill_records(run: TextRun) -> dict[str, Any]:
+    """Put the records on the disk by output file, and digest the sources on another core meanwhile.
+
+    Returns:
+        The step's note: ``articles`` of each file, ``sha256`` of each source, numbers of records and bad rows.
+    Raises:
+        InvalidArgument: a row cannot be used, or none can.
+        IllegalValue: fewer records than output files.
+        Cancelled: between two blocks.
+    """
+    request = run.request
+    bad = RowErrors(request.skips_bad_rows)
+    spill = Spill(run.work.fresh("records"), len(run.splits), run.buckets)
+    assignment = Assignment(tuple(split.share for split in run.splits), run.buckets, request.seed)
+    decoder = make_decoder(request.policy)
+    pace = ProgressReporter(run.context, "read", sum(source.bytes for source in run.sources), KILOBYTE)
+    records = before = 0
+    with digests_meanwhile(run.sources) as digests:
+        for source in run.sources:
+            for block in read_records(source, request.policy, decoder, bad):
+                spill.add(block.records, *assignment.take(len(block.records)))
+                records += len(block.records)
+                pace.tell(before + block.consumed, records)
+            before += source.bytes
+        spill.flush()
+        found = digests()
+    if bad.count:
+        run.context.log(f"left out {bad.count} bad rows, such as {'; '.join(bad.examples[:3])}")
+    if records == 0:
+        raise InvalidArgument(f"no record can be used in {', '.join(source.name for source in run.sources[:5])}")
+    if (spill.counts_F == 0).any():
+        empty = run.splits[int((spill.counts_F == 0).argmax())]
+        raise IllegalValue(
+            f"{records} records do not fill {len(run.splits)} files: {empty.name} has none; legal: fewer "
+            f"num_training_splits, larger dev_ratio and test_ratio or 0, or more records",
+            records=records, files=len(run.splits),
+        )  # fmt: skip
+    note = {
+        "records": records, "articles": spill.counts_F.tolist(), "buckets": run.buckets,
+        "bad_rows": bad.count, "bad_examples": bad.examples, "sha256": found,
+    }  # fmt: skip
+    run.work.finish("records", note)
+    return note

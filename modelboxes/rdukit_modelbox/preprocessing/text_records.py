@@ -14,10 +14,8 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy
-from rdukit_modelbox.preprocessing.bad_rows import RowErrors
-from rdukit_modelbox.preprocessing.csv_rows import open_csv
-from rdukit_modelbox.preprocessing.lines import LineBlock, read_line_blocks
-from rdukit_modelbox.preprocessing.sources import Format, SourceFile
+from rdukit_modelbox.preprocessing.sources import Format, LineBlock, RowErrors, SourceFile, read_line_blocks
+from rdukit_modelbox.preprocessing.table_rows import open_csv
 
 TEXT_FORMATS: Final = (Format.TXT, Format.JSONL, Format.CSV, Format.PARQUET)
 TABLE_ROWS: Final = 2048

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rdukit_modelbox.context import VerbContext
-from rdukit_modelbox.legal import ParameterValue
+from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy
-from rdukit_modelbox.preprocessing.assignment import Split, plan_splits
+from rdukit_modelbox.preprocessing.external_shuffle import BUCKET_BYTES, Split, plan_splits, read_spilled
+from rdukit_modelbox.preprocessing.progress import WorkFolder
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
-from rdukit_modelbox.preprocessing.spill import BUCKET_BYTES, read_spilled
-from rdukit_modelbox.preprocessing.tokenizing import BATCH_BYTES, BATCH_RECORDS
-from rdukit_modelbox.preprocessing.work_folder import WorkFolder
+from rdukit_modelbox.preprocessing.tokenizer import BATCH_BYTES, BATCH_RECORDS
+from rdukit_modelbox.verbs.context import VerbContext
 
 #: A compressed file holds about so many times its size.
 PARQUET_EXPANSION: Final = 4

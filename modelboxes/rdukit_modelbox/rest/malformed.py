@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rdukit.errors import MalformedRequest
-from rdukit_modelbox.contract.faults import suggest
+from rdukit_modelbox.contract.schema_errors import suggest
 from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBody, RowsBody, VerbBody, WebhookBody
 
 _NOT_JSON: Final = "the header content-type is {given}; legal: application/json"

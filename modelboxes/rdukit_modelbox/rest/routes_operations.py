@@ -6,12 +6,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
 
-from rdukit_modelbox.box import Verb
-from rdukit_modelbox.operations.values import OperationEvent
+from rdukit_modelbox.contract.box import Verb
+from rdukit_modelbox.operations.values import OperationEvent, OperationState
 from rdukit_modelbox.rest.events import stream_events
 from rdukit_modelbox.rest.schemas import OperationsTold, OperationTold, errors
 from rdukit_modelbox.service import BoxService
-from rdukit_modelbox.states import OperationState
 from rdukit_serving.rest.web import JsonAnswer
 
 #: Sequence numbers stay below.

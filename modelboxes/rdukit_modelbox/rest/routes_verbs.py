@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
 
-from rdukit_modelbox.box import Verb
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.rest.schemas import InferBody, OperationTold, RowsTold, VerbBody, errors
 from rdukit_modelbox.rest.strict_route import StrictRoute
 from rdukit_modelbox.service import BoxService

@@ -6,9 +6,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from rdukit_modelbox.artifacts.reference import text_of
 from rdukit_modelbox.inference import InferCall
+from rdukit_modelbox.operations.planning import MAX_TIMEOUT_S
 from rdukit_modelbox.operations.values import VerbCall
-from rdukit_modelbox.operations.webhooks import check_webhook
-from rdukit_modelbox.plan_work import MAX_TIMEOUT_S
+from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 VerbName = Literal["preprocess", "compile", "train", "infer"]

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from rdukit_modelbox.context import VerbContext, VerbResult
-from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.program import ModelProgram
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.shape import Shape
 
 #: An array for each input of the training program, the batch first.

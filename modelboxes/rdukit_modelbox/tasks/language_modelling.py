@@ -1,17 +1,28 @@
 """Tokens → the next token."""
 
-from collections.abc import Mapping
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.context import VerbContext, VerbResult
-from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.program import ModelProgram
-from rdukit_modelbox.tasks.base import Scores, TaskData
-from rdukit_modelbox.tasks.continuations import write_continuations
-from rdukit_modelbox.tasks.perplexity import judge_program, write_perplexity
+from rdukit.files.atomic import write_atomic, write_json_atomic
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.models import entry_of
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured
+from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.tasks.texts import TextData, open_texts
-from rdukit_serving.shape import SERVE, Shape
+from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
+from rdukit_serving.text.program import TextProgram, generate
+from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities
 
 
 class LanguageModelling:
@@ -45,3 +56,185 @@ class LanguageModelling:
             shape.require(SERVE, "figure=continuations")
             return write_continuations(context, data, split, parameters, inputs, output)
         return write_perplexity(context, shape, data, split, parameters, inputs, output)
+
+
+def write_perplexity(
+    context: VerbContext, shape: Shape, data: TextData, split: str, parameters: Mapping[str, ParameterValue],
+    inputs: Mapping[str, Path], output: Path,
+) -> VerbResult:  # fmt: skip
+    """Write ``<output>/report.json``. Either kind of PEF serves; one compiled to serve reads token by token.
+
+    Raises:
+        InvalidArgument: the checkpoint is not of the PEF's model.
+        Cancelled: between two texts or batches.
+    """
+    which, texts = str(parameters.get("use", "newest")), data.limited(int(parameters.get("limit", 0)))
+    if shape.purpose == TRAIN:
+        scores, step, figures = _judge_batches(context, shape, texts, split, which, inputs)
+    else:
+        scores, step, figures = _judge_steps(context, texts, split, which, inputs)
+    context.log(f"perplexity {scores.perplexity:.4f} on {scores.samples} sequences of the {split} split")
+    found = {**scores.to_json(), "samples": scores.samples, "checkpoint_step": step, **measured(figures)}
+    write_json_atomic(output / "report.json", {"box": context.box.name, "split": split, **found})
+    return VerbResult(found, {"report": output / "report.json"})
+
+
+def judge_program(program: ModelProgram, data: TextData, split: str, context: VerbContext, stage: str) -> Scores:
+    """Mean loss of the predicted tokens of a split, and its exponential, in evaluation mode.
+
+    Raises:
+        InvalidArgument: what fills up the last batch changes its loss, because sequences depend on each other.
+        Cancelled: between two batches.
+    """
+    size, count = program.shape.batch_size, data.count(split)
+    total, sums, tokens = -(-count // size), 0.0, 0
+    for step, batch in enumerate(data.held_out(split, size), 1):
+        context.check_cancelled()
+        counted = int((batch[1] != IGNORED).sum())
+        if counted:
+            (loss,) = program.forward_filled(batch, min(size, count - (step - 1) * size))
+            sums += float(loss.mean()) * counted
+            tokens += counted
+        context.progress(Progress(stage, step, total))
+    return text_scores(sums, tokens, count)
+
+
+def text_scores(loss_sum: float, tokens: int, samples: int) -> Scores:
+    """Scores from the sum of losses over ``tokens`` predicted tokens."""
+    loss = loss_sum / max(tokens, 1)
+    return Scores(loss=loss, samples=samples, perplexity=math.exp(min(loss, 700.0)))
+
+
+def _judge_batches(
+    context: VerbContext, shape: Shape, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
+) -> tuple[Scores, int, Mapping[str, Any]]:
+    """Perplexity by the training program's forward sections."""
+    step, kept = load_parameters(inputs["checkpoint"], which)
+    program = ModelProgram(shape, entry=entry_of(context.box))
+    program.load(inputs["pef"])
+    try:
+        program.parameters_to_device(kept)
+        scores = judge_program(program, texts, split, context, "infer")
+        return scores, step, program.report()
+    finally:
+        program.close()
+
+
+def _judge_steps(
+    context: VerbContext, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
+) -> tuple[Scores, int, Mapping[str, Any]]:
+    """Perplexity by the serving program, a token at a time."""
+    with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name, is_raw=True) as program:
+        sums, counted, count = 0.0, 0, texts.count(split)
+        for number, (tokens, labels) in enumerate(texts.held_out(split, 1), 1):
+            context.check_cancelled()
+            for position in range(int(np.flatnonzero(labels[0] != IGNORED).max(initial=-1)) + 1):
+                token = int(tokens[0, position])
+                logits_V = program.step(token, position) if position else program.start([token])
+                if labels[0, position] != IGNORED:
+                    sums -= float(log_probabilities(logits_V)[labels[0, position]])
+                    counted += 1
+            context.progress(Progress("infer", number, count))
+        return text_scores(sums, counted, count), program.checkpoint_step, program.figures()
+
+
+#: Tokens of a text without a prompt of its own that are taken as the prompt.
+PROMPT_TOKENS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Where a prompt comes from, and its tokens."""
+
+    index: int
+    text: str
+    tokens: Sequence[int]
+
+
+def write_continuations(
+    context: VerbContext, data: TextData, split: str, parameters: Mapping[str, ParameterValue],
+    inputs: Mapping[str, Path], output: Path,
+) -> VerbResult:  # fmt: skip
+    """Write ``<output>/predictions.jsonl`` for the prompts in a file, or a split's own, and ``<output>/report.json``.
+
+    Raises:
+        InvalidArgument: a prompt is empty or too long, or the PEF or checkpoint cannot generate.
+        Cancelled: between two texts.
+    """
+    tokenizer, limit = data.dataset.tokenizer(), int(parameters.get("limit", 0))
+    source = _prompts_in(inputs["prompts"], tokenizer) if "prompts" in inputs else _prompts_of(data, split, tokenizer)
+    prompts = list(source)[: limit or None]
+    _check_lengths(prompts, data.tokens_per_sample)
+    which, ends = str(parameters.get("use", "newest")), frozenset([data.dataset.end_of_text_id])
+    lines, made, began = [], 0, time.perf_counter()
+    with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name) as program:
+        for number, prompt in enumerate(prompts, 1):
+            context.check_cancelled()
+            sampler = Sampler(_options(parameters, prompt))
+            tokens = list(generate(program, prompt.tokens, sampler, int(parameters.get("max_tokens", 32)), ends))
+            made += len(tokens)
+            lines.append(
+                {"index": prompt.index, "prompt": prompt.text, "completion": tokenizer.decode(tokens), "tokens": tokens}
+            )
+            elapsed = time.perf_counter() - began
+            context.progress(
+                Progress("infer", number, len(prompts), throughput=number / elapsed,
+                         eta_s=elapsed / number * (len(prompts) - number))
+            )  # fmt: skip
+        step, figures = program.checkpoint_step, program.figures()
+    found = {
+        "samples": len(prompts), "tokens": made, "tokens_per_s": round(made / (time.perf_counter() - began), 3),
+        "checkpoint_step": step, **measured(figures),
+    }  # fmt: skip
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_atomic(output / "predictions.jsonl", text.encode())
+    write_json_atomic(output / "report.json", {"box": context.box.name, "split": split, **found})
+    context.log(f"{made} tokens for {len(prompts)} prompts")
+    return VerbResult(found, {"predictions": output / "predictions.jsonl", "report": output / "report.json"})
+
+
+def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
+    long = next((prompt for prompt in prompts if len(prompt.tokens) >= context_length), None)
+    if long is not None:
+        raise InvalidArgument(
+            f"prompt {long.index + 1} has {len(long.tokens)} tokens; legal: 1 to {context_length - 1}, which leaves "
+            "room for one more"
+        )
+
+
+def _options(parameters: Mapping[str, ParameterValue], prompt: Prompt) -> SamplingOptions:
+    """Each prompt has a seed of its own: two prompts that are the same are not continued alike."""
+    return SamplingOptions(
+        float(parameters.get("temperature", 0.0)), float(parameters.get("top_p", 1.0)),
+        int(parameters.get("top_k", 0)), int(parameters.get("seed", 0)) + prompt.index,
+    )  # fmt: skip
+
+
+def _prompts_in(path: Path, tokenizer: Tokenizer) -> Iterator[Prompt]:
+    """Lines of a JSONL file, objects with ``prompt``; or of a text file, each line a prompt."""
+    try:
+        texts = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"{path} is not readable as UTF-8 text: {cause}") from cause
+    for index, text in enumerate(texts):
+        if path.suffix == ".jsonl":
+            try:
+                text = str(json.loads(text)["prompt"])
+            except (ValueError, KeyError, TypeError) as cause:
+                raise InvalidArgument(
+                    f'{path}, line {index + 1}: legal is an object with the key "prompt", such as {{"prompt": "Once"}}'
+                ) from cause
+        tokens = tokenizer.encode(text).ids
+        if not tokens:
+            raise InvalidArgument(f"{path}, line {index + 1}: the prompt is empty")
+        yield Prompt(index, text, tokens)
+
+
+def _prompts_of(data: TextData, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
+    """The prompt at the beginning of each sequence; of plain text its first tokens."""
+    for index, (tokens, labels) in enumerate(data.held_out(split, 1)):
+        counts = np.flatnonzero(labels[0] != IGNORED)
+        # The label at a position is the token after it: the prompt ends with the first that predicts.
+        size = int(counts[0]) + 1 if len(counts) and counts[0] else PROMPT_TOKENS
+        chosen = [int(token) for token in tokens[0, : min(size, tokens.shape[1] - 1)]]
+        yield Prompt(index, tokenizer.decode(chosen), chosen)

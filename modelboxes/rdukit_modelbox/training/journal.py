@@ -5,10 +5,12 @@ A step: ``step`` (counted from 1), ``loss``, ``lr``, ``samples_per_s``, for text
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rdukit.files.atomic import write_atomic
 from rdukit.strict_json import json_text
@@ -66,3 +68,107 @@ def read_lines(path: Path) -> Iterator[dict[str, object]]:
 
 def _text(line: Mapping[str, object]) -> str:
     return json_text(line) + "\n"
+
+
+WIDTH: Final = 760
+HEIGHT: Final = 360
+LEFT: Final = 70
+TOP: Final = 56
+RIGHT: Final = 24
+BOTTOM: Final = 44
+#: More steps than this are drawn as means of equal parts.
+POINTS: Final = 300
+
+Point = tuple[float, float]
+
+_STYLE: Final = """
+  svg { color-scheme: light dark; background: #ffffff; }
+  text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
+  .title { font-size: 16px; font-weight: bold; } .dim { fill: #57606a; } .right { text-anchor: end; }
+  .middle { text-anchor: middle; } .grid { stroke: #d0d7de; } .train { fill: none; stroke: #0969da; stroke-width: 1.5; }
+  .held { fill: none; stroke: #bc4c00; stroke-width: 1.5; } .dot { fill: #bc4c00; }
+  .key-train { fill: #0969da; } .key-held { fill: #bc4c00; }
+  @media (prefers-color-scheme: dark) {
+    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; } .grid { stroke: #30363d; }
+    .train { stroke: #4493f8; } .held { stroke: #db6d28; } .dot { fill: #db6d28; }
+    .key-train { fill: #4493f8; } .key-held { fill: #db6d28; }
+  }
+"""
+
+
+def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
+    """A complete SVG document from a journal's lines; without finite losses it says so."""
+    steps: list[Point] = []
+    held: list[Point] = []
+    split = ""
+    for line in lines:
+        loss = line.get("loss")
+        if isinstance(loss, int | float) and math.isfinite(loss):
+            (held if "split" in line else steps).append((float(str(line["step"])), float(loss)))
+            split = str(line.get("split", split))
+    everything = [*steps, *held]
+    if not everything:
+        return _document([_svg_text(LEFT, TOP + 20, "dim", "no losses were recorded")], title)
+    last = max(step for step, _ in everything)
+    drawn = thin_out(steps)
+    low, high, gap = nice_limits([loss for _, loss in (*drawn, *held)])
+
+    def place(point: Point) -> Point:
+        x = LEFT + point[0] / max(last, 1.0) * (WIDTH - LEFT - RIGHT)
+        y = HEIGHT - BOTTOM - (point[1] - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return round(x, 1), round(y, 1)
+
+    parts = []
+    for number in range(round((high - low) / gap) + 1):
+        value = low + number * gap
+        y = place((0.0, value))[1]
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(_svg_text(LEFT - 8, y + 4, "dim right", f"{value:g}"))
+    for share in (0.0, 0.5, 1.0):
+        step = round(last * share)
+        parts.append(_svg_text(place((step, low))[0], HEIGHT - BOTTOM + 18, "dim middle", str(step)))
+    parts += _line("train", [place(point) for point in drawn])
+    parts += _line("held", [place(point) for point in held])
+    parts += [f'<circle class="dot" cx="{x}" cy="{y}" r="3"/>' for x, y in map(place, held)]
+    parts.append(_svg_text(LEFT, TOP - 10, "key-train", "loss of the steps"))
+    if held:
+        parts.append(_svg_text(LEFT + 160, TOP - 10, "key-held", f"loss on {split}"))
+    parts.append(_svg_text(WIDTH - RIGHT, HEIGHT - 8, "dim right", "optimizer steps"))
+    return _document(parts, title)
+
+
+def thin_out(points: Sequence[Point]) -> list[Point]:
+    """At most ``POINTS`` points: the means of equal parts, in order."""
+    size = -(-len(points) // POINTS)
+    if size <= 1:
+        return list(points)
+    parts = [points[at : at + size] for at in range(0, len(points), size)]
+    return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
+
+
+def nice_limits(values: Sequence[float]) -> tuple[float, float, float]:
+    """(low, high, gap): round numbers around ``values``, four to nine gaps of 1, 2 or 5 times a power of ten."""
+    low, high = min(values), max(values)
+    span = max(high - low, abs(high) * 0.1, 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / 4))
+    gap = next(power * factor for factor in (10, 5, 2, 1) if span / (power * factor) >= 3 or factor == 1)
+    bottom = math.floor(low / gap) * gap
+    top = math.ceil(high / gap) * gap
+    return bottom, top if top > bottom else bottom + gap, gap
+
+
+def _line(style: str, points: Sequence[Point]) -> list[str]:
+    if len(points) < 2:
+        return []
+    return [f'<polyline class="{style}" points="{" ".join(f"{x},{y}" for x, y in points)}"/>']
+
+
+def _document(parts: Sequence[str], title: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">'
+        f"<style>{_STYLE}</style>{_svg_text(LEFT, 26, 'title', title)}{''.join(parts)}</svg>\n"
+    )
+
+
+def _svg_text(x: float, y: float, style: str, text: str) -> str:
+    return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'

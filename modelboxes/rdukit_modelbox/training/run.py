@@ -8,15 +8,13 @@ from pathlib import Path
 import torch
 
 from rdukit.errors import RuntimeFault
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
-from rdukit_modelbox.context import Progress, VerbContext
-from rdukit_modelbox.program import ModelProgram
-from rdukit_modelbox.show import plain
+from rdukit_modelbox.cli.show import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_modelbox.training.journal import TrainingJournal
-from rdukit_modelbox.training.options import TrainingOptions
-from rdukit_modelbox.training.schedule import learning_rate
-from rdukit_modelbox.training.stopping import judge_evaluation, reason_to_stop
+from rdukit_modelbox.training.options import TrainingOptions, judge_evaluation, learning_rate, reason_to_stop
+from rdukit_modelbox.verbs.context import Progress, VerbContext
 
 
 class TrainingRun:

@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-from rdukit_modelbox.box import Verb
-from rdukit_modelbox.context import VerbFunction
+from rdukit_modelbox.contract.box import Verb
+from rdukit_modelbox.verbs.context import VerbFunction
 
 
 def load_verb(verb: Verb) -> VerbFunction:

@@ -8,11 +8,11 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef import Pef, SectionType, read_pef
-from rdukit_modelbox.box import Box
-from rdukit_modelbox.context import Progress, VerbContext, VerbResult
-from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.models import entry_of, model_name_of
-from rdukit_modelbox.program import ModelProgram
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.box import Box
+from rdukit_modelbox.contract.models import entry_of, model_name_of
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
 from rdukit_zoo.registry import ModelEntry
 from sambaflow import samba

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from rdukit_modelbox.context import VerbContext, VerbResult
-from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.models import read_shape
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.tasks import task_of
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 
 
 def run_infer(

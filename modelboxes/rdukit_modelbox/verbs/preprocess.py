@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rdukit_modelbox.box import Box, Verb
-from rdukit_modelbox.context import Progress, VerbContext, VerbResult
-from rdukit_modelbox.datasets import Samples, save_dataset
-from rdukit_modelbox.legal import ParameterValue
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.box import Box, Verb
+from rdukit_modelbox.preprocessing.datasets import Samples, save_dataset
+from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_zoo.datasets.digits import CLASSES, Bytes, find_idx, load_bundled, load_folder
 
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.

@@ -7,19 +7,18 @@ import torch
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files.atomic import write_atomic
-from rdukit_modelbox.box import Verb
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
-from rdukit_modelbox.context import VerbContext, VerbResult
-from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.models import entry_of, read_shape
-from rdukit_modelbox.program import ModelProgram
-from rdukit_modelbox.show import plain
+from rdukit_modelbox.cli.show import plain
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.box import Verb
+from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
-from rdukit_modelbox.training.journal import TrainingJournal, read_lines
-from rdukit_modelbox.training.loss_curve import draw_loss_curve
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
+from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import TRAIN
 

@@ -8,8 +8,7 @@ import pytest
 
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.testing import FakeClock
-from rdukit_modelbox.artifacts.download import download
-from rdukit_modelbox.artifacts.source import Opened, TransferInterrupted
+from rdukit_modelbox.artifacts.download import Opened, TransferInterrupted, download
 
 
 class CutSource:

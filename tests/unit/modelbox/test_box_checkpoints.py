@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.checkpoints import (
+from rdukit_modelbox.training.checkpoints import (
     Checkpoint,
     Identity,
     TrainingTotals,

@@ -9,13 +9,13 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unavailable
-from rdukit_modelbox.box import box_names, load_box
-from rdukit_modelbox.cli import box
-from rdukit_modelbox.contract.schema import SCHEMA_FILE
+from rdukit_modelbox.cli.main import box
+from rdukit_modelbox.contract.box import box_names, load_box
+from rdukit_modelbox.contract.describe import SCHEMA_FILE
+from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.image.contents import read_contents
 from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import compact_json
-from rdukit_modelbox.models import entry_of
 
 
 def run(*arguments: object) -> str:

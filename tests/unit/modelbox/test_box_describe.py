@@ -2,8 +2,8 @@
 
 from google.protobuf.json_format import MessageToDict
 
-from rdukit_modelbox.box import Box
-from rdukit_modelbox.describe import describe
+from rdukit_modelbox.contract.box import Box
+from rdukit_modelbox.contract.describe import describe
 from rdukit_modelbox.grpc_messages import description_message
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_modelbox.cli import box
+from rdukit_modelbox.cli.main import box
 from rdukit_modelbox.image.config import empty_config
 from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json, machine_name

@@ -9,11 +9,10 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.box import Box, Verb, box_names, find_box_file, load_box
-from rdukit_modelbox.cli import box as box_commands
+from rdukit_modelbox.cli.main import box as box_commands
+from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, load_box
+from rdukit_modelbox.contract.describe import box_schema, describe
 from rdukit_modelbox.contract.inheritance import read_task, task_names
-from rdukit_modelbox.contract.schema import box_schema
-from rdukit_modelbox.describe import describe
 
 HEAD = """\
 apiVersion: rdukit.dev/v1

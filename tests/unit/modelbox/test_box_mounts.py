@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
-from rdukit_modelbox.mounts import Mounts, mount_points, plan_exchange, resolve_inputs
+from rdukit_modelbox.artifacts.mounts import Mounts, mount_points, plan_exchange, resolve_inputs
+from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
 
 
 @pytest.fixture

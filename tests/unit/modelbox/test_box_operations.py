@@ -6,13 +6,12 @@ import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
 from rdukit.testing import FakeClock
-from rdukit_modelbox.box import Verb
-from rdukit_modelbox.context import Progress
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
 from rdukit_modelbox.operations import table as module
-from rdukit_modelbox.operations.events import KEPT_EVENTS
-from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.states import FINAL_STATES, TRANSITIONS, OperationState, StateEvent, next_state
+from rdukit_modelbox.operations.table import KEPT_EVENTS, OperationTable
+from rdukit_modelbox.operations.values import FINAL_STATES, TRANSITIONS, OperationState, StateEvent, next_state
+from rdukit_modelbox.verbs.context import Progress
 
 
 @pytest.fixture

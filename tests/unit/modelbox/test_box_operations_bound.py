@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import Overloaded
-from rdukit_modelbox.box import Verb, find_box_file
+from rdukit_modelbox.contract.box import Verb, find_box_file
 from rdukit_modelbox.operations import VerbCall
 from rdukit_modelbox.service import BoxService
 

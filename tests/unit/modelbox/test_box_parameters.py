@@ -8,9 +8,9 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from rdukit.errors import IllegalValue, UnknownParameter
-from rdukit_modelbox.box import Box, Verb, box_names, find_box_file, load_box
-from rdukit_modelbox.legal import AllowedValues, ParameterType, find_objection, format_allowed
-from rdukit_modelbox.parameters import check_parameters
+from rdukit_modelbox.contract.allowed_values import AllowedValues, ParameterType, find_objection, format_allowed
+from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, load_box
+from rdukit_modelbox.contract.check_parameters import check_parameters
 
 
 @pytest.fixture(scope="module")

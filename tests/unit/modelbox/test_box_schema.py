@@ -6,12 +6,12 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from rdukit_modelbox.box import box_names, find_box_file
-from rdukit_modelbox.contract.schema import SCHEMA_FILE, box_schema, schema_text
+from rdukit_modelbox.contract.box import box_names, find_box_file
+from rdukit_modelbox.contract.describe import SCHEMA_FILE, box_schema, schema_text
 
 
 def test_the_shipped_schema_is_current() -> None:
-    assert SCHEMA_FILE.read_text() == schema_text(), "run: python -m rdukit_modelbox.contract.schema"
+    assert SCHEMA_FILE.read_text() == schema_text(), "run: python -m rdukit_modelbox.contract.describe"
     Draft202012Validator.check_schema(json.loads(SCHEMA_FILE.read_text()))
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.box import Box, Verb, box_names, check_compiler_version, find_box_file, load_box
+from rdukit_modelbox.contract.box import Box, Verb, box_names, check_compiler_version, find_box_file, load_box
 
 
 def minimal() -> dict[str, object]:

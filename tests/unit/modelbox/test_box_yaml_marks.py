@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.box import box_names, find_box_file, load_box
+from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.contract.yaml_marks import TextPosition, read_yaml
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import RowErrors
-from rdukit_modelbox.preprocessing.csv_rows import open_csv
-from rdukit_modelbox.preprocessing.sources import Format, SourceFile
+from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
+from rdukit_modelbox.preprocessing.table_rows import open_csv
 
 
 def source_of(folder: Path, text: str, name: str = "rows.csv") -> SourceFile:

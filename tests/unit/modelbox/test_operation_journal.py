@@ -8,14 +8,13 @@ import pytest
 
 from rdukit.errors import Unavailable
 from rdukit.testing import FakeClock
-from rdukit_modelbox.box import Verb
-from rdukit_modelbox.context import Progress
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
 from rdukit_modelbox.operations import table as module
-from rdukit_modelbox.operations.events import KEPT_EVENTS, SEQUENCE_GAP
 from rdukit_modelbox.operations.journal import OperationJournal
-from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.states import OperationState, StateEvent
+from rdukit_modelbox.operations.table import KEPT_EVENTS, SEQUENCE_GAP, OperationTable
+from rdukit_modelbox.operations.values import OperationState, StateEvent
+from rdukit_modelbox.verbs.context import Progress
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit.errors import IllegalValue
-from rdukit_modelbox.preprocessing.assignment import Assignment, plan_splits
+from rdukit_modelbox.preprocessing.external_shuffle import Assignment, plan_splits
 from rdukit_modelbox.preprocessing.packing import Packer, Tokens, TokenType
-from rdukit_modelbox.preprocessing.token_shards import plan_balance
+from rdukit_modelbox.preprocessing.token_dataset import plan_balance
 
 CONFIGS = ("full", *(f"{s}::{o}" for s in ("single", "greedy") for o in ("drop", "truncate_left", "truncate_right")))
 PAD = -1

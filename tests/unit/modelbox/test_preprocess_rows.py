@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
-from rdukit_modelbox.box import find_box_file, load_box
-from rdukit_modelbox.context import VerbResult
-from rdukit_modelbox.datasets import load_dataset, write_dataset
+from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.preprocessing.columns import ColumnFigures
+from rdukit_modelbox.preprocessing.datasets import load_dataset, write_dataset
 from rdukit_modelbox.testing import RecordingContext
+from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_modelbox.verbs.preprocess import run_preprocess
 
 

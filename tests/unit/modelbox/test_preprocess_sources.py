@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
-from rdukit_modelbox.preprocessing.bad_rows import RowErrors
-from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, read_line_blocks
-from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
-from rdukit_modelbox.preprocessing.work_folder import WorkFolder
+from rdukit_modelbox.preprocessing.progress import WorkFolder
+from rdukit_modelbox.preprocessing.sources import (
+    LONGEST_LINE,
+    Format,
+    RowErrors,
+    SourceFile,
+    find_sources,
+    read_line_blocks,
+)
 
 TEXT = (Format.TXT, Format.JSONL)
 

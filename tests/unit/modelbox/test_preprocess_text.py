@@ -15,11 +15,11 @@ import yaml
 
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of_file
-from rdukit_modelbox.box import find_box_file, load_box
-from rdukit_modelbox.context import VerbResult
+from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer, learn_tokenizer
 from rdukit_modelbox.testing import RecordingContext
+from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_modelbox.verbs.preprocess import run_preprocess
 
 PARAMETERS: dict[str, Any] = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_modelbox.memory import kills_for_memory, peak_bytes, resident_bytes
-from rdukit_modelbox.supervisor import ChildLimits, EndReason, Watch, judge
+from rdukit_modelbox.operations.process import kills_for_memory, peak_bytes, resident_bytes
+from rdukit_modelbox.operations.supervisor import ChildLimits, EndReason, Watch, judge
 
 LIMITS = ChildLimits(timeout_s=2.0, given_s=3.0, stall_s=4.0, memory_bytes=100 << 20)
 

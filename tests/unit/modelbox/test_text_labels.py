@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, TokenRows
-from rdukit_modelbox.tasks.perplexity import text_scores
+from rdukit_modelbox.tasks.language_modelling import text_scores
 from rdukit_modelbox.tasks.texts import TextData, labels_of
 from rdukit_serving.shape import IGNORED
 

@@ -3,9 +3,14 @@
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.training.options import TrainingOptions, options_from
-from rdukit_modelbox.training.schedule import learning_rate
-from rdukit_modelbox.training.stopping import Judged, judge_evaluation, reason_to_stop
+from rdukit_modelbox.training.options import (
+    Judged,
+    TrainingOptions,
+    judge_evaluation,
+    learning_rate,
+    options_from,
+    reason_to_stop,
+)
 
 
 def rates(schedule: str, total: int, warmup: int, share: float = 0.0) -> list[float]:

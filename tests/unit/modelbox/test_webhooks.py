@@ -9,9 +9,10 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.artifacts.addresses import is_public
-from rdukit_modelbox.box import Verb
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations import Delivery, Operation
-from rdukit_modelbox.operations.webhooks import (
+from rdukit_modelbox.operations.values import OperationState
+from rdukit_modelbox.operations.webhook_dispatcher import (
     LONGEST_BACKOFF_S,
     backoff_s,
     body_of,
@@ -19,7 +20,6 @@ from rdukit_modelbox.operations.webhooks import (
     headers_of,
     is_transient,
 )
-from rdukit_modelbox.states import OperationState
 
 
 def test_without_events_the_final_states_are_told() -> None:

@@ -10,15 +10,14 @@ import pytest
 
 from rdukit.box.sse import frame_event
 from rdukit.errors import RuntimeFault
-from rdukit_modelbox.box import Verb
-from rdukit_modelbox.context import Progress
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.grpc_messages import operation_message, progress_message
 from rdukit_modelbox.operations.journal import OperationJournal
-from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, VerbCall
-from rdukit_modelbox.operations.webhooks import body_of
-from rdukit_modelbox.states import OperationState
-from rdukit_modelbox.supervisor import ChildLimits, Watch, judge
+from rdukit_modelbox.operations.supervisor import ChildLimits, Watch, judge
+from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, OperationState, VerbCall
+from rdukit_modelbox.operations.webhook_dispatcher import body_of
 from rdukit_modelbox.training.journal import TrainingJournal
+from rdukit_modelbox.verbs.context import Progress
 from rdukit_serving.rest.web import JsonAnswer
 from rdukit_serving.text.sampling import UNLIKELY, check_numbers, log_probabilities
 

@@ -1,0 +1,181 @@
+"""``rdukit box list|describe|validate|new|inspect|schema|convert``: what looks at boxes and starts none."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token
+from rdukit.cli.tables import print_table
+from rdukit.errors import Conflict, InvalidArgument
+from rdukit.files.atomic import write_atomic
+from rdukit.units import format_bytes
+from rdukit_modelbox.cli.show import plain, print_description
+from rdukit_modelbox.contract.box import FILE_NAME, box_names, find_box_file, load_box, read_document, refusal_of
+from rdukit_modelbox.contract.describe import SCHEMA_FILE
+from rdukit_modelbox.contract.describe import describe as describe_box
+from rdukit_modelbox.contract.new_box import new_box_files
+
+#: Name of an installed box, a ``modelbox.yaml``, or its folder.
+BOX_ARGUMENT: Final = click.argument("box_name", metavar="BOX")
+
+
+@click.command("list")
+@JSON_OPTION
+def list_boxes(as_json: bool) -> None:
+    """List the boxes that come with rdukit. Your own on a platform: rdukit box installed.
+
+    Example: rdukit box list
+    """
+    boxes = [load_box(find_box_file(name)) for name in box_names()]
+    if as_json:
+        click.echo(json.dumps([describe_box(b) for b in boxes], indent=2))
+        return
+    rows = [(b.name, b.model, b.mode, b.target, ",".join(b.verbs), b.title) for b in boxes]
+    print_table(("NAME", "MODEL", "MODE", "TARGET", "VERBS", "TITLE"), rows)
+
+
+@click.command()
+@BOX_ARGUMENT
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print a modelbox.yaml with all that its task gives written out.")
+@JSON_OPTION
+def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
+    """Show a box's verbs, parameters and their legal values.
+
+    BOX is a name, a modelbox.yaml, or its folder.
+
+    Example: rdukit box describe ffn
+    """
+    file = find_box_file(box_name)
+    told = describe_box(load_box(file))
+    if as_yaml:
+        import yaml
+
+        value = read_document(file).to_yaml_value()
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    elif as_json:
+        click.echo(json.dumps(told, indent=2))
+    else:
+        print_description(told)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--import-module", is_flag=True, help="Also import the box's own module and build its entry.")
+@JSON_OPTION
+def validate(file: Path, import_module: bool, as_json: bool) -> None:
+    """Check a modelbox.yaml. Prints each mistake with its line; the exit status is 2 then.
+
+    FILE is a modelbox.yaml or its folder.
+
+    Example: rdukit box validate my/modelbox.yaml
+    """
+    path = file / FILE_NAME if file.is_dir() else file
+    found = load_box(path)
+    from rdukit_modelbox.contract.models import find_model_problems
+
+    faults = list(find_model_problems(found, import_module=import_module))
+    if faults:
+        raise refusal_of(path, faults)
+    told = {"valid": True, "name": found.name, "file": str(path)}
+    click.echo(json.dumps(told) if as_json else f"{path} is a valid ModelBox: {found.name}")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder to write it to [default: its name].")
+@click.option("--like", default="logreg", show_default=True, help="Installed box to start from.")
+@click.option("--module", "has_module", is_flag=True, help="With a model of its own: writes model.py too.")
+@JSON_OPTION
+def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bool) -> None:
+    """Begin a new box. Writes a commented modelbox.yaml that validates, and its JSON schema for editors.
+
+    Example: rdukit box new mine --module
+    """
+    target = folder or Path(name)
+    template = find_box_file(like)
+    if has_module and not load_box(template).sizes.keys() <= {"num_features", "num_classes"}:
+        raise InvalidArgument(f"--module starts from a box that classifies, such as logreg, not from {like}")
+    files = new_box_files(name, template.read_text(encoding="utf-8"), has_module)
+    taken = [file for file in files if (target / file).exists()]
+    if taken:
+        raise Conflict(f"{target / taken[0]} is there already; pass another --folder")
+    for file, data in files.items():
+        write_atomic(target / file, data)
+    try:
+        load_box(target / FILE_NAME)
+    except InvalidArgument as error:
+        for file in files:
+            (target / file).unlink()
+        raise InvalidArgument(f"no box can be called {name!r}: {error.message}", **error.detail) from error
+    if as_json:
+        click.echo(json.dumps({"name": name, "folder": str(target), "files": sorted(files)}))
+    else:
+        click.echo(f"wrote {', '.join(sorted(files))} to {target}; serve it: rdukit box run {target}")
+
+
+@click.command()
+@click.argument("where", metavar="BOX|URL|oci:FOLDER[:TAG]")
+@TOKEN_OPTION
+@JSON_OPTION
+def inspect(where: str, as_json: bool) -> None:
+    """Show a box, wherever it is. It may be installed, in a folder, running, or an image in an OCI layout.
+
+    Example: rdukit box inspect http://127.0.0.1:9000
+    """
+    from rdukit_modelbox.cli.show import inspect_file, inspect_image, inspect_running
+
+    if where.startswith("oci:"):
+        folder, _, tag = where.removeprefix("oci:").partition(":")
+        told = inspect_image(Path(folder), tag or None)
+    elif "://" in where:
+        told = inspect_running(where, given_token())
+    else:
+        told = inspect_file(where)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
+    rows = [(key, format_bytes(value) if key == "bytes" else plain(value)) for key, value in told.items()]
+    hidden = {"description", "labels", "yaml"}
+    print_table(("WHAT", "VALUE"), [row for row in rows if row[0] not in hidden])
+    if told["kind"] == "image":
+        click.echo()
+        print_table(("LABEL", "VALUE"), list(told["labels"].items()))
+    else:
+        click.echo()
+        print_description(told["description"])
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
+@JSON_OPTION
+def convert(file: Path, output: Path, as_json: bool) -> None:
+    """Turn a pickled checkpoint into safetensors. Nothing in the .pt file FILE is run.
+
+    Example: rdukit box convert model.pt -o model.safetensors
+    """
+    from rdukit_modelbox.artifacts.convert_checkpoint import convert_checkpoint
+
+    shapes = convert_checkpoint(file, output)
+    if as_json:
+        click.echo(json.dumps({"file": str(output), "tensors": {name: list(shape) for name, shape in shapes.items()}}))
+    else:
+        click.echo(f"wrote {len(shapes)} tensors to {output}")
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write it to [default: stdout].")
+def schema(output: Path | None) -> None:
+    """Print the JSON schema of modelbox.yaml. Editors and checkers take it.
+
+    Example: rdukit box schema -o modelbox.schema.json
+    """
+    if output is None:
+        click.echo(SCHEMA_FILE.read_text(encoding="utf-8"), nl=False)
+    else:
+        write_atomic(output, SCHEMA_FILE.read_bytes())
+
+
+COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema, convert)

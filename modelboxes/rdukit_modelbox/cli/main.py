@@ -1,0 +1,85 @@
+"""``rdukit box``: look at ModelBoxes, run one, call one. The server and torch are imported only by what needs them.
+
+Other parts add commands through the entry-point group ``rdukit.box.commands``.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.cli.commands import ExtensibleGroup
+from rdukit.settings import home_folder
+from rdukit_modelbox.cli.contract import BOX_ARGUMENT, COMMANDS
+from rdukit_modelbox.cli.image import IMAGE_COMMANDS
+from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
+from rdukit_modelbox.contract.box import find_box_file, load_box
+
+PORT: Final = click.IntRange(0, 65535)
+
+
+@click.group(cls=ExtensibleGroup, extended_by="rdukit.box.commands")
+def box() -> None:
+    """Describe, run and call ModelBoxes.
+
+    Example: rdukit box describe logreg
+    """
+
+
+for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
+    box.add_command(command)
+
+
+@box.command()
+@BOX_ARGUMENT
+@click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0 takes a free one.")
+@click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
+@click.option(
+    "--socket-folder",
+    type=click.Path(path_type=Path),
+    help="Folder to listen in, at rest.sock and grpc.sock, instead of at ports; it is made private.",
+)
+@click.option("--state", type=click.Path(path_type=Path), help="Folder for outputs and logs [default: in the home].")
+@click.option(
+    "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
+)
+@click.option("--pef", help="A PEF to serve from the beginning: a path, or a URI to fetch it from.")
+@click.option("--checkpoint", help="The parameters to serve it with: a path, or a URI.")
+@click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
+@click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
+def run(
+    box_name: str,
+    rest_port: int,
+    grpc_port: int,
+    host: str,
+    socket_folder: Path | None,
+    state: Path | None,
+    mounts: Sequence[Path],
+    pef: str | None,
+    checkpoint: str | None,
+    announce: Path | None,
+    parent: int | None,
+) -> None:
+    """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
+
+    BOX is a name, a modelbox.yaml, or its folder.
+
+    Example: rdukit box run logreg --state /tmp/logreg
+    """
+    from rdukit_modelbox.serve import BoxOptions, serve_box
+    from rdukit_serving.server import ServerOptions
+
+    file = find_box_file(box_name)
+    name = load_box(file).name
+    folder = state or home_folder() / "boxes" / name
+
+    def tell(rest: str, grpc: str, kernels: str) -> None:
+        if announce is None:
+            if kernels:
+                click.echo(f"kernels: {kernels}", err=True)
+            click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
+
+    server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
+    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint), server)

@@ -1,0 +1,128 @@
+"""``rdukit box call|operations|watch|cancel``: a running box's verbs and operations from the terminal."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, given_token, parse_name_values, parse_value
+from rdukit.cli.tables import print_table
+from rdukit_modelbox.contract.box import Verb
+from rdukit_modelbox.operations.values import OperationState
+
+URL_OPTION: Final = click.option(
+    "--url", default="http://127.0.0.1:9000", show_default=True, help="REST address of the box."
+)
+ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
+
+
+@click.command()
+@URL_OPTION
+@TOKEN_OPTION
+@click.argument("verb", type=Choice([str(v) for v in Verb]))
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
+@click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
+@click.option("--output", default="", help="Folder for the outputs [default: in the box's state folder].")
+@click.option("--key", default=None, help="Idempotency key.")
+@click.option("--timeout", "timeout_s", default=0.0, metavar="SECONDS", help="Time in which it must end; 0: no limit.")
+@click.option("--resume", is_flag=True, help="Have it queued once more if the box ends before it does.")
+@click.option("--webhook", default="", metavar="URL", help="Where the box announces the end.")
+@click.option("--detach", is_flag=True, help="Do not follow it; see rdukit box watch.")
+@JSON_OPTION
+def call(
+    url: str,
+    verb: str,
+    settings: Sequence[str],
+    inputs: Sequence[str],
+    output: str,
+    key: str | None,
+    timeout_s: float,
+    resume: bool,
+    webhook: str,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Ask a running box for a verb. Follows the operation to its end; Ctrl-C cancels it.
+
+    Relative paths are those of this folder; the box must see them (its --mount).
+
+    Example: rdukit box call train --set epochs=2 --input pef=logreg/logreg.pef --input dataset=/tmp/data
+    """
+    from rdukit_modelbox.cli.call import Asked, call_verb
+
+    parameters = {name: parse_value(text) for name, text in parse_name_values("--set", settings).items()}
+    paths = {slot: _from_here(text) for slot, text in parse_name_values("--input", inputs).items()}
+    asked = Asked(verb, parameters, paths, _from_here(output) if output else "", key, timeout_s, resume, webhook)
+    sys.exit(call_verb(url, asked, token=given_token(), is_detached=detach, as_json=as_json))
+
+
+@click.command()
+@URL_OPTION
+@TOKEN_OPTION
+@click.option("--state", type=Choice([str(s) for s in OperationState]), help="Only those in this state.")
+@click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only those of this verb.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
+@JSON_OPTION
+def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
+    """List a running box's operations. The newest come first; those of its earlier processes are there too.
+
+    Example: rdukit box operations --state failed
+    """
+    from rdukit_modelbox.cli.call import connect
+
+    with connect(url, given_token()) as client:
+        found = list(islice(client.operations(state or "", verb or ""), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = []
+    for one in found:
+        begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["created_at"]))
+        told = one.get("progress", {})
+        progress = f"{told['stage']} {told['step']}/{told['total']}" if told else ""
+        rows.append((one["id"], one["verb"], one["state"], begun, progress, one.get("error", {}).get("code", "")))
+    print_table(("OPERATION", "VERB", "STATE", "ASKED", "PROGRESS", "ERROR"), rows)
+
+
+@click.command()
+@URL_OPTION
+@TOKEN_OPTION
+@ID_ARGUMENT
+@JSON_OPTION
+def watch(url: str, operation_id: str, as_json: bool) -> None:
+    """Follow an operation to its end. Shows what it did so far, too; Ctrl-C leaves it running.
+
+    Example: rdukit box watch op-0123456789abcdef
+    """
+    from rdukit_modelbox.cli.call import watch_operation
+
+    sys.exit(watch_operation(url, operation_id, token=given_token(), as_json=as_json))
+
+
+@click.command()
+@URL_OPTION
+@TOKEN_OPTION
+@ID_ARGUMENT
+@JSON_OPTION
+def cancel(url: str, operation_id: str, as_json: bool) -> None:
+    """Cancel an operation, queued or running. Waits until it has ended.
+
+    Example: rdukit box cancel op-0123456789abcdef
+    """
+    from rdukit_modelbox.cli.call import connect, show_operation
+
+    with connect(url, given_token()) as client:
+        show_operation(client.cancel(operation_id), as_json=as_json)
+
+
+def _from_here(text: str) -> str:
+    """A relative path as one from the caller's folder; URIs and absolute paths as they are."""
+    return text if "://" in text or text.startswith("/") else os.path.abspath(text)
+
+
+OPERATION_COMMANDS: Final = (call, operations, watch, cancel)

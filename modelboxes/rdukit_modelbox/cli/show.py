@@ -1,0 +1,153 @@
+"""How the command line shows boxes to people."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from rdukit.box.image import BOX_FOLDER, LABEL_PREFIX
+from rdukit.cli.tables import print_table
+from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit.units import format_bytes
+from rdukit_modelbox.cli.call import connect
+from rdukit_modelbox.contract.box import FILE_NAME, find_box_file, load_box
+from rdukit_modelbox.contract.describe import describe
+
+
+def print_description(told: Mapping[str, Any]) -> None:
+    """A box's ``Description``, as a YAML or a running box gives it."""
+    click.echo(f"{told['name']}: {told['title']}\n{told['description']}")
+    origin = f"module {told['module']}" if told.get("module") else f"model {told['model']}"
+    click.echo(f"{origin}, compiler {told['compiler_version']}, mode {told['mode']}, target {told['target']}")
+    resources = dict(told.get("resources") or {})
+    if "memory" in resources:
+        resources["memory"] = format_bytes(int(resources["memory"]))
+    for title, values in (("resources", resources), ("labels", told.get("labels")), ("serving", told.get("serving"))):
+        if values:
+            click.echo(f"{title}: " + ", ".join(f"{key} {plain(value)}" for key, value in values.items()))
+    for title in ("licence", "model_card"):
+        if told.get(title):
+            click.echo(f"{title.replace('_', ' ')}: {told[title]}")
+    for verb in told["verbs"]:
+        inputs = [_slot(slot) for slot in verb["inputs"]]
+        outputs = [_slot(slot) for slot in verb["outputs"]]
+        click.echo(f"\n{verb['name']}: {', '.join(inputs) or 'nothing'} -> {', '.join(outputs) or 'nothing'}")
+        if verb["parameters"]:
+            rows = [(p["name"], p["type"], _value(p), p["legal"], p["help"]) for p in verb["parameters"]]
+            print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
+
+
+def plain(value: object) -> str:
+    """A JSON value on one line, for people: six digits are enough of a number."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e15 and value != round(value) else str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {plain(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(plain(inner) for inner in value) + "]"
+    return str(value)
+
+
+def _slot(slot: Mapping[str, Any]) -> str:
+    words = str(slot["name"]) + ("" if slot["required"] else "?")
+    more = [f"at {slot['mount']}"] if slot.get("mount") else []
+    more += [f"from {' '.join(slot['schemes'])}"] if slot.get("schemes") else []
+    return f"{words} ({', '.join(more)})" if more else words
+
+
+def _value(parameter: Mapping[str, Any]) -> str:
+    return plain(parameter["default"]) + (f" {parameter['unit']}" if parameter.get("unit") else "")
+
+
+#: Most bytes of a YAML that are read out of an image.
+MAX_YAML_BYTES: Final = 1 << 20
+
+
+def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
+    """Description, readiness and operations of the box at ``url``.
+
+    Raises:
+        Unavailable: nothing answers there, or it is no box.
+    """
+    with connect(url, token) as client:
+        description = client.describe()
+        try:
+            health = client.health()
+        except Unavailable as error:
+            health = {"status": "not ready", "reason": error.message}
+        operations = list(client.operations())
+    states: dict[str, int] = {}
+    for operation in operations:
+        states[operation["state"]] = states.get(operation["state"], 0) + 1
+    return {"kind": "running", "url": url, "health": health, "operations": states, "description": description}
+
+
+def inspect_file(box: str) -> dict[str, Any]:
+    """Description of an installed box, or of the one in a folder or file.
+
+    Raises:
+        NotFound: there is none.
+        InvalidArgument: its YAML is wrong.
+    """
+    file = find_box_file(box)
+    return {"kind": "file", "file": str(file), "description": describe(load_box(file))}
+
+
+def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
+    """Labels of an image in an OCI layout, and the description by the YAML in it.
+
+    Raises:
+        NotFound: no layout, or no such image.
+        InvalidArgument: the layout is damaged, or the image is no box.
+    """
+    from rdukit_modelbox.image.layout import ImageLayout
+
+    layout = ImageLayout.open(folder)
+    descriptor = layout.find(reference)
+    manifest, config = layout.read_image(descriptor)
+    labels = {**(config.get("config", {}).get("Labels") or {}), **(manifest.get("annotations") or {})}
+    name = next((name for name, known in layout.references().items() if known == descriptor), reference)
+    told: dict[str, Any] = {
+        "kind": "image", "layout": str(folder), "reference": name, "digest": descriptor.digest,
+        "bytes": sum(int(layer["size"]) for layer in manifest["layers"]), "layers": len(manifest["layers"]),
+        "labels": dict(sorted(labels.items())),
+    }  # fmt: skip
+    if not any(key.startswith(LABEL_PREFIX) for key in labels):
+        raise InvalidArgument(f"{folder}: image {name} is not a ModelBox; it has no labels {LABEL_PREFIX}*")
+    text = _find_yaml(folder, manifest)
+    return told if text is None else {**told, "yaml": yaml.safe_load(text)}
+
+
+def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
+    """The box's YAML out of the topmost layer that has one."""
+    import gzip
+
+    from rdukit_modelbox.image.layer import unpack_file
+    from rdukit_modelbox.image.layout import ImageLayout
+    from rdukit_modelbox.image.media import Descriptor
+
+    layout = ImageLayout(folder)
+    for layer in reversed(manifest["layers"]):
+        if int(layer["size"]) > 64 * MAX_YAML_BYTES:
+            # A box's own layer is small; the large ones are those that it lies on.
+            continue
+        path = layout.blob_file(Descriptor.from_json(layer).digest)
+        is_packed = str(layer.get("mediaType", "")).endswith("gzip")
+        try:
+            with gzip.open(path) if is_packed else path.open("rb") as stream:
+                data = unpack_file(stream, f"{BOX_FOLDER}/{FILE_NAME}")  # type: ignore[arg-type]
+        except FileNotFoundError as cause:
+            raise NotFound(f"{folder} lacks blob {layer['digest']}") from cause
+        if data is not None:
+            return data[:MAX_YAML_BYTES].decode(errors="replace")
+    return None
+
+
+def as_json(told: dict[str, Any]) -> str:
+    """For machines."""
+    return json.dumps(told, indent=2)

@@ -1,0 +1,268 @@
+"""A ModelBox as a value: what its ``modelbox.yaml`` says, checked.
+
+A box is one model and one compiler version behind four verbs, with named parameters and their legal values. Its parts
+are in ``contract/``; ``contract/modelbox.schema.json`` is the same as a JSON schema.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, field_validator, model_validator
+
+from rdukit import __version__
+from rdukit.errors import InvalidArgument, NotFound, suggest
+from rdukit_modelbox.contract.allowed_values import ParameterValue, Word
+from rdukit_modelbox.contract.inheritance import Change, EffectiveDocument, extend_task, task_names
+from rdukit_modelbox.contract.parameter import BoxParameter
+from rdukit_modelbox.contract.parts import (
+    ArtifactSlot,
+    BoxResources,
+    Label,
+    Name,
+    RelativeFile,
+    Sentence,
+    Serving,
+    Size,
+    StrictModel,
+    Verb,
+    VerbArtifacts,
+)
+from rdukit_modelbox.contract.schema_errors import diagnostics_of
+from rdukit_modelbox.contract.validation import Draft, Problem, find_file_problems, find_problems, read_draft
+from rdukit_modelbox.contract.yaml_marks import Diagnostic, MarkedYaml, read_yaml
+
+__all__ = [
+    "API_VERSION",
+    "BOXES_FOLDER",
+    "FILE_NAME",
+    "ArtifactSlot",
+    "Box",
+    "BoxParameter",
+    "BoxResources",
+    "Serving",
+    "Verb",
+    "VerbArtifacts",
+    "box_names",
+    "check_compiler_version",
+    "find_box_file",
+    "load_box",
+    "read_document",
+    "refusal_of",
+]  # fmt: skip
+
+API_VERSION: Final = "rdukit.dev/v1"
+BOXES_FOLDER: Final = Path(__file__).parents[1] / "boxes"
+FILE_NAME: Final = "modelbox.yaml"
+
+OwnModule = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*\.py:[A-Za-z_]\w*$")]
+
+
+class Box(StrictModel):
+    """Everything a ``modelbox.yaml`` says."""
+
+    api_version: Literal["rdukit.dev/v1"] = Field(alias="apiVersion")
+    kind: Literal["ModelBox"] = "ModelBox"
+    extends: str | None = Field(
+        default=None,
+        description="Task whose mode, target, verbs, parameters and artifacts the box has; what it says itself counts.",
+        json_schema_extra={"enum": [*task_names(), None]},
+    )
+    name: Name = Field(description="Name of the box: small letters, digits, - and _.")
+    title: Sentence = Field(description="One line for lists.")
+    description: Sentence = Field(description="What the model takes and gives.")
+    model: Word = Field(description="Entry of the zoo; with module a name to show, by default the box's.")
+    module: OwnModule | None = Field(
+        default=None,
+        description="Own model instead of one of the zoo: FILE.py:FUNCTION, the file inside the box's folder; the "
+        "function takes nothing and returns a rdukit_zoo.registry.ModelEntry.",
+    )
+    sizes: Mapping[Word, Size] = Field(
+        default_factory=dict, description="Sizes of the model that no parameter changes."
+    )
+    compiler_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){0,2}$")] = Field(
+        alias="compilerVersion", description='Version of the compiler, in quotes: "0.1" takes every 0.1.x.'
+    )
+    mode: Literal["o0", "o1", "o3"] = Field(description="How much is fused: o0 nothing, o1 by rules, o3 all.")
+    target: Literal["sn10", "sn30"] = Field(description="Chip generation.")
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="What the box can be asked to do.")
+    parameters: tuple[BoxParameter, ...] = Field(default=(), description="Named parameters with their legal values.")
+    override: Mapping[Verb, Mapping[Word, Change]] = Field(
+        default_factory=dict,
+        description="Changes to the task's parameters by verb and name: a default, or default, legal, help and unit.",
+    )
+    remove: Mapping[Verb, tuple[Word, ...]] = Field(
+        default_factory=dict, description="Names of the task's parameters, by verb, that the box does not have."
+    )
+    artifacts: Mapping[Verb, VerbArtifacts] = Field(
+        default_factory=dict, description="Files and folders that each verb takes and makes."
+    )
+    resources: BoxResources = Field(default=BoxResources(), description="What one replica needs.")
+    serving: Serving = Field(default=Serving(), description="What is served over the Open Inference Protocol.")
+    labels: Mapping[Label, Annotated[str, StringConstraints(max_length=200)]] = Field(
+        default_factory=dict, description="Words to find the box by."
+    )
+    licence: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        default=None, description="Licence of the model as an SPDX expression: Apache-2.0."
+    )
+    model_card: RelativeFile | None = Field(
+        default=None, alias="modelCard", description="A text file inside the box's folder that describes the model."
+    )
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the YAML; ``module`` and ``modelCard`` are inside it."""
+        return self._folder
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_is_a_word(cls, value: object) -> object:
+        if isinstance(value, dict):
+            raise ValueError("a model is a name; an own module goes under the key module: FILE.py:FUNCTION")  # noqa: TRY004 pydantic's
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_module_needs_no_model(cls, value: object) -> object:
+        if isinstance(value, dict) and "module" in value and "model" not in value:
+            name = value.get("name")
+            return {**value, "model": name.replace("-", "_") if isinstance(name, str) else name}
+        return value
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> "Box":
+        draft = Draft(
+            self.verbs, dict(enumerate(self.parameters)), frozenset(p.name for p in self.parameters), self.artifacts,
+            self.serving,
+        )  # fmt: skip
+        found = find_problems(draft)
+        if found:
+            raise ValueError("; ".join(f"{'.'.join(map(str, path))}: {words}" for path, words in found))
+        return self
+
+    def parameters_of(self, verb: Verb) -> tuple[BoxParameter, ...]:
+        """The parameters that ``verb`` takes, in the file's order."""
+        return tuple(p for p in self.parameters if verb in p.verbs)
+
+    def slots_of(self, verb: Verb) -> VerbArtifacts:
+        """The artifacts of ``verb``."""
+        return self.artifacts.get(verb, VerbArtifacts())
+
+    def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, int]:
+        """All sizes for the model's builder, those from ``parameters`` of compile included."""
+        chosen = {p.name: int(parameters[p.name]) for p in self.parameters if p.size}
+        return {**self.sizes, **chosen}
+
+
+def box_names(folder: Path = BOXES_FOLDER) -> tuple[str, ...]:
+    """Names of the boxes in ``folder``, sorted."""
+    return tuple(sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}")))
+
+
+def find_box_file(box: str) -> Path:
+    """The YAML file of ``box``: a name of a box that is installed, a YAML file, or a folder with one.
+
+    Raises:
+        NotFound: none of these; the message lists the names.
+    """
+    installed = BOXES_FOLDER / box / FILE_NAME
+    if "/" not in box and installed.is_file():
+        return installed
+    path = Path(box)
+    for candidate in (path, path / FILE_NAME):
+        if candidate.is_file():
+            return candidate.absolute()
+    raise NotFound(
+        f"no ModelBox {box!r}; installed: {', '.join(box_names())}; or pass the path of a {FILE_NAME}."
+        f"{suggest(box, box_names())}"
+    )
+
+
+def load_box(path: Path) -> Box:
+    """Read and check the ``modelbox.yaml`` at ``path``.
+
+    Raises:
+        NotFound: there is no file.
+        InvalidArgument: something is wrong; the message has every fault with file, line, key and what is legal.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as cause:
+        raise NotFound(f"no ModelBox file at {path}") from cause
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"{path} is not readable text: {cause}") from cause
+    marked = read_yaml(text)
+    faults = marked.faults
+    if not isinstance(marked.value, dict):
+        words = f"a ModelBox file is a mapping with the keys {_KEYS}"
+        raise _refusal(path, faults or [Diagnostic(marked.mark_of(()), (), words)])
+    document = extend_task(marked.value)
+    if any(place == ("extends",) for place, _ in document.faults):
+        raise _refusal(path, [*faults, *_as_faults(document.faults, marked)])
+    box: Box | None = None
+    found: list[Problem] = []
+    try:
+        box = Box.model_validate(document.value)
+    except ValidationError as cause:
+        # The whole's own complaints come from the draft, with their keys.
+        whole = MarkedYaml(document.value)
+        found = [(f.path, f.message) for f in diagnostics_of(cause, whole, Box.model_json_schema()) if f.path]
+    later = [*find_problems(read_draft(document.value)), *find_file_problems(document.value, path.parent)]
+    named = {place for place, _ in found}
+    found = [document.in_file(*one) for one in [*found, *(one for one in later if one[0] not in named)]]
+    changed = {place for place, _ in document.faults}
+    found = [*document.faults, *(one for one in found if one[0] not in changed)]
+    faults += _as_faults(found, marked, {fault.path for fault in faults})
+    if faults or box is None:
+        raise _refusal(path, faults)
+    box._folder = path.parent.resolve()
+    return box
+
+
+def read_document(path: Path) -> EffectiveDocument:
+    """Return what the readable file at ``path`` says, with what its task gives."""
+    value = read_yaml(path.read_text(encoding="utf-8")).value
+    assert isinstance(value, dict)
+    return extend_task(value)
+
+
+def check_compiler_version(box: Box, installed: str = __version__) -> None:
+    """Refuse to serve a box made for another compiler.
+
+    Raises:
+        InvalidArgument: the box names another version.
+    """
+    if installed != box.compiler_version and not installed.startswith(box.compiler_version + "."):
+        raise InvalidArgument(
+            f"box {box.name} is for compiler {box.compiler_version}, installed is {installed}; "
+            f"install rdukit {box.compiler_version} or change compilerVersion in its {FILE_NAME}"
+        )
+
+
+def refusal_of(path: Path, found: Sequence[Problem]) -> InvalidArgument:
+    """Return one error for what is wrong with the readable file at ``path``, with its lines.
+
+    Places in ``found`` are those of the whole document, with what its task gives.
+    """
+    marked, document = read_yaml(path.read_text(encoding="utf-8")), read_document(path)
+    return _refusal(path, _as_faults([document.in_file(*one) for one in found], marked))
+
+
+_KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields.items())
+
+
+def _as_faults(
+    found: Sequence[Problem], marked: MarkedYaml, told: Collection[tuple[str | int, ...]] = ()
+) -> list[Diagnostic]:
+    """Give what was found its lines; what is ``told`` already is left out."""
+    return [Diagnostic(marked.mark_of(place), place, words) for place, words in found if place not in told]
+
+
+def _refusal(path: Path, faults: Sequence[Diagnostic]) -> InvalidArgument:
+    """One error for all faults, the file's first line first."""
+    in_order = sorted(faults, key=lambda fault: fault.mark)
+    lines = [f"{path}:{f.mark.line}:{f.mark.column}: {f.key}: {f.message}" for f in in_order]
+    message = lines[0] if len(lines) == 1 else "\n  ".join([f"{path} has {len(lines)} faults:", *lines])
+    told = [{"line": f.mark.line, "column": f.mark.column, "key": f.key, "message": f.message} for f in in_order]
+    return InvalidArgument(message, file=str(path), faults=told)

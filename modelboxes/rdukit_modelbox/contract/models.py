@@ -1,0 +1,106 @@
+"""The model of a box: an entry of the zoo, or one that the box's own module makes.
+
+An own module is a Python file in the box's folder. It is imported in the processes that run verbs, never in the
+box's own.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef import read_pef
+from rdukit_modelbox.contract.box import Box, check_compiler_version
+from rdukit_modelbox.contract.schema_errors import suggest
+from rdukit_modelbox.contract.validation import Problem
+from rdukit_serving.shape import Shape, shape_of
+from rdukit_zoo.registry import ModelEntry, get_model, model_names
+
+#: Name under which own modules are imported; one box, one module, one process.
+MODULE_NAME: Final = "rdukit_box_module"
+
+
+def entry_of(box: Box) -> ModelEntry:
+    """The model that ``box`` names.
+
+    Raises:
+        InvalidArgument: the zoo has no such model, or the own module does not make one.
+    """
+    return get_model(box.model) if box.module is None else load_own_module(box.folder, box.module)
+
+
+def load_own_module(folder: Path, place: str) -> ModelEntry:
+    """Call the function at ``file.py:function`` below ``folder``; it takes nothing and returns a ``ModelEntry``.
+
+    Raises:
+        InvalidArgument: there is no such file or function, it raises, or it returns something else.
+    """
+    file_name, _, function_name = place.partition(":")
+    path = (folder / file_name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise InvalidArgument(f"module {place!r}: there is no file {file_name} in the box's folder {folder}")
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    if spec is None or spec.loader is None:
+        raise InvalidArgument(f"module {place!r}: {file_name} is not a Python file; legal: a name ending in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE_NAME] = module
+    # Whatever somebody else's code raises is that code's fault.
+    try:
+        spec.loader.exec_module(module)
+        entry = getattr(module, function_name or "model_entry")()
+    except Exception as cause:
+        raise InvalidArgument(f"module {place!r} failed: {type(cause).__name__}: {cause}") from cause
+    if not isinstance(entry, ModelEntry):
+        raise InvalidArgument(
+            f"module {place!r} returned {type(entry).__name__}; legal: a rdukit_zoo.registry.ModelEntry"
+        )
+    return entry
+
+
+def model_name_of(box: Box) -> str:
+    """What stands for the box's model in PEFs and checkpoints: its zoo entry, or the place of its own module."""
+    return str(box.module or box.model)
+
+
+def read_shape(box: Box, pef: Path) -> Shape:
+    """The shape that the PEF at ``pef`` was compiled with.
+
+    Raises:
+        PefError: the file cannot be read.
+        PefMismatch: no ModelBox compiled it, or one with another model did.
+    """
+    shape = shape_of(read_pef(pef).pef, str(pef))
+    if shape.model != model_name_of(box):
+        raise PefMismatch(
+            f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
+        )
+    return shape
+
+
+def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:
+    """What does not fit, with its key. A box's own module is imported only with ``import_module``."""
+    try:
+        check_compiler_version(box)
+    except InvalidArgument as error:
+        yield ("compilerVersion",), error.message
+    if box.module is None and box.model not in model_names():
+        yield ("model",), f"{box.model!r} is not in the zoo; {suggest(box.model, model_names())}"
+        return
+    if box.module is not None and not import_module:
+        return
+    try:
+        legal = list(entry_of(box).sizes)
+    except InvalidArgument as error:
+        yield ("module",), error.message
+        return
+    for name in box.sizes:
+        if name not in legal:
+            yield ("sizes", name), f"not a size of its model; {suggest(name, legal)}"
+    for number, parameter in enumerate(box.parameters):
+        if parameter.size and parameter.name not in legal:
+            yield (
+                ("parameters", number, "size"),
+                f"{parameter.name!r} is not a size of its model; " + suggest(parameter.name, legal),
+            )

@@ -1,0 +1,124 @@
+"""The process that does a box's work: ``python -m rdukit_modelbox.operations.child --events-fd N --parent PID``.
+
+Reads one JSON line from stdin that says what to do, and writes JSON lines to the descriptor: ``started``, ``progress``,
+``log``, then ``result`` or ``error``. A process of its own, so that a crash or a kill ends one operation and not the
+box.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from rdukit.system.process import die_with_parent
+
+if TYPE_CHECKING:
+    from rdukit_modelbox.contract.box import Box
+    from rdukit_modelbox.verbs.context import Progress
+
+#: Least seconds between two progress messages of one stage; the first and the last of a stage always go out.
+PROGRESS_INTERVAL_S: Final = 0.1
+
+
+def main(arguments: list[str]) -> int:
+    """Run one child; its exit status is 0 when the work succeeded."""
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    die_with_parent(int(options["--parent"]))
+    # Imports come after the watch on the parent: they may take long, and the parent may die meanwhile.
+    from rdukit.errors import RdukitError, find_system_error
+    from rdukit.system.process import configure_logging
+
+    configure_logging()
+    with os.fdopen(int(options["--events-fd"]), "w") as events:
+        try:
+            request: dict[str, Any] = json.loads(sys.stdin.readline())
+            _send(events, kind="started")
+            _run_verb(request, events)
+        except RdukitError as error:
+            _send(events, kind="error", **error.body())
+            return error.exit_status
+        except Exception as error:  # noqa: BLE001 the process's border
+            traceback.print_exc()
+            known = find_system_error(error)
+            if known is not None:
+                _send(events, kind="error", **known.body())
+                return known.exit_status
+            _send(events, kind="error", error={"code": "internal", "message": f"{type(error).__name__}: {error}"})
+            return 1
+    return 0
+
+
+class ChildContext:
+    """``VerbContext`` that writes to the parent."""
+
+    def __init__(self, box: "Box", events: IO[str]) -> None:
+        self._box = box
+        self._events = events
+        self._cancelled = False
+        self._sent_at: dict[str, float] = {}
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    @property
+    def box(self) -> "Box":
+        """The box whose verb runs."""
+        return self._box
+
+    def progress(self, progress: "Progress") -> None:
+        """Pass it on, unless one of the same stage went out a moment ago."""
+        now = time.monotonic()
+        is_edge = progress.step in {0, 1, progress.total}
+        if not is_edge and now - self._sent_at.get(progress.stage, 0.0) < PROGRESS_INTERVAL_S:
+            return
+        self._sent_at[progress.stage] = now
+        _send(self._events, kind="progress", progress=progress.to_json())
+
+    def log(self, text: str) -> None:
+        """Pass the line on."""
+        _send(self._events, kind="log", log=text)
+
+    def check_cancelled(self) -> None:
+        """Raises ``Cancelled`` once SIGTERM has come."""
+        if self._cancelled:
+            from rdukit.errors import Cancelled
+
+            raise Cancelled("the operation was cancelled")
+
+    def _on_terminate(self, number: int, frame: object) -> None:
+        self._cancelled = True
+
+
+def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
+    from rdukit_modelbox.artifacts.exchange import bring_inputs, send_outputs
+    from rdukit_modelbox.artifacts.mounts import Exchange
+    from rdukit_modelbox.contract.box import Verb, load_box
+    from rdukit_modelbox.verbs import load_verb
+
+    box = load_box(Path(request["box_file"]))
+    context = ChildContext(box, events)
+    inputs = {name: Path(path) for name, path in request["inputs"].items()}
+    exchange = Exchange(**request["exchange"])
+    inputs = bring_inputs(context, inputs, exchange)
+    done = load_verb(Verb(request["verb"]))(context, request["parameters"], inputs, Path(request["output"]))
+    outputs = {name: str(path) for name, path in done.outputs.items()}
+    if exchange.upload:
+        outputs = send_outputs(context, done.outputs, exchange.upload)
+    _send(events, kind="result", result=dict(done.figures), outputs=outputs)
+
+
+def _send(events: IO[str], **message: object) -> None:
+    events.write(json.dumps(message) + "\n")
+    events.flush()
+
+
+if __name__ == "__main__":
+    exit_status = main(sys.argv[1:])
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is written and released; taking torch's modules apart would only cost a second.
+    os._exit(exit_status)

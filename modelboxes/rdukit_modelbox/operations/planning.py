@@ -1,0 +1,82 @@
+"""A request for a verb → what a child is to do, every part of the request checked."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_modelbox.artifacts.mounts import Mounts, plan_exchange, resolve_inputs
+from rdukit_modelbox.artifacts.reference import parse_output
+from rdukit_modelbox.contract.box import Box, Verb
+from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.operations.runner import VerbWork
+from rdukit_modelbox.operations.values import VerbCall
+from rdukit_modelbox.state_folder import StateFolder
+from rdukit_modelbox.training.options import options_from
+
+#: Longest an operation may ask to be given; a year.
+MAX_TIMEOUT_S: Final = 366 * 86400.0
+_MAX_KEY: Final = 256
+
+
+def check_call(call: VerbCall) -> None:
+    """Check what does not depend on verb and box.
+
+    Raises:
+        InvalidArgument: idempotency key or time are not legal; the detail has ``field``.
+    """
+    if len(call.idempotency_key) > _MAX_KEY:
+        message = f"idempotency_key has {len(call.idempotency_key)} characters; legal: at most {_MAX_KEY}"
+        raise InvalidArgument(message, field="idempotency_key")
+    if not (math.isfinite(call.timeout_s) and 0 <= call.timeout_s <= MAX_TIMEOUT_S):
+        message = f"timeout_s: {call.timeout_s} is not legal; legal: 0 (no limit) <= x <= {MAX_TIMEOUT_S:.0f}"
+        raise InvalidArgument(message, field="timeout_s")
+
+
+class WorkPlanner:
+    """Plans the work of one box."""
+
+    def __init__(self, box: Box, box_file: Path, mounts: Mounts, state: StateFolder) -> None:
+        """``box_file``: where children read ``box`` again."""
+        self._box = box
+        self._box_file = box_file
+        self._mounts = mounts
+        self._state = state
+
+    def plan(self, verb: Verb, call: VerbCall, operation_id: str) -> VerbWork:
+        """The work that ``call`` asks for; the folder for its outputs is made.
+
+        Raises:
+            UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.
+        """
+        box, mounts = self._box, self._mounts
+        with _fields("parameters", "parameter"):
+            parameters = check_parameters(box, verb, call.parameters)
+            if verb is Verb.TRAIN:
+                options_from(parameters)  # what does not fit together is told at once
+        with _fields("inputs", "input"):
+            inputs = resolve_inputs(mounts, box, verb, call.inputs)
+        with _fields("output"):
+            upload = parse_output(call.output).uri if call.output.startswith("s3://") else ""
+            exchange = plan_exchange(mounts, box, verb, call.inputs, upload)
+            output = self._state.make_output(mounts, "" if upload else call.output, operation_id)
+        request = {
+            "kind": "verb", "verb": str(verb), "box_file": str(self._box_file), "parameters": parameters,
+            "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
+            "exchange": asdict(exchange),
+        }  # fmt: skip
+        return VerbWork(verb, request, inputs, call.timeout_s)
+
+
+@contextmanager
+def _fields(place: str, detail: str = "") -> Iterator[None]:
+    """Errors in the block name the field of the request that is wrong, the one in their ``detail`` if they say."""
+    try:
+        yield
+    except RdukitError as error:
+        name = error.detail.get(detail) if detail else None
+        error.detail.setdefault("field", f"{place}.{name}" if isinstance(name, str) else place)
+        raise

@@ -1,0 +1,197 @@
+"""A child process seen from the box: started, spoken to, stopped. Decides nothing."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+#: Longest line either way; a reply with thousands of rows is one line.
+_MAX_LINE: Final = 64 << 20
+
+
+class ChildProcess:
+    """A running ``rdukit_modelbox.operations.child``: its output goes to a log file, and by lines to a listener."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        log_file: Path,
+        on_line: Callable[[str], object] | None,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self.log_file = log_file
+        self._copying = asyncio.create_task(self._copy_output(on_line))
+        self._reaping = asyncio.create_task(self._reap())
+
+    @classmethod
+    async def start(
+        cls, request: Mapping[str, object], log_file: Path, on_line: Callable[[str], object] | None = None
+    ) -> "ChildProcess":
+        """Start one and hand it ``request``. Call from the main thread: the child dies with the thread."""
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        read_end, write_end = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-u", "-m", "rdukit_modelbox.operations.child",
+                "--events-fd", str(write_end), "--parent", str(os.getpid()),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(write_end,), start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        reader = asyncio.StreamReader(limit=_MAX_LINE)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
+        )
+        child = cls(process, reader, log_file, on_line)
+        await child.send(request)
+        return child
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """It has not ended, as far as is known."""
+        return self._process.returncode is None
+
+    async def send(self, message: Mapping[str, object]) -> None:
+        """Write one line to it; a child that is gone shows in ``receive``."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError, BrokenPipeError, RuntimeError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            await self._process.stdin.drain()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Its next message; None when it has closed its end."""
+        line = await self._reader.readline()
+        if not line.endswith(b"\n"):
+            return None
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """All its messages till it closes its end."""
+        while (message := await self.receive()) is not None:
+            yield message
+
+    async def wait(self) -> int:
+        """Its exit status once it has ended and its output is kept; negative: the signal that killed it."""
+        status = await self._process.wait()
+        # What it started may hold the pipe open for longer.
+        await asyncio.wait({self._copying}, timeout=1.0)
+        return status
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL to it and what it started if it still runs after ``grace_s`` seconds."""
+        if self.is_running:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), grace_s)
+            except TimeoutError:
+                self.kill()
+        await self._process.wait()
+
+    async def finish(self, grace_s: float) -> None:
+        """Close its stdin, which ends a child that reads from it; SIGKILL if it still runs after ``grace_s``."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL to it and what it started."""
+        if self.is_running:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _reap(self) -> None:
+        """Kill what it started once it has ended: workers of its own would hold its end of the pipes open."""
+        await self._process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _copy_output(self, on_line: Callable[[str], object] | None) -> None:
+        assert self._process.stdout is not None
+        with self.log_file.open("ab") as log:
+            while block := await _read_line(self._process.stdout):
+                log.write(block)
+                log.flush()
+                text = block.decode(errors="replace").strip()
+                if on_line is not None and text:
+                    on_line(text)
+
+    def last_words(self, lines: int = 3) -> str:
+        """The last lines of its log, for a message."""
+        try:
+            text = self.log_file.read_bytes()[-4096:].decode(errors="replace")
+        except OSError:
+            return ""
+        return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+
+
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
+    """The next line, or a piece of one that is too long; empty at the end."""
+    try:
+        return await stream.readuntil(b"\n")
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    except asyncio.LimitOverrunError:
+        return await stream.read(1 << 16)
+
+
+_PROC: Final = Path("/proc")
+
+
+def resident_bytes(pid: int, proc: Path = _PROC) -> int:
+    """Resident memory of process ``pid`` and of all that it started; 0 when it has ended."""
+    total, pending = 0, [pid]
+    while pending:
+        one = pending.pop()
+        total += _figure(proc / str(one) / "status", "VmRSS:") * 1024
+        pending += _children_of(proc / str(one))
+    return total
+
+
+def peak_bytes(pid: int, proc: Path = _PROC) -> int:
+    """The most resident memory that process ``pid`` alone ever had; 0 when it has ended."""
+    return _figure(proc / str(pid) / "status", "VmHWM:") * 1024
+
+
+def kills_for_memory(proc: Path = _PROC) -> int:
+    """How many processes this machine's kernel has killed for lack of memory since it started."""
+    return _figure(proc / "vmstat", "oom_kill")
+
+
+def _children_of(folder: Path) -> list[int]:
+    try:
+        return [int(word) for word in (folder / "task" / folder.name / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _figure(file: Path, name: str) -> int:
+    try:
+        for line in file.read_text().splitlines():
+            word, _, rest = line.partition(" ") if not name.endswith(":") else line.partition("\t")
+            if word == name:
+                return int(rest.split()[0])
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,191 @@
+"""Runs operations: each waits for its lane, then a child does it. Tells the table how it goes.
+
+Work on the device goes one after another; preprocess needs no device, so it does not wait for the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import DeadlineExceeded
+from rdukit.interfaces import Clock
+from rdukit.settings import resolve
+from rdukit_modelbox.contract.box import Verb
+from rdukit_modelbox.operations.supervisor import ChildLimits, ChildOutcome, Listener, run_child
+from rdukit_modelbox.operations.table import OperationTable
+from rdukit_modelbox.operations.values import Operation, OperationFailure, StateEvent
+from rdukit_modelbox.settings import CANCEL_GRACE_S, CHILD_MEMORY_BYTES, STALL_S
+from rdukit_modelbox.verbs.context import Progress
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which progress and log events are gathered before they are written.
+FLUSH_DELAY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class VerbWork:
+    """What a child is to do: its request, and what the service remembers it by. ``timeout_s`` 0: no limit."""
+
+    verb: Verb
+    request: Mapping[str, object]
+    inputs: Mapping[str, Path]
+    timeout_s: float = 0.0
+
+
+class OperationRunner:
+    """Operations that have not ended, each a task."""
+
+    def __init__(
+        self,
+        table: OperationTable,
+        clock: Clock,
+        logs: Path,
+        memory_bytes: int,
+        before: Callable[[Verb], Awaitable[object]],
+        after: Callable[[Operation, VerbWork], object],
+    ) -> None:
+        """
+        Args:
+            logs: folder for what children print.
+            memory_bytes: what the box allows a child; 0: no limit.
+            before: awaited when an operation has its lane, before its child starts.
+            after: called when an operation has ended.
+        """
+        self._table = table
+        self._clock = clock
+        self._logs = logs
+        self._memory_bytes = memory_bytes
+        self._before = before
+        self._after = after
+        self._cancels: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._device_lane = asyncio.Semaphore(1)
+        self._host_lane = asyncio.Semaphore(1)
+        self._is_closing = False
+        self._flushing: asyncio.TimerHandle | None = None
+        #: Why the last child did not even start; empty once one has.
+        self.broken = ""
+
+    @property
+    def unended(self) -> int:
+        """Operations that wait or run."""
+        return len(self._tasks)
+
+    def start(self, operation: Operation, work: VerbWork) -> None:
+        """Begin with a queued operation; returns at once."""
+        self._cancels[operation.id] = asyncio.Event()
+        self._tasks[operation.id] = asyncio.create_task(self._run(operation, work))
+
+    async def cancel(self, operation_id: str) -> None:
+        """Cancel and wait for the end; nothing if it has ended."""
+        task = self._tasks.get(operation_id)
+        if task is not None:
+            self._cancels[operation_id].set()
+            await asyncio.wait({task})
+
+    async def close(self) -> None:
+        """End everything, and wait until no child runs; what asked to be resumed stays unended in the table."""
+        self._is_closing = True
+        for cancel in self._cancels.values():
+            cancel.set()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+        self._flush()
+
+    async def _run(self, operation: Operation, work: VerbWork) -> None:
+        try:
+            outcome = await self._queue_and_run(operation, work)
+        except Exception as error:
+            logger.exception("operation broke operation=%s", operation.id)
+            outcome = ChildOutcome(failed=OperationFailure("internal", f"{type(error).__name__}: {error}"))
+        try:
+            ended = self._end(operation.id, outcome)
+            if ended.state.is_final:
+                self._after(ended, work)
+            logger.info("operation ended operation=%s verb=%s state=%s", operation.id, work.verb, ended.state)
+        finally:
+            del self._tasks[operation.id], self._cancels[operation.id]
+
+    async def _queue_and_run(self, operation: Operation, work: VerbWork) -> ChildOutcome:
+        lane = self._host_lane if work.verb is Verb.PREPROCESS else self._device_lane
+        cancel = self._cancels[operation.id]
+        end = operation.created_at + work.timeout_s if work.timeout_s else 0.0
+        if not await _acquire_unless(lane, cancel, end - self._clock.now() if end else None):
+            return ChildOutcome(is_cancelled=True) if cancel.is_set() else _late(work)
+        try:
+            self._table.apply(operation.id, StateEvent.START)
+            await self._before(work.verb)
+            left_s = max(end - self._clock.now(), 0.01) if end else 0.0
+            limits = ChildLimits(
+                resolve(CANCEL_GRACE_S), left_s, work.timeout_s, resolve(STALL_S),
+                resolve(CHILD_MEMORY_BYTES) or self._memory_bytes,
+            )  # fmt: skip
+            outcome = await run_child(
+                work.request, self._logs / f"{operation.id}.log", self._listener(operation.id), cancel, limits
+            )
+        finally:
+            lane.release()
+        if outcome.has_started:
+            self.broken = ""
+        elif outcome.failed is not None:
+            self.broken = outcome.failed.message
+        return outcome
+
+    def _listener(self, operation_id: str) -> Listener:
+        def progress(told: Progress) -> None:
+            self._table.tell_progress(operation_id, told)
+            self._flush_soon()
+
+        def log(line: str) -> None:
+            self._table.tell_log(operation_id, line)
+            self._flush_soon()
+
+        return Listener(progress, log)
+
+    def _end(self, operation_id: str, outcome: ChildOutcome) -> Operation:
+        peak = outcome.peak_memory_bytes
+        if outcome.succeeded is not None:
+            result, outputs = outcome.succeeded
+            return self._table.apply(
+                operation_id, StateEvent.SUCCEED, result=result, outputs=outputs, peak_memory_bytes=peak
+            )
+        if outcome.failed is not None:
+            return self._table.apply(operation_id, StateEvent.FAIL, failure=outcome.failed, peak_memory_bytes=peak)
+        if self._is_closing and self._table.call_of(operation_id).resume:
+            return self._table.get(operation_id)
+        return self._table.apply(operation_id, StateEvent.CANCEL, peak_memory_bytes=peak)
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush)
+
+    def _flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        self._table.flush()
+
+
+def _late(work: VerbWork) -> ChildOutcome:
+    message = f"the operation waited in the queue for all of timeout_s = {work.timeout_s:g} s"
+    return ChildOutcome(failed=OperationFailure(DeadlineExceeded.code, message, {"timeout_s": work.timeout_s}))
+
+
+async def _acquire_unless(lane: asyncio.Semaphore, cancel: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait for the lane; False if ``cancel`` is set or the time is over first."""
+    acquiring = asyncio.create_task(lane.acquire())
+    cancelling = asyncio.create_task(cancel.wait())
+    timeout_s = None if timeout_s is None else max(timeout_s, 0.0)
+    await asyncio.wait({acquiring, cancelling}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    cancelling.cancel()
+    if acquiring.done() and not cancel.is_set():
+        return True
+    if acquiring.done():
+        lane.release()
+    else:
+        acquiring.cancel()
+    return False

@@ -1,0 +1,274 @@
+"""The SambaFlow program of a box: the same model, inputs and optimizer at compile, train and infer.
+
+Axes: B batch, N rows, F features, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.contract.models import read_shape
+from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
+from rdukit_zoo.registry import ModelEntry, get_model
+from sambaflow import samba
+from sambaflow.samba import utils
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.sessions.compiling import SILENT
+from sambaflow.sessions.modes import evaluating
+
+#: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
+COMPILED_LR: Final = 0.01
+COMPILED_MOMENTUM: Final = 0.9
+COMPILED_WEIGHT_DECAY: Final = 1e-4
+COMPILED_GRAD_NORM: Final = 1.0
+#: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
+ONE_ROW: Final = "one_row"
+#: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
+TOLERANCES: Final = {"f32": 1e-4, "bf16": 2.0**-6}
+#: What a model of each task returns.
+OUTPUTS: Final = {
+    ("classification", TRAIN): ("loss", "logits"),
+    ("classification", SERVE): ("logits",),
+    ("language-modelling", TRAIN): ("loss",),
+}
+
+
+class ModelProgram:
+    """Model, inputs and optimizer, and after ``load`` the traced outputs on leased tiles.
+
+    To serve there is neither optimizer nor label: the last of the entry's inputs is left out.
+    """
+
+    def __init__(self, shape: Shape, seed: int = 0, entry: ModelEntry | None = None) -> None:
+        """Build everything from scratch; earlier graphs of this process are forgotten.
+
+        ``entry``: of a box's own module; None takes the zoo's entry by the shape's model.
+        """
+        samba.session.reset()
+        utils.set_seed(seed)
+        entry = get_model(shape.model) if entry is None else entry
+        self.model = entry.build(**shape.sizes)
+        samba.from_torch_model_(self.model)
+        inputs = entry.make_inputs(shape.batch_size, **shape.sizes)
+        self.inputs = inputs if shape.purpose == TRAIN else inputs[:-1]
+        self.optimizer = _build_optimizer(self.model, shape) if shape.purpose == TRAIN else None
+        if shape.purpose == SERVE:
+            self.model.eval()
+        self.shape = replace(shape, outputs=OUTPUTS[entry.task, shape.purpose], task=entry.task)
+        self._entry = entry
+        self._traced: Any = None
+        #: Whether it was seen that what fills a batch up changes no row's answer.
+        self._rows_are_alone = False
+
+    def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int) -> Path:
+        """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
+
+        What serves batches gets a second graph over the same parameters, for one row: alone, a request computes a row.
+        """
+        config = {
+            "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
+            "num_tiles": num_tiles, "inference": self.optimizer is None, "precision": self.shape.precision,
+            "log_level": SILENT,
+        }  # fmt: skip
+        if self.optimizer is not None or self.shape.batch_size == 1:
+            path = samba.session.compile(
+                self.model, self.inputs, self.optimizer, name=name, config_dict=config,
+                pef_metadata=self.shape.to_metadata(),
+            )  # fmt: skip
+            return Path(path)
+        self._add_graphs()
+        path = samba.session.compile_multigraph(name=name, config_dict=config, pef_metadata=self.shape.to_metadata())
+        return Path(path)
+
+    def _add_graphs(self) -> None:
+        """Trace and register the graph for batches and the one for one row."""
+        row = self._entry.make_inputs(1, **self.shape.sizes)[:-1]
+        for tensor in row:
+            tensor.sn_name = f"{ONE_ROW}_{tensor.sn_name}"
+        batches = str(self.model.name)
+        self._traced = samba.session.trace_multigraph(self.model, self.inputs)
+        samba.session.add_graph(FwdGraph(self.inputs, self._traced, batches))
+        answers = samba.session.trace_multigraph(self.model, row, ONE_ROW)
+        samba.session.add_graph(FwdGraph(row, answers, ONE_ROW))
+        self.shape = replace(self.shape, graphs={self.shape.batch_size: batches, 1: ONE_ROW})
+
+    def load(self, pef: Path) -> None:
+        """Load the PEF, lease tiles and upload the parameters.
+
+        Raises:
+            PefError: the PEF cannot be used for this program.
+            NoResources: no tiles or memory are free.
+        """
+        if self.shape.graphs:
+            self._add_graphs()
+            samba.session.init_multigraph_runtime(str(pef))
+        else:
+            self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
+
+    def check_evaluation(self, batch: Sequence[NDArray[Any]], samples: int) -> None:
+        """Refuse what could not be evaluated, before anything is trained.
+
+        Args:
+            batch: any whole one. samples: how many an evaluation has.
+        Raises:
+            PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
+            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers.
+        """
+        with evaluating(self.model):
+            samba.session.check_mode(str(self.model.name))
+        count = samples % self.shape.batch_size
+        values, labels = batch[0], batch[1].copy()
+        if self.shape.task == "language-modelling":
+            labels[count:] = IGNORED
+        if count and (labels[:count] != IGNORED).any():
+            self.forward_filled([values, labels], count)
+
+    def train_step(self, batch: Sequence[NDArray[Any]], rates: Mapping[str, float]) -> float:
+        """One whole step on one batch, an array per input; returns its loss before the update.
+
+        ``rates``: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
+        """
+        outputs = samba.session.run(
+            input_tensors=self._named(batch), output_tensors=self._traced, hyperparam_dict=dict(rates)
+        )
+        return float(samba.to_torch(outputs[0]).float().mean())
+
+    def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
+        """Forward only, on one batch, in evaluation mode; the outputs as f32, in the order of ``shape.outputs``.
+
+        Nothing is dropped out, batch norms take their running statistics and leave them as they are.
+        """
+        with evaluating(self.model):
+            outputs = samba.session.run(
+                input_tensors=self._named(batch), output_tensors=self._traced, section_types=["fwd"],
+                graph_name=str(self.model.name),
+            )  # fmt: skip
+        return tuple(samba.to_torch(output).float() for output in outputs)
+
+    def forward_filled(self, batch: Sequence[NDArray[Any]], count: int) -> tuple[torch.Tensor, ...]:
+        """``forward`` of a batch of which only the first ``count`` rows are asked for; the others fill it up.
+
+        The first time it is tried whether other rows in their place would change the answers, or the loss.
+
+        Raises:
+            InvalidArgument: they would, so the rows of a batch depend on each other.
+        """
+        outputs = self.forward(batch)
+        if count == self.shape.batch_size or self._rows_are_alone:
+            return outputs
+        found, other = (made[-1] for made in (outputs, self.forward([_filled_anew(batch[0], count), *batch[1:]])))
+        found, other = (made[:count] if made.dim() else made for made in (found, other))
+        tolerance = TOLERANCES[self.shape.precision] * max(1.0, float(found.abs().max()))
+        if not bool(((found - other).abs() <= tolerance).all()):
+            raise InvalidArgument(
+                f"{count} samples fill no batch of {self.shape.batch_size}, and what fills it up changes the answers: "
+                "the rows of a batch depend on each other in this model, or on chance; use a number of samples that "
+                "the batch size divides, or compile with another batch size"
+            )
+        self._rows_are_alone = True
+        return outputs
+
+    def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Forward of a classifier for at most one batch of rows; the rest of the batch is zeros and cut off again.
+
+        Returns:
+            [N, C] float32.
+        Raises:
+            InvalidArgument: that rest would change the answers.
+        """
+        count, batch = len(features_NF), self.shape.batch_size
+        padded = np.zeros((batch, self.shape.features), np.float32)
+        padded[:count] = features_NF
+        labels = [np.zeros(batch, np.int64)] if self.shape.purpose == TRAIN else []
+        logits = self.forward_filled([padded, *labels], count)[-1]
+        found: NDArray[np.float32] = logits.reshape(batch, -1)[:count].numpy()
+        return found
+
+    def parameters_to_host(self) -> dict[str, torch.Tensor]:
+        """Device parameters and buffers by name."""
+        samba.session.to_cpu(self.model)
+        return {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
+
+    def optimizer_to_host(self) -> dict[str, Any]:
+        """Device optimizer state, as a ``state_dict``."""
+        samba.session.to_cpu(self.optimizer)
+        value: dict[str, Any] = self._trained().state_dict()
+        return value
+
+    def parameters_to_device(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Put parameters by name on the device.
+
+        Raises:
+            InvalidArgument: a name or shape differs from the model's.
+        """
+        try:
+            self.model.load_state_dict(dict(parameters))
+        except RuntimeError as cause:
+            raise InvalidArgument(f"the checkpoint is of another model: {cause}") from cause
+        samba.session.to_rdu(self.model)
+
+    def optimizer_to_device(self, state: Mapping[str, Any]) -> None:
+        """Put optimizer state on the device."""
+        self._trained().load_state_dict(dict(state))
+        samba.session.to_rdu(self.optimizer)
+
+    def report(self) -> dict[str, Any]:
+        """Emulated and host figures since ``load``."""
+        figures: dict[str, Any] = samba.session.report()
+        return figures
+
+    def close(self) -> None:
+        """Tear down and release the lease."""
+        samba.session.close()
+
+    def _trained(self) -> Any:
+        self.shape.require(TRAIN, "an optimizer")
+        return self.optimizer
+
+    def _named(self, batch: Sequence[NDArray[Any]]) -> list[Any]:
+        return [
+            samba.from_torch_tensor(torch.from_numpy(values), name=dummy.sn_name)
+            for values, dummy in zip(batch, self.inputs, strict=True)
+        ]
+
+
+def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
+    clip = COMPILED_GRAD_NORM if shape.clips_gradients else None
+    if shape.optimizer == "adamw":
+        return samba.optim.AdamW(
+            model.parameters(), lr=COMPILED_LR, weight_decay=COMPILED_WEIGHT_DECAY, max_grad_norm=clip
+        )
+    if shape.optimizer != "sgd":
+        raise InvalidArgument(f"optimizer {shape.optimizer!r} is not legal; legal: sgd, adamw")
+    return samba.optim.SGD(
+        model.parameters(), lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
+        max_grad_norm=clip,
+    )  # fmt: skip
+
+
+def _filled_anew(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """``values`` with other numbers behind the first ``count`` rows: noise, or integers that occur before them."""
+    chance = np.random.default_rng(count)
+    filled = values.copy()
+    shape = values[count:].shape
+    if np.issubdtype(values.dtype, np.floating):
+        filled[count:] = chance.standard_normal(shape) * max(1.0, float(np.abs(values[:count]).max(initial=0.0)))
+    else:
+        filled[count:] = chance.choice(values[:count].ravel(), shape)
+    return filled
+
+
+def plain_tensor(value: Any) -> torch.Tensor:
+    """A torch tensor from what a converted model's ``state_dict`` holds."""
+    tensor: torch.Tensor = samba.to_torch(value)
+    return tensor.detach().clone()
+
+
+__all__ = ["OUTPUTS", "ModelProgram", "Shape", "plain_tensor", "read_shape"]

@@ -1,0 +1,193 @@
+"""Checkpoints of a training: a safetensors file per kept step and ``latest.json``, which names the newest whole one.
+
+A file holds parameters, optimizer state, torch's random state and, in its header, how far the training was. The file
+is written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be
+resumed. The best one by evaluation is kept too, as ``best-<step>.safetensors``, named by ``best.json``. No pickle.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import sha256_of, write_atomic, write_json_atomic
+from rdukit_modelbox.training.options import Judged
+from rdukit_serving.device.parameters import BEST, LATEST, Tensors, find_checkpoint_file
+
+FORMAT: Final = 1
+#: Newest files that stay; older ones go once ``latest.json`` names a newer one.
+KEPT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What must be equal for a position in one training to mean anything in another."""
+
+    model: str
+    sizes: Mapping[str, int]
+    batch_size: int
+    dataset: str
+    seed: int
+    optimizer: str = "sgd"
+
+    def find_difference(self, other: "Identity") -> str | None:
+        """The first field that differs, in words."""
+        for name, value in asdict(self).items():
+            theirs = getattr(other, name)
+            if theirs != value:
+                return f"{name} {_short(theirs)} against {_short(value)}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTotals:
+    """Sums over all attempts of one training. ``epoch_loss`` sums the losses of the epoch that is under way."""
+
+    host_seconds: float = 0.0
+    emulated_seconds: float = 0.0
+    emulated_cycles: int = 0
+    epoch_loss: float = 0.0
+    epoch_steps: int = 0
+    #: Seconds of training, evaluations and checkpoints included.
+    train_seconds: float = 0.0
+    judged: Judged = field(default_factory=Judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A training after ``step`` whole steps."""
+
+    step: int
+    parameters: Tensors
+    #: ``optimizer.state_dict()``.
+    optimizer: Mapping[str, Any]
+    #: ``torch.get_rng_state()``.
+    random: torch.Tensor
+    identity: Identity
+    totals: TrainingTotals
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
+    """Write it, point ``latest.json`` at it, and remove what is older than the newest two. Returns the file.
+
+    ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
+    """
+    tensors = {f"parameter/{name}": tensor for name, tensor in checkpoint.parameters.items()}
+    tensors |= {f"optimizer/{name}": tensor for name, tensor in _flatten(checkpoint.optimizer["state"]).items()}
+    tensors["random/torch"] = checkpoint.random
+    header = {
+        "step": checkpoint.step,
+        "identity": asdict(checkpoint.identity),
+        "totals": asdict(checkpoint.totals),
+        "param_groups": checkpoint.optimizer["param_groups"],
+    }
+    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    data = save(copies, metadata={"format": str(FORMAT), "rdukit": json.dumps(header)})
+    path = folder / f"step-{checkpoint.step}.safetensors"
+    write_atomic(path, data)
+    named = {"format": FORMAT, "step": checkpoint.step, "sha256": sha256_of(data)}
+    if is_best:
+        best = folder / f"best-{checkpoint.step}.safetensors"
+        best.unlink(missing_ok=True)
+        _link_or_write(path, best, data)
+        write_json_atomic(folder / BEST, {**named, "file": best.name})
+    write_json_atomic(folder / LATEST, {**named, "file": path.name, "previous": _find_before(folder, path.name)})
+    if is_best:
+        for old in folder.glob("best-*.safetensors"):
+            if old != best:
+                old.unlink(missing_ok=True)
+    for old in sorted(folder.glob("step-*.safetensors"), key=_step_of)[:-KEPT]:
+        if old != path:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """A training left at least one whole checkpoint there."""
+    return (folder / LATEST).is_file()
+
+
+def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
+    """The checkpoint that ``latest.json`` in ``folder`` names, or with ``which`` "best" ``best.json``.
+
+    With "previous" the one before the newest, which is kept in case the newest file is damaged later.
+
+    Raises:
+        NotFound: there is no such file; a training without evaluations on its way keeps no best.
+        InvalidArgument: it, or the file that it names, is damaged.
+    """
+    path = find_checkpoint_file(folder, which)
+    try:
+        with safe_open(path, framework="pt") as stream:
+            header = json.loads(stream.metadata()["rdukit"])
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        return Checkpoint(
+            step=int(header["step"]),
+            parameters=_under("parameter/", tensors),
+            optimizer={"state": _unflatten(_under("optimizer/", tensors)), "param_groups": header["param_groups"]},
+            random=tensors["random/torch"],
+            identity=Identity(**header["identity"]),
+            totals=_totals(header["totals"]),
+        )
+    except (SafetensorError, ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+
+
+def _find_before(folder: Path, name: str) -> dict[str, Any] | None:
+    """What ``latest.json`` says of the newest file that is not called ``name``; None if there is none."""
+    try:
+        named = json.loads((folder / LATEST).read_text())
+        if named["file"] == name:
+            named = named["previous"]
+        return {"file": str(named["file"]), "step": int(named["step"]), "sha256": str(named["sha256"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _totals(value: Mapping[str, Any]) -> TrainingTotals:
+    return TrainingTotals(**{**value, "judged": Judged(**value.get("judged", {}))})
+
+
+def _link_or_write(path: Path, link: Path, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.link(path, link)
+        return
+    write_atomic(link, data)
+
+
+def _flatten(state: Mapping[Any, Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    return {
+        f"{index}/{key}": torch.as_tensor(value)
+        for index, values in state.items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _unflatten(tensors: Tensors) -> dict[Any, dict[str, torch.Tensor]]:
+    state: dict[Any, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split("/", 1)
+        state.setdefault(int(index) if index.isdigit() else index, {})[key] = tensor
+    return state
+
+
+def _under(prefix: str, tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _step_of(path: Path) -> int:
+    digits = path.stem.removeprefix("step-")
+    return int(digits) if digits.isdigit() else -1
+
+
+def _short(value: object) -> str:
+    return value[:12] if isinstance(value, str) else str(value)

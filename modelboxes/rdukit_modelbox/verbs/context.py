@@ -1,0 +1,85 @@
+"""What a verb gets from whoever runs it: the box, a place to report to, and word of a cancellation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rdukit.strict_json import as_words, find_number
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.box import Box
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a verb is. ``throughput`` is samples a second on this host; ``eta_s`` seconds until the stage ends."""
+
+    stage: str
+    step: int
+    total: int
+    loss: float | None = None
+    throughput: float | None = None
+    eta_s: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Without what is unknown; floats that JSON lacks are words."""
+        values = {
+            "stage": self.stage,
+            "step": self.step,
+            "total": self.total,
+            "loss": self.loss,
+            "throughput": self.throughput,
+            "eta_s": self.eta_s,
+        }
+        return {key: as_words(value) for key, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Progress":
+        """The inverse of ``to_json``."""
+        figures = {name: find_number(value.get(name)) for name in ("loss", "throughput", "eta_s")}
+        return cls(value["stage"], value["step"], value["total"], **figures)
+
+
+class VerbContext(Protocol):
+    """The surroundings of one running verb."""
+
+    @property
+    def box(self) -> Box:
+        """The box whose verb runs."""
+        ...
+
+    def progress(self, progress: Progress) -> None:
+        """Tell how far it is; may be called at each step, is thinned out on the way."""
+        ...
+
+    def log(self, text: str) -> None:
+        """One line for the operation's log."""
+        ...
+
+    def check_cancelled(self) -> None:
+        """Call between steps.
+
+        Raises:
+            Cancelled: somebody cancelled the operation.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VerbResult:
+    """Figures of a finished verb and the paths of its output slots."""
+
+    figures: Mapping[str, object]
+    outputs: Mapping[str, Path]
+
+
+class VerbFunction(Protocol):
+    """A verb: parameters and inputs are checked already, ``output`` is a folder that exists."""
+
+    def __call__(
+        self,
+        context: VerbContext,
+        parameters: Mapping[str, ParameterValue],
+        inputs: Mapping[str, Path],
+        output: Path,
+    ) -> VerbResult: ...
