@@ -1,5 +1,7 @@
 """Quantities for people: bytes, seconds and counts with a unit, three significant figures."""
 
+from collections.abc import Mapping, Sequence
+
 
 def format_bytes(count: int) -> str:
     """Format ``1536`` as ``1.5 KiB``; whole bytes below 1 KiB."""
@@ -37,3 +39,16 @@ def format_count(count: float) -> str:
 
 def _three_figures(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def plain(value: object) -> str:
+    """Format a JSON value on one line, for people: six digits are enough of a number."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e15 and value != round(value) else str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {plain(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(plain(inner) for inner in value) + "]"
+    return str(value)

@@ -1,4 +1,4 @@
-"""Where bytes come from, for the downloader: one shape for all schemes."""
+"""Downloads of a source to a file: resumed where a connection was cut, bounded in size."""
 
 import json
 import os

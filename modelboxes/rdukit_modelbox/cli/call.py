@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled, RdukitError, error_from_body
 from rdukit.settings import TOKEN, resolve
-from rdukit_modelbox.cli.show import plain
+from rdukit.units import plain
 
 
 @dataclass(frozen=True, slots=True)

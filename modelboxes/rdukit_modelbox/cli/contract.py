@@ -10,8 +10,8 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token
 from rdukit.cli.tables import print_table
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import write_atomic
-from rdukit.units import format_bytes
-from rdukit_modelbox.cli.show import plain, print_description
+from rdukit.units import format_bytes, plain
+from rdukit_modelbox.cli.show import print_description
 from rdukit_modelbox.contract.box import FILE_NAME, box_names, find_box_file, load_box, read_document, refusal_of
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.describe import describe as describe_box

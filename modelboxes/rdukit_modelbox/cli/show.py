@@ -1,7 +1,7 @@
-"""How the command line shows boxes to people."""
+"""Boxes as the command line shows them: running at an address, a folder with a YAML, or an image in an OCI layout."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import yaml
 from rdukit.box.image import BOX_FOLDER, LABEL_PREFIX
 from rdukit.cli.tables import print_table
 from rdukit.errors import InvalidArgument, NotFound, Unavailable
-from rdukit.units import format_bytes
+from rdukit.units import format_bytes, plain
 from rdukit_modelbox.cli.call import connect
 from rdukit_modelbox.contract.box import FILE_NAME, find_box_file, load_box
 from rdukit_modelbox.contract.describe import describe
@@ -38,19 +38,6 @@ def print_description(told: Mapping[str, Any]) -> None:
         if verb["parameters"]:
             rows = [(p["name"], p["type"], _value(p), p["legal"], p["help"]) for p in verb["parameters"]]
             print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
-
-
-def plain(value: object) -> str:
-    """A JSON value on one line, for people: six digits are enough of a number."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e15 and value != round(value) else str(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {plain(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(plain(inner) for inner in value) + "]"
-    return str(value)
 
 
 def _slot(slot: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a parameter's value may be: as data, in words, as JSON schema, and checked. Pure.
+"""Allowed values of a parameter: as data, in words, as JSON schema, and checked. Pure.
 
 A limit is a number or the name of another parameter: ``maximum: context_length`` is ``x <= context_length``.
 """

@@ -1,4 +1,4 @@
-"""Parameters as given by a caller → all values of a verb, checked. Pure."""
+"""Checks of the parameters that a caller gives, which become all values of a verb. Pure."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,7 @@
-"""A box's description for callers: the same words on both wires."""
+"""A box's description for callers, the same on both transports, and the JSON schema of ``modelbox.yaml``.
+
+``python -m rdukit_modelbox.contract.describe`` writes the schema's file anew.
+"""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The YAML of a box that extends a task: what a task gives, what a box may change of it, and both as one document.
+"""The YAML of a box that extends a task: the task's part, the box's changes to it, and both as one document.
 
 A task's file has the parameters and artifacts that its boxes share. A box narrows legal values and never widens them:
-what the verbs do for a task was written for its legal values.
+a task's work was written for its own legal values.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The model of a box: an entry of the zoo, or one that the box's own module makes.
+"""The model of a box, which is an entry of the zoo or comes from the box's own module, and its problems.
 
 An own module is a Python file in the box's folder. It is imported in the processes that run verbs, never in the
 box's own.

@@ -1,4 +1,4 @@
-"""What all parts of the file share: strict keys, and the kinds of text."""
+"""Parts of a ``modelbox.yaml``: strict mappings, verbs, artifacts, resources and what is served."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What pydantic found wrong → faults with a line, a key and what would be legal. Pure."""
+"""Diagnostics from pydantic's errors: a line, a key and the legal values. Pure."""
 
 import difflib
 import json

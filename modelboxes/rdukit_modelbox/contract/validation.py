@@ -1,4 +1,7 @@
-"""Whether the parts of a box agree with one another. Pure; also tells what it can of a box that is partly wrong."""
+"""Problems of a box whose parts do not fit together, or that names files outside its folder.
+
+Also reads what it can of a box that is partly wrong, so that all problems are reported at once.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Operations: what was asked, where it is, what happened to it, and whom it was told; kept in the state folder."""
+"""Operations of a box: requests, states, events and webhook deliveries, kept in the state folder."""
 
 from rdukit_modelbox.operations.values import (
     Delivery,

@@ -1,7 +1,7 @@
-"""Where operations and their events are kept, so that they outlive the box's process: one SQLite file.
+"""The journal of operations and their events, which outlives the box's process: one SQLite file.
 
-What ``add`` and ``save`` were given is there after any kill of the process; progress and log events are gathered and
-written by ``flush``, so a kill may lose those of the last moment.
+``add`` and ``save`` survive any kill of the process; progress and log events are buffered and written by
+``flush``, so a kill may lose those of the last moment.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A request for a verb → what a child is to do, every part of the request checked."""
+"""Plans for children: every part of a request for a verb, checked."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A child process seen from the box: started, spoken to, stopped. Decides nothing."""
+"""The child process of an operation, and how much memory it and its descendants use (``/proc``, Linux)."""
 
 import asyncio
 import json

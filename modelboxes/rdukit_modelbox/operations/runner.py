@@ -1,6 +1,6 @@
-"""Runs operations: each waits for its lane, then a child does it. Tells the table how it goes.
+"""Runs operations: each waits for its turn, then a child does it; the table records the progress.
 
-Work on the device goes one after another; preprocess needs no device, so it does not wait for the others.
+Work on the device runs one after another; preprocess needs no device, so it does not wait for the others.
 """
 
 import asyncio

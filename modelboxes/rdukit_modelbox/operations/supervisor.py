@@ -1,4 +1,4 @@
-"""Run one operation in a child process and tell how it ended, whatever happens to the child."""
+"""Supervision of one operation's child process: an outcome whatever happens to the child."""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""The event log of one operation that has not ended, and how it is followed. In memory, one thread."""
+"""The table of operations, with an event log for each that has not ended; its journal outlives the process.
+
+States are in ``values.py``. The table decides nothing about processes; ``runner.py`` runs them. One thread.
+"""
 
 import asyncio
 import base64

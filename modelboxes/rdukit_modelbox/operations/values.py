@@ -1,4 +1,4 @@
-"""States of an operation, the events that move it, and the table."""
+"""Operations as values: the request, states and their transitions, events and deliveries."""
 
 import json
 from collections.abc import Mapping

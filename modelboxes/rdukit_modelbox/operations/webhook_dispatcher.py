@@ -1,4 +1,8 @@
-"""Posts what webhooks are to be told, in the background: no operation waits for it or fails with it."""
+"""Delivery of webhooks in the background: no operation waits for one or fails with it.
+
+Source: the Standard Webhooks specification, https://github.com/standard-webhooks/standard-webhooks: three headers, and
+``v1,`` with the base64 of HMAC-SHA256 over ``id.timestamp.body``.
+"""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Arrays (NPZ, HDF5) → blocks of rows, read piece by piece.
+"""Arrays (NPZ, HDF5) and folders of images as blocks of rows, read piece by piece.
 
 Axes: N rows of a block, F features.
 """

@@ -1,4 +1,7 @@
-"""What a request to preprocess rows asks for."""
+"""Columns of rows: the request for them, their figures in one pass, and their encoding as features. Pure.
+
+Axes: N rows of a block, C numeric columns, K categorical columns, F features.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Which output file and bucket each record goes to. Pure: decided by the record's index and the seed alone.
+"""External shuffle: the output file and bucket of each record, and records on disk by bucket.
 
-Axes: N records, F output files.
+The places depend on the record's index and the seed alone. Axes: N records, F output files.
 """
 
 from collections.abc import Iterator, Sequence

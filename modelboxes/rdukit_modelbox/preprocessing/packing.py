@@ -1,4 +1,4 @@
-"""Tokens of articles → sequences of one length. Pure.
+"""Packing of articles' tokens into sequences of one length, and figures of the result. Pure.
 
 Axes: T tokens of all units, U units (what packing keeps together), R rows, L tokens of a row.
 """

@@ -1,4 +1,4 @@
-"""How fast a preprocess is and when it will end, as progress of its verb."""
+"""Progress of a preprocess: its rate, digests of its sources, and notes of finished steps to resume from."""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""One attempt to preprocess rows: what was asked, and what its steps share. Axes: N rows of a block."""
+"""An attempt to preprocess rows: sources, splits, and encoded rows on disk by split and bucket.
+
+Axes: N rows of a block, F features.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

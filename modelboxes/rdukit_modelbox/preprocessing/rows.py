@@ -1,7 +1,7 @@
-"""Preprocess of rows: tables, arrays and images → normalised float32 features and a class a row.
+"""Preprocessing of rows: tables, arrays and images become normalised float32 features and a class per row.
 
-Two readings of the input: the first checks it and gathers figures, the second encodes. Neither holds more in memory
-than a few blocks and one bucket.
+The first reading checks the input and counts labels, names and figures; the second encodes each row into buckets; the
+buckets become the data set. Memory holds a few blocks and one bucket.
 """
 
 from collections.abc import Mapping

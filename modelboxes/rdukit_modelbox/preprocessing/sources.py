@@ -1,4 +1,4 @@
-"""Which files a preprocess reads, and in which format each is."""
+"""Input files of a preprocess: finding them, reading blocks of lines, and rows that cannot be used."""
 
 import gzip
 import zlib

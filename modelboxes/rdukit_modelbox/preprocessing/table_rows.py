@@ -1,4 +1,4 @@
-"""Tables (CSV, JSON lines, Parquet) → blocks of rows, each value checked.
+"""Tables (CSV, JSON lines, Parquet) as blocks of rows, each value checked. Source of CSV: RFC 4180.
 
 Axes: N rows of a block, C numeric columns, K categorical columns.
 """

@@ -1,7 +1,7 @@
-"""Preprocess of text: files → records by output file on the disk → sequences → evened files with their descriptions.
+"""Preprocessing of text: files become records by output file on disk, then sequences, then evened files.
 
-Each step leaves a note, so an attempt that was killed goes on after the last finished file. No step holds more in
-memory than a few batches and one bucket of records, whatever the input's size.
+The first step reads and checks all records. Each step leaves a note, so an attempt that was killed continues
+after the last finished file. A step holds no more in memory than a few batches and one bucket of records.
 """
 
 from collections.abc import Mapping

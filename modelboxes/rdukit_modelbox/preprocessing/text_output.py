@@ -1,4 +1,4 @@
-"""Last step of preprocessing text: evened files, text to test with, and what describes them."""
+"""Output of a text preprocess: records become sequences, one output file after the other, then evened files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice

@@ -1,4 +1,4 @@
-"""One attempt to preprocess text: what was asked, and what its steps share."""
+"""An attempt to preprocess text: the request, and what its steps share."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

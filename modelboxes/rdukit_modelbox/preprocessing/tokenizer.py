@@ -1,4 +1,7 @@
-"""The tokenizer of a data set: given as a ``tokenizer.json``, of plain bytes, or learned from the data."""
+"""The tokenizer of a data set: given as a ``tokenizer.json``, of plain bytes, or learned from the data.
+
+It runs on all cores while the caller packs the tokens of the batch before.
+"""
 
 import json
 from collections import deque

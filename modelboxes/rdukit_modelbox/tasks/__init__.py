@@ -1,4 +1,4 @@
-"""What depends on a model's task: which data it takes, how it is judged, what infer writes. One file each."""
+"""Tasks: the data a model takes, its scores, and its infer verb, one file each; their boxes' parameters as YAML."""
 
 from importlib import import_module
 from typing import Final

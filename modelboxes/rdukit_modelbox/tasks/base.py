@@ -1,4 +1,4 @@
-"""What the verbs ask of a task."""
+"""The interface of tasks to the verbs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Logits against labels: loss, accuracy and confusion. Pure. Axes: N samples, C classes."""
+"""Classification of rows: the data, loss, accuracy and confusion, and the infer verb.
+
+Axes: N samples, F features, C classes, B batch.
+"""
 
 import time
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Tokens → the next token."""
+"""Language modelling: the perplexity of texts, and continuations of prompts by a PEF that was compiled to serve."""
 
 import json
 import math

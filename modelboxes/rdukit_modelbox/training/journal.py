@@ -1,7 +1,8 @@
-"""``metrics.jsonl``: a line per step and per evaluation of a training, over all its attempts.
+"""The record of a training, over all its attempts: ``metrics.jsonl``, and its losses as an SVG picture.
 
 A step: ``step`` (counted from 1), ``loss``, ``lr``, ``samples_per_s``, for texts ``tokens_per_s``. An evaluation:
-``step``, ``split`` and its scores. What an attempt wrote after its last checkpoint goes when the next one starts.
+``step``, ``split`` and its scores. Lines after an attempt's last checkpoint are dropped when the next one starts. The
+picture follows the viewer's light or dark scheme, as that of ``rdukit.pef.picture`` does. Source: ours.
 """
 
 import json

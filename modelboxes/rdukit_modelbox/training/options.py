@@ -1,4 +1,8 @@
-"""The train verb's parameters as a value. Pure. A box leaves out what it has no choice in; the defaults are here."""
+"""Options of a training, its learning rate, and when it stops. Pure.
+
+A box leaves out parameters that it does not offer; their defaults are here. The best evaluation so far is kept in
+checkpoints, so that another attempt continues with it.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""One attempt of a training: counts, evaluates, writes checkpoints and the journal."""
+"""An attempt of a training: counts, evaluates, writes checkpoints and the journal."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from rdukit.errors import RuntimeFault
-from rdukit_modelbox.cli.show import plain
+from rdukit.units import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint

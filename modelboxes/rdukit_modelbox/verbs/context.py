@@ -1,4 +1,4 @@
-"""What a verb gets from whoever runs it: the box, a place to report to, and word of a cancellation."""
+"""The context of a verb: the box, a place to report to, and whether it was cancelled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ import torch
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files.atomic import write_atomic
-from rdukit_modelbox.cli.show import plain
+from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.contract.models import entry_of, read_shape
