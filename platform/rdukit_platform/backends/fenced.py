@@ -41,7 +41,7 @@ def own_folder(spec: BoxSpec) -> Path:
 def start_fenced_box(
     spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], log: IO[bytes]
 ) -> "subprocess.Popen[bytes]":
-    """Start a box's command in its fence: what runs boxes, and what it is told.
+    """Start a box's command in its fence: what runs boxes, and its arguments.
 
     Raises:
         InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
@@ -101,18 +101,18 @@ def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
 def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
     """Describe what comes of each limit that was asked for, and of the fence's own."""
     limits = _limits_of(spec, fence)
-    told = {"fence": f"applied: {fence.way}" + (f", user {fence.uid}" if fence.uid is not None else "")}
+    outcomes = {"fence": f"applied: {fence.way}" + (f", user {fence.uid}" if fence.uid is not None else "")}
     if spec.limits.cores is not None:
-        told["cores"] = f"applied: affinity to {', '.join(map(str, spec.limits.cores))}"
+        outcomes["cores"] = f"applied: affinity to {', '.join(map(str, spec.limits.cores))}"
     if limits.memory_bytes is not None:
-        told["memory"] = (
+        outcomes["memory"] = (
             f"applied: {limits.memory_bytes} bytes of all processes, looked at every second or so, and of each"
         )
     if limits.processes is not None:
-        told["pids"] = f"applied: {limits.processes} processes and threads of its user (RLIMIT_NPROC)"
+        outcomes["pids"] = f"applied: {limits.processes} processes and threads of its user (RLIMIT_NPROC)"
     if limits.disk_bytes is not None:
-        told["disk"] = f"applied: {limits.disk_bytes} bytes in its folders, looked at every second or so"
-    return told
+        outcomes["disk"] = f"applied: {limits.disk_bytes} bytes in its folders, looked at every second or so"
+    return outcomes
 
 
 class FencedWires(Closable):

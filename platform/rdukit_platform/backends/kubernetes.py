@@ -43,12 +43,12 @@ from rdukit_platform.backends.pods import (
     VARIABLES,
     PodRules,
     PodTemplate,
+    describe_limits,
     make_pod,
     make_trying_pod,
     owner_of,
     parse_quantity,
     read_template,
-    told_limits,
 )
 from rdukit_platform.backends.process import answers_ready
 
@@ -325,7 +325,7 @@ class KubernetesBackend:
             write_variables(spec)
         started = self.clock.now()
         self.call("POST", self._pods_path, pod)
-        limits = told_limits(spec, self.rules.template)
+        limits = describe_limits(spec, self.rules.template)
         box = PodBox(self, name, limits, started, spec.state if spec.has_sockets else None)
         try:
             box.wait_ready(spec.box, timeout_s, stop)
@@ -467,8 +467,8 @@ def pending_reasons(status: Mapping[str, Any]) -> list[str]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
     ]
     states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
-    told = [*unscheduled, *(state["waiting"] for state in states if state.get("waiting"))]
-    return [": ".join(filter(None, (each.get("reason"), each.get("message")))) for each in told]
+    reasons = [*unscheduled, *(state["waiting"] for state in states if state.get("waiting"))]
+    return [": ".join(filter(None, (each.get("reason"), each.get("message")))) for each in reasons]
 
 
 def _message(response: httpx.Response) -> str:

@@ -262,21 +262,21 @@ def owner_of(labels: Mapping[str, str]) -> BoxOwner:
     return BoxOwner(labels.get(OWNER_LABEL, ""), int(labels.get(EPOCH_LABEL, "0")))
 
 
-def told_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
+def describe_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
     """Describe what comes of each limit asked for, and of those of all Pods."""
     limits = _resources(spec, template).get("limits", {})
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     if spec.limits.cores is not None or "cpu" in limits:
-        told["cores"] = f"applied: {limits['cpu']} processors; the node decides which"
+        outcomes["cores"] = f"applied: {limits['cpu']} processors; the node decides which"
     if spec.limits.memory_bytes is not None or "memory" in limits:
-        told["memory"] = f"applied: {int(parse_quantity(limits['memory']))} bytes"
+        outcomes["memory"] = f"applied: {int(parse_quantity(limits['memory']))} bytes"
     if spec.limits.pids is not None and spec.has_sockets:
-        told["pids"] = f"applied: {spec.limits.pids} processes and threads of the user of all boxes (RLIMIT_NPROC)"
+        outcomes["pids"] = f"applied: {spec.limits.pids} processes and threads of the user of all boxes (RLIMIT_NPROC)"
     elif spec.limits.pids is not None:
-        told["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
+        outcomes["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
     if spec.limits.disk_bytes is not None:
-        told["disk"] = "not applied: a box's folders are in claims, whose sizes hold"
-    return told
+        outcomes["disk"] = "not applied: a box's folders are in claims, whose sizes hold"
+    return outcomes
 
 
 def _check_name(name: str) -> None:

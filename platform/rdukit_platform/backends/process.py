@@ -351,24 +351,24 @@ def _arguments(spec: BoxSpec, folder: Path) -> list[str]:
 
 def apply_limits(pid: int, limits: BoxLimits) -> dict[str, str]:
     """Limit a process that has just been started and what it will start. Returns what came of each limit asked for."""
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     if limits.cores is not None:
         try:
             os.sched_setaffinity(pid, limits.cores)
-            told["cores"] = f"applied: affinity to {', '.join(map(str, limits.cores))}"
+            outcomes["cores"] = f"applied: affinity to {', '.join(map(str, limits.cores))}"
         except (OSError, ValueError) as error:
-            told["cores"] = f"not applied: {error}"
+            outcomes["cores"] = f"not applied: {error}"
     if limits.memory_bytes is not None:
         try:
             resource.prlimit(pid, resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
-            told["memory"] = f"applied: each process may have {limits.memory_bytes} bytes of data (RLIMIT_DATA)"
+            outcomes["memory"] = f"applied: each process may have {limits.memory_bytes} bytes of data (RLIMIT_DATA)"
         except (OSError, ValueError) as error:
-            told["memory"] = f"not applied: {error}"
+            outcomes["memory"] = f"not applied: {error}"
     if limits.pids is not None:
-        told["pids"] = "not applied: the kernel counts processes by user, not by box; containers have this limit"
+        outcomes["pids"] = "not applied: the kernel counts processes by user, not by box; containers have this limit"
     if limits.disk_bytes is not None:
-        told["disk"] = "not applied: fenced boxes and containers have this limit"
-    return told
+        outcomes["disk"] = "not applied: fenced boxes and containers have this limit"
+    return outcomes
 
 
 def answers_ready(rest_url: str) -> bool:

@@ -71,7 +71,7 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
         click.echo(f"platform ready in {running['ready_s']} s, console {running['console']}", err=True)
         pipeline = client.submit("/v1/pipelines", {"name": f"demo {box}", "steps": demo_steps(box)})
         pipeline = follow_pipeline(client, pipeline["id"])
-        outcome = gather_outcome(client, pipeline, folder, running)
+        outcome = read_outcome(client, pipeline, folder, running)
     if as_json:
         from rdukit_platform.cli.show import print_json
 
@@ -89,9 +89,7 @@ def demo_steps(box: str) -> list[dict[str, object]]:
     return [{"name": verb, "box": box, "verb": verb, "inputs": inputs.get(verb, {})} for verb in STEPS]
 
 
-def gather_outcome(
-    client: "ApiClient", pipeline: dict[str, Any], home: Path, running: dict[str, Any]
-) -> dict[str, Any]:
+def read_outcome(client: "ApiClient", pipeline: dict[str, Any], home: Path, running: dict[str, Any]) -> dict[str, Any]:
     """Gather what there is to show, over REST while the platform is up."""
     jobs = {job["step"]: job for job in pipeline["jobs"]}
     artifacts = []

@@ -107,7 +107,7 @@ def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
     return counts
 
 
-def gather_job(session: Session, row: JobRow, now: float) -> JobListing:
+def read_job_page(session: Session, row: JobRow, now: float) -> JobListing:
     """Return the page of a job that was read in this transaction."""
     attempts = [show_attempt(attempt) for attempt in list_attempts(session, row.id)]
     progress = [show_event(e) for e in list_events(session, row.id, limit=MAX_PROGRESS, kind="progress")]
@@ -131,7 +131,7 @@ class ArtifactListing:
     children: Sequence[Artifact]
 
 
-def gather_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactListing:
+def read_artifact_page(session: Session, tenant_id: str, artifact_id: str) -> ArtifactListing:
     """Return the page of an artifact.
 
     Raises:
@@ -153,7 +153,7 @@ def last_log_events(session: Session, job_id: str) -> list[EventRecord]:
     return [show_event(row) for row in reversed(rows)]
 
 
-def gather_pipelines(session: Session, rows: Iterable[PipelineRow], now: float) -> list[PipelineLine]:
+def read_pipeline_lines(session: Session, rows: Iterable[PipelineRow], now: float) -> list[PipelineLine]:
     """Read pipelines with their jobs."""
     lines = []
     for row in rows:

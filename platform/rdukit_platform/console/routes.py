@@ -19,11 +19,11 @@ from rdukit_platform.console.access import COOKIE, SESSION_S, Editor, Visitor, c
 from rdukit_platform.console.page import PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
     count_jobs,
-    gather_artifact,
-    gather_job,
-    gather_pipelines,
     last_log_events,
     own_jobs,
+    read_artifact_page,
+    read_job_page,
+    read_pipeline_lines,
     submit_commands,
 )
 from rdukit_platform.console.tiles import view_nodes
@@ -187,7 +187,7 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
     """Show one artifact, what it was made from and what was made from it."""
     platform = platform_of(request)
     with platform.database.read() as session:
-        found = gather_artifact(session, caller.tenant_id, artifact_id)
+        found = read_artifact_page(session, caller.tenant_id, artifact_id)
     made = found.artifact
     files = platform.store.entries(made.digest) if made.is_folder and platform.store.has(made.digest) else []
     return page(
@@ -259,7 +259,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
     now = platform.clock.now()
     with platform.database.read() as session:
         row = service.get_job(session, caller.tenant_id, job_id)
-        found, name = gather_job(session, row, now), row.name
+        found, name = read_job_page(session, row, now), row.name
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
@@ -284,7 +284,7 @@ def _pipelines_part(request: Request, caller: Caller, cursor: str | None) -> Mar
     platform = platform_of(request)
     with platform.database.read() as session:
         found, following = pipelines.list_pipelines(session, caller.tenant_id, 20, cursor)
-        rows = gather_pipelines(session, found, platform.clock.now())
+        rows = read_pipeline_lines(session, found, platform.clock.now())
     path = f"/console/parts/pipelines{'?cursor=' + cursor if cursor else ''}"
     return live(request, "pipelines", path, "_pipelines.html", rows=rows, next_cursor=following)
 
@@ -293,7 +293,7 @@ def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[
     platform = platform_of(request)
     with platform.database.read() as session:
         found = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
-        row = gather_pipelines(session, [found], platform.clock.now())[0]
+        row = read_pipeline_lines(session, [found], platform.clock.now())[0]
     is_live = JobState(row.pipeline.state) not in FINAL
     part = live(
         request, "pipeline", f"/console/pipelines/{pipeline_id}/part", "_pipeline.html", is_live=is_live, row=row

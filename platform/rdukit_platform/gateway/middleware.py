@@ -45,7 +45,7 @@ REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["met
 SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the answer's end.", ["method", "route"])
 
 
-class ErrorTold(BaseModel):
+class ErrorDetail(BaseModel):
     """Error of a request; ``detail`` is for machines."""
 
     code: str
@@ -57,7 +57,7 @@ class ErrorTold(BaseModel):
 class ErrorResponse(BaseModel):
     """The one error body."""
 
-    error: ErrorTold
+    error: ErrorDetail
 
 
 #: What any route may answer, for the OpenAPI.

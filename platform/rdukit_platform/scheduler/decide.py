@@ -23,7 +23,7 @@ class QueuedJob:
     since: float
     not_before: float | None = None
     #: What it was last told to wait for.
-    told: str | None = None
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

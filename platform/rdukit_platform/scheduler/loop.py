@@ -28,7 +28,7 @@ from rdukit_platform.jobs.execution import FencingToken, admit, expire_attempts,
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.nodes import NodeCapacity, find_node_view
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, tell_reasons
+from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_wait_reasons
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
@@ -110,8 +110,8 @@ class Scheduler:
         with self._database.read() as session:
             snapshot = read_snapshot(session, node, now)
         decision = decide(snapshot)
-        told = {job.job_id: job.told for job in snapshot.queued}
-        news = {job_id: why for job_id, why in decision.waits.items() if told[job_id] != why}
+        known = {job.job_id: job.waits_for for job in snapshot.queued}
+        news = {job_id: why for job_id, why in decision.waits.items() if known[job_id] != why}
         if not decision.admissions and not news:
             return []
         with self._database.write() as session:
@@ -119,7 +119,7 @@ class Scheduler:
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since, or another scheduler's
                     fencing_tokens.append(admit(session, job_id, now))
-            tell_reasons(session, news)
+            record_wait_reasons(session, news)
         for fencing in fencing_tokens:
             logger.info("admitted job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
         return fencing_tokens

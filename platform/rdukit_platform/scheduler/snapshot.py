@@ -62,7 +62,7 @@ def read_snapshot(session: Session, node: NodeCapacity | None, now: float) -> Qu
     )
 
 
-def tell_reasons(session: Session, reasons: Mapping[str, str]) -> None:
+def record_wait_reasons(session: Session, reasons: Mapping[str, str]) -> None:
     """Write down why jobs wait, where they still do."""
     if reasons:
         statement = (

@@ -76,7 +76,7 @@ def serve(home: Home) -> None:
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
     heartbeat = LeaseHeartbeat(
-        database, clock, name, slots, resolve(WORKER_LEASE_S), HeartbeatFile(home.run, "worker"), walls.told
+        database, clock, name, slots, resolve(WORKER_LEASE_S), HeartbeatFile(home.run, "worker"), walls.description
     )
     orphan_reaper = OrphanReaper(backend, database, home.work)
     notifier = Notifier(home.broker_url())

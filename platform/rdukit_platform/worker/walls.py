@@ -46,7 +46,7 @@ class Walls:
     remedy: str = REMEDY
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Text for others: the kind, and of nothing why, and what to do."""
         return f"{self.kind}: {self.why}; {self.remedy}" if self.why else str(self.kind)
 

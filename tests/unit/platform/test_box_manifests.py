@@ -14,7 +14,7 @@ from rdukit_platform.backends.container_options import container_options
 from rdukit_platform.backends.containers import _seconds
 from rdukit_platform.backends.contract import BoxEventKind, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder, is_orphan
 from rdukit_platform.backends.kubernetes import end_events, pending_reasons
-from rdukit_platform.backends.pods import PodRules, PodTemplate, make_pod, owner_of, parse_quantity, told_limits
+from rdukit_platform.backends.pods import PodRules, PodTemplate, describe_limits, make_pod, owner_of, parse_quantity
 
 FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
 RULES = PodRules("boxes", "rdukit/modelbox:1", FOLDERS)
@@ -52,7 +52,7 @@ def test_what_kubernetes_would_refuse_is_told_before() -> None:
         make_pod(BoxSpec("logreg", Path("/data/x"), owner=BoxOwner("a b", 1)), "a", RULES)
     with pytest.raises(InvalidArgument, match="/run is in no persistent volume claim"):
         make_pod(replace(SPEC, sockets=[Path("/run/s")]), "a", RULES)
-    assert told_limits(SPEC, PodTemplate())["pids"].startswith("not applied")
+    assert describe_limits(SPEC, PodTemplate())["pids"].startswith("not applied")
 
 
 def test_a_pods_end_is_read_from_its_status() -> None:

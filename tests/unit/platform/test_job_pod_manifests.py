@@ -18,11 +18,11 @@ from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, Clai
 from rdukit_platform.backends.pods import (
     PodRules,
     PodTemplate,
+    describe_limits,
     make_pod,
     make_template,
     make_trying_pod,
     read_template,
-    told_limits,
 )
 
 JOB = Path("/var/lib/rdukit/home/work/job-1")
@@ -106,11 +106,11 @@ def test_a_jobs_own_limits_win_and_all_are_told() -> None:
     (container,) = make_pod(spec, "rdukit-1", RULES)["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": "2500m", "memory": str(1 << 30)}
     assert "--processes 9 --shut-within" in " ".join(container["args"])
-    told = told_limits(spec, RULES.template)
+    told = describe_limits(spec, RULES.template)
     assert told["memory"] == f"applied: {1 << 30} bytes" and told["cores"].startswith("applied: 2500m processors")
     assert told["pids"].startswith("applied: 9 processes")
-    assert told_limits(replace(spec, has_sockets=False), RULES.template)["pids"].startswith("not applied")
-    assert told_limits(SPEC, PodTemplate()) == {}
+    assert describe_limits(replace(spec, has_sockets=False), RULES.template)["pids"].startswith("not applied")
+    assert describe_limits(SPEC, PodTemplate()) == {}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.scheduler import snapshot
-from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, tell_reasons
+from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_wait_reasons
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.testing.processes import counter_boxes, fresh_database
@@ -49,9 +49,9 @@ def test_reasons_are_told_to_jobs_that_still_wait(database: Database) -> None:
     first, second = submit(database, tenant, 2, 1.0)
     with database.write() as session:
         execution.admit(session, first, 5.0)
-        tell_reasons(session, {first: "late news", second: "no worker is up"})
+        record_wait_reasons(session, {first: "late news", second: "no worker is up"})
     with database.read() as session:
         found = read_snapshot(session, None, 100.0)
         assert [(job.job_id, job.holds_tiles) for job in found.active] == [(first, False)]
-        assert {job.job_id: job.told for job in found.queued} == {second: "no worker is up"}
+        assert {job.job_id: job.waits_for for job in found.queued} == {second: "no worker is up"}
         assert session.get_one(JobRow, first).waits_for is None

@@ -58,7 +58,7 @@ def test_containers_that_reach_the_network_are_no_walls() -> None:
     check_walls(open_pods, 1)
     with pytest.raises(NotFenced, match=r"2 tenants.*reaches the cluster's API; install a network plugin"):
         check_walls(open_pods, 2)
-    assert open_pods.told.startswith("nothing: this pod reaches")
+    assert open_pods.description.startswith("nothing: this pod reaches")
     with pytest.raises(NotFenced, match=r"worker\.fence is required, and boxes reach the network: this pod"):
         choose_walls("required", False, None, "this pod reaches the cluster's API")
 
@@ -106,7 +106,7 @@ def test_a_claim_that_the_home_folder_is_not_in_is_refused(text: str) -> None:
 
 
 def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path) -> None:
-    bare = Walls(WallKind.NOTHING, why="worker.fence is off").told
+    bare = Walls(WallKind.NOTHING, why="worker.fence is off").description
     with fresh_database(tmp_path) as database, database.write() as session:
         beat_service(session, "worker@a", "worker", 1, 100.0, bare)
         check_may_add(session, 100.0)
@@ -114,8 +114,8 @@ def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path)
         with pytest.raises(NotFenced, match=r"one tenant only.*worker@a: worker.fence is off; run the worker as root"):
             check_may_add(session, 100.0)
         check_may_add(session, 500.0)  # the worker has gone
-        beat_service(session, "worker@b", "worker", 1, 500.0, Walls(WallKind.FENCE, Way.ROOT).told)
-        beat_service(session, "worker@c", "worker", 1, 500.0, Walls(WallKind.CONTAINER).told)
+        beat_service(session, "worker@b", "worker", 1, 500.0, Walls(WallKind.FENCE, Way.ROOT).description)
+        beat_service(session, "worker@c", "worker", 1, 500.0, Walls(WallKind.CONTAINER).description)
         beat_service(session, "scheduler@c", "scheduler", 1, 500.0)
         check_may_add(session, 500.0)
 
