@@ -119,7 +119,9 @@ def clear(as_json: bool) -> None:
 
 
 def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[CachedFile]]]) -> list[CacheRow]:
-    """A row for each (what, torch, processor, built), whether it is usable here, and its files; empty ones left out."""
+    """Return a row for each (what, torch, processor, built), whether it is usable here, and its files; empty ones left
+    out.
+    """
     return [
         CacheRow(*key, len(files), sum(file.size_bytes for file in files), max(file.used_s for file in files), usable)
         for key, usable, files in groups

@@ -85,7 +85,7 @@ class Operator:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the values it reads, each once, in order."""
+        """Return the names of the values that are read, each once, in order."""
         return tuple(dict.fromkeys(references([*self.args, *self.kwargs.values()])))
 
 
@@ -105,11 +105,11 @@ class ModelGraph:
     rates: Mapping[str, float] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Operator]:
-        """Value name -> the operator that makes it; graph inputs are absent."""
+        """Map each value name to the operator that makes it; graph inputs are absent."""
         return {output: operator for operator in self.operators for output in operator.outputs}
 
     def consumers(self) -> dict[str, tuple[Operator, ...]]:
-        """Value name -> the operators that read it, in graph order; values that nobody reads map to ()."""
+        """Map each value name to the operators that read it, in graph order; values that nobody reads map to ()."""
         found: dict[str, list[Operator]] = {name: [] for name in self.values}
         for operator in self.operators:
             for name in operator.inputs:
@@ -117,7 +117,7 @@ class ModelGraph:
         return {name: tuple(operators) for name, operators in found.items()}
 
     def of_kind(self, *kinds: ValueKind) -> Iterator[Value]:
-        """Values of these kinds, in the order in which they were defined."""
+        """Return the values of these kinds, in the order in which they were defined."""
         return (value for value in self.values.values() if value.kind in kinds)
 
 

@@ -47,11 +47,11 @@ class OptimizerGroup:
         return f"{self.kind}{self.index}"
 
     def state_names(self, parameter: str) -> tuple[str, ...]:
-        """Names of a parameter's state tensors, in the order of ``STATES``."""
+        """Return the names of a parameter's state tensors, in the order of ``STATES``."""
         return tuple(f"{parameter}__{self.label}__{state}" for state in STATES[self.kind])
 
     def state_shape(self, state: str, parameter: Value) -> tuple[int, ...]:
-        """Shape of a state tensor of ``parameter``."""
+        """Return the shape of a state tensor of ``parameter``."""
         return () if state == "step" else parameter.shape
 
 
@@ -98,7 +98,7 @@ def build_accumulation(
     groups: Sequence[OptimizerGroup], parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
     flag: Value,
 ) -> tuple[OptimizerKernel, OptimizerKernel]:  # fmt: skip
-    """The kernels that add gradients up over backwards, and that say after the optimizer that a new sum begins.
+    """Build the kernels that add gradients up over backwards, and that note after the optimizer that a new sum begins.
 
     Sums are states ``<param>__grad_accumulated``; ``flag`` [] is 0 where the next backward begins a new sum.
     """
@@ -115,7 +115,7 @@ def build_accumulation(
 
 
 def accumulated_name(parameter: str) -> str:
-    """Symbol of a parameter's gradients added up since the optimizer ran last."""
+    """Return the symbol of a parameter's gradients added up since the optimizer ran last."""
     return f"{parameter}__grad_accumulated"
 
 
@@ -185,7 +185,7 @@ class _Builder:
         return Ref(name)
 
     def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
-        """The sum of contributions; of large ones there is mostly one, see ``passes.gradient_outputs``."""
+        """Sum the contributions; of large ones there is mostly one, see ``passes.gradient_outputs``."""
         dtype = "bfloat16" if contributions[0] in self._narrow else parameter.dtype
         total = self.input(replace(parameter, name=contributions[0], dtype=dtype))
         for name in contributions[1:]:

@@ -58,7 +58,7 @@ class CompileOptions:
 
     @property
     def base_precision(self) -> str:
-        """Precision of values that no operator's ``compute`` decides: ``f32`` means the program's own."""
+        """Return the precision of values that no operator's ``compute`` decides: ``f32`` means the program's own."""
         return "f32" if keeps_declared(self.precision, self.graphamp) else self.precision
 
     @property

@@ -195,14 +195,14 @@ def _host_warning(plan: SectionPlan) -> str:
 
 
 def _wants_natives(options: CompileOptions) -> bool:
-    """O0 runs portably, each operator by itself."""
+    """Return whether to build native kernels: O0 runs portably, each operator by itself."""
     return options.kernels != "portable" and options.mode != "o0"
 
 
 def _build_natives(
     assembly: Assembly, options: CompileOptions, reporter: Reporter, builder: NativeBuilder
 ) -> dict[str, bytes]:  # fmt: skip
-    """Native libraries for O1 and O3, kept ones or new ones."""
+    """Build native libraries for O1 and O3, or take kept ones."""
     if not _wants_natives(options):
         return {}
     has_compiler = find_cpp_compiler() is not None
@@ -224,7 +224,7 @@ def _build_natives(
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:
-    """Tells the reporter of one more at each call."""
+    """Return a function that reports one more at each call."""
     numbers = itertools.count(1)
     return lambda: reporter.progress(what, next(numbers), total)
 
@@ -234,7 +234,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def estimate_sections(graphs: Sequence[TracedGraph], options: CompileOptions) -> tuple[Section, ...]:
-    """Sections of the graphs in order of their ids, with resources and projected cost; nothing is written.
+    """Estimate the graphs' sections in order of their ids, with resources and projected cost; nothing is written.
 
     Raises:
         CompileError: the model cannot be compiled. InvalidArgument: an option is not legal.

@@ -109,7 +109,7 @@ class ConsoleReporter:
 
 
 def _new_bars() -> "Progress":
-    """Bars on stderr that leave nothing behind; what is printed meanwhile appears above them."""
+    """Return the bars on stderr that leave nothing behind; what is printed meanwhile appears above them."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -120,7 +120,7 @@ def _new_bars() -> "Progress":
 
 
 def projection_line(sections: Sequence[Section]) -> str:
-    """The line of amortised resources, weighted by projected time; figures are the cost model's, never measured."""
+    """Return the line of amortised resources, weighted by projected time; figures are projected, never measured."""
     seconds = sum(section.cost.seconds for section in sections)
     weight = seconds or 1.0
     pcus = sum(section.resources.pcus * section.cost.seconds for section in sections) / weight
@@ -143,7 +143,7 @@ def describe_plans(plans: Sequence[SectionPlan]) -> str:
 
 
 def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec) -> dict[str, bytes]:
-    """Paths relative to the PEF's folder → contents, for the PEF called ``name``."""
+    """Return path relative to the PEF's folder → contents, for the PEF called ``name``."""
     found = {
         f"{name}.mac.log": mapper_log(sections, chip),
         "mac_gen/mac_resources.json": resources_json(sections, chip),
@@ -169,7 +169,7 @@ def mapper_log(sections: Sequence[Section], chip: ChipSpec) -> str:
 
 
 def resources_json(sections: Iterable[Section], chip: ChipSpec) -> str:
-    """Resources and projected cost of every section."""
+    """Write resources and projected cost of every section as JSON."""
     rows = [
         {
             "section_id": s.id, "name": s.name, "type": s.type.value, "operators": list(s.operators), "rule": s.rule,
@@ -182,7 +182,7 @@ def resources_json(sections: Iterable[Section], chip: ChipSpec) -> str:
 
 
 def utilization_report(section: Section, chip: ChipSpec) -> str:
-    """Units of one section, used and available, with percentages."""
+    """Report units of one section, used and available, with percentages."""
     used = section.resources
     rows = (
         ("tiles", used.tiles, chip.tiles),

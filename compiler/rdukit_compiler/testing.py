@@ -65,7 +65,7 @@ class GraphBuilder:
         return self.op("linear", x, weight, *extra, shape=(*before[:-1], features), name=name)
 
     def build(self, *outputs: str) -> ModelGraph:
-        """The graph, checked. Without ``outputs``: whatever nobody reads."""
+        """Return the graph, checked. Without ``outputs``: whatever nobody reads."""
         read = {name for operator in self.operators for name in operator.inputs}
         last = outputs or tuple(v for o in self.operators for v in o.outputs if v not in read)
         graph = ModelGraph(self.name, dict(self.values), tuple(self.operators), last)
@@ -88,7 +88,7 @@ class GraphBuilder:
 
 
 def graph_of(text: str, shape: tuple[int, ...] = (4, 8)) -> ModelGraph:
-    """A graph from lines ``out = op_type a b``; several on a line are split by ``;``. Unknown names become inputs.
+    """Build a graph from lines ``out = op_type a b``, split by ``;``, too. Unknown names become inputs.
 
     A chain may be written ``x -> linear -> gelu``: each operator reads the one before it.
     """
@@ -120,7 +120,7 @@ def gpt_graph(
     *,
     packed: bool = False,
 ) -> ModelGraph:
-    """A decoder with layer norms, attention written out, GELU; a head at the end. ``packed``: one QKV projection."""
+    """Build a decoder with layer norms, attention written out, GELU and a head. ``packed``: one QKV projection."""
     b = GraphBuilder("gpt")
     shape = (batch, length, width)
     split_heads, head = (batch, length, heads, width // heads), (batch, heads, length, width // heads)
@@ -172,7 +172,7 @@ def llama_graph(
     *,
     sdpa: bool = True,
 ) -> ModelGraph:
-    """A decoder with RMSNorm written out, rotary embedding by ``getitem``, gated feed-forward; a head at the end."""
+    """Build a decoder with RMSNorm written out, rotary embedding by ``getitem``, gated feed-forward and a head."""
     b = GraphBuilder("llama")
     shape = (batch, length, width)
     split_heads, head = (batch, length, heads, width // heads), (batch, heads, length, width // heads)
@@ -230,7 +230,7 @@ def llama_graph(
 
 
 def library_of(digest: str) -> bytes:
-    """Bytes that stand for the library of a kernel, the same for the same digest."""
+    """Return the bytes that stand for the library of a kernel, the same for the same digest."""
     return random.Random(digest).randbytes(LIBRARY_BYTES)
 
 

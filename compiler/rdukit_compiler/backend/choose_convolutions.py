@@ -77,7 +77,7 @@ def _changes_inputs(node: fx.Node) -> bool:
 
 
 def _is_plain(node: fx.Node, routes: Routes) -> bool:
-    """A convolution of images, neither grouped nor transposed, that is computed in f32."""
+    """Return whether ``node`` is a convolution of images, neither grouped nor transposed, that is computed in f32."""
     if node.target is not _CONVOLUTION or node.meta["val"].dim() != 4:
         return False
     dtype, transposed, groups = node.meta["val"].dtype, node.args[6], node.args[8]
@@ -148,7 +148,7 @@ class _Writer:
 
 
 def _fuse(node: fx.Node) -> fx.Node:
-    """The convolution, with what follows and it can take in, as our operator; returns its node."""
+    """Replace a convolution, and what follows that it can take in, by our operator; returns its node."""
     result = _find_batch_norm(node)
     norm = None
     if result is not None:
@@ -190,7 +190,9 @@ def _scale_and_shift(write: _Writer, norm: fx.Node, bias: fx.Node | None) -> tup
 
 
 def _is_apart(node: fx.Node) -> bool:
-    """A transposed convolution of images, not grouped, whose steps are as long as its kernel: nothing overlaps."""
+    """Return whether ``node`` is a transposed convolution of images, not grouped, without overlap: stride and kernel
+    agree.
+    """
     if node.target is not _CONVOLUTION or node.meta["val"].dim() != 4:
         return False
     _, w, _, stride, padding, dilation, transposed, more, groups = node.args
@@ -202,7 +204,7 @@ def _is_apart(node: fx.Node) -> bool:
 
 
 def _rewrite_transposed(node: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """x [B, I, Y, X] and w [I, O, H, W] as a product [B Y X, I] x [I, H W O], laid out as [B, O, Y H, X W].
+    """Write x [B, I, Y, X] and w [I, O, H, W] as a product [B Y X, I] x [I, H W O], laid out as [B, O, Y H, X W].
 
     Returns:
         The node that takes an image channels last, and the one that makes one.
@@ -264,7 +266,7 @@ def _is_image(node: fx.Node) -> bool:
 
 
 def _images(node: fx.Node) -> Sequence[fx.Node]:
-    """The operands of ``node`` whose order matters: not the weights of a convolution."""
+    """Return the operands of ``node`` whose order matters: not the weights of a convolution."""
     has_weights = node.target in {_CONVOLUTION, operator_named("rdukit_convolution")}
     operands = [node_of(node.args[0])] if has_weights else node.all_input_nodes
     return [operand for operand in operands if _is_image(operand)]
@@ -288,7 +290,7 @@ def _hand_over(node: fx.Node, made: fx.Node) -> None:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """A stride, padding or dilation for rows and columns."""
+    """Return a stride, padding or dilation for rows and columns."""
     values = list(value)
     return (values[0], values[-1])
 

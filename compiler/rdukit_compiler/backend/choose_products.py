@@ -118,7 +118,7 @@ def _is_few_turned(left: torch.Tensor, right: torch.Tensor, routes: Routes) -> b
 
 
 def _rewrite_turned(node: fx.Node, a: fx.Node, b: fx.Node) -> None:
-    """The product turned back by a copy: what a section hands over is contiguous."""
+    """Write the product turned, and a copy that turns it back: a section's results are contiguous."""
     with node.graph.inserting_before(node):
         rows, columns = (node.graph.call_function(aten.t.default, (operand,)) for operand in (b, a))
         target, args = product(rows, columns, None, Route.FEW)
@@ -127,7 +127,7 @@ def _rewrite_turned(node: fx.Node, a: fx.Node, b: fx.Node) -> None:
 
 
 def _rewrite_linear(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None) -> None:
-    """Rows that are packed, and their product with the weight as it lies in memory, [n, k]."""
+    """Write packed rows, and their product with the weight as it lies in memory, [n, k]."""
     with node.graph.inserting_before(node):
         rows = node.graph.call_function(operator_named("rdukit_packed_rows"), (a,))
         weight = node.graph.call_function(aten.t.default, (b,))
@@ -135,7 +135,7 @@ def _rewrite_linear(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None)
 
 
 def _flatten_int8(node: fx.Node) -> None:
-    """The operator on x [..., K] as the one of ``products.h`` on [M, K]."""
+    """Write the operator on x [..., K] as the one of ``products.h`` on [M, K]."""
     x, w, scale, *rest = _nodes(node)
     made, k, bias = node.meta["val"], x.meta["val"].shape[-1], rest[0] if rest else None
     with node.graph.inserting_before(node):
@@ -145,7 +145,7 @@ def _flatten_int8(node: fx.Node) -> None:
 
 
 def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
-    """A batch of one as a product: linear layers whose weight was expanded become this."""
+    """Write a batch of one as a product: linear layers whose weight was expanded become this."""
     a, b = _nodes(node)
     with node.graph.inserting_before(node):
         flat = [node.graph.call_function(aten.select.int, (operand, 0, 0)) for operand in (a, b)]
@@ -158,7 +158,7 @@ def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
 
 
 def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
-    """Attention of which nobody needs the logarithms of the sums; else, in bf16, between casts."""
+    """Rewrite attention of which nobody needs the logarithms of the sums; else, in bf16, put it between casts."""
     q, k, v = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
     used = [user for user in node.users if user.target is operator.getitem]
     given = tuple(node.args[3:5])
@@ -196,7 +196,7 @@ def _is_plain_addmm(node: fx.Node) -> bool:
 
 
 def _nodes(node: fx.Node) -> list[fx.Node]:
-    """The arguments of a call that are values."""
+    """Return the arguments of a call that are values."""
     return [argument for argument in node.args if isinstance(argument, fx.Node)]
 
 
@@ -252,12 +252,12 @@ def _widen(node: fx.Node) -> None:
 
 
 def eliminate_common_views(graph: fx.Graph) -> None:
-    """Views of one tensor that are the same view: whatever writes to it, they show the same memory."""
+    """Merge equal views of one tensor: whatever writes to it, they show the same memory."""
     _merge(graph, lambda node: node.target in _VIEWS)
 
 
 def eliminate_common_calls(graph: fx.Graph, target: Any) -> None:
-    """Calls of ``target``, which computes a value from tensors, where nothing writes to those tensors."""
+    """Merge calls of ``target``, which computes a value from tensors, where nothing writes to those tensors."""
     written = {
         _owner(node.args[0])
         for node in graph.nodes
@@ -278,7 +278,7 @@ def _merge(graph: fx.Graph, may_merge: Any) -> None:
 
 
 def _owner(value: Any) -> Any:
-    """The value whose memory ``value`` is, or is a view of."""
+    """Return the value whose memory ``value`` is, or is a view of."""
     while isinstance(value, fx.Node) and value.target in _VIEWS:
         value = value.args[0]
     return value

@@ -51,7 +51,7 @@ class Geometry:
         return tuple(size + 2 * pad for size, pad in zip(self.sizes, self.padding, strict=True))
 
     def made(self) -> tuple[int, ...]:
-        """Sizes of the result's axes."""
+        """Return the sizes of the result's axes."""
         return tuple(size - reach for size, reach in zip(self.padded(), self.reach(), strict=True))
 
 
@@ -158,7 +158,7 @@ def _rewrite_backward(node: fx.Node) -> None:
 
 
 def _find_relu(node: fx.Node) -> fx.Node | None:
-    """The ReLU that alone uses ``node``."""
+    """Find the ReLU that alone uses ``node``."""
     users = list(node.users)
     return users[0] if len(users) == 1 and users[0].target is aten.relu.default else None
 
@@ -193,6 +193,6 @@ def _by_axis(value: Any, axes: int) -> tuple[int, ...]:
 
 
 def _both_axes(value: Any, missing: int) -> tuple[int, ...]:
-    """Values of y and x; a line has no y."""
+    """Return the values of y and x; a line has no y."""
     given = _integers(value)
     return (missing, *given) if len(given) == 1 else given

@@ -80,7 +80,7 @@ class KernelCache:
         self.refusal: str | None = None
 
     def find(self, digest: str) -> bytes | None:
-        """The library of a kernel; None if there is none, or only a damaged one."""
+        """Find the library of a kernel; None if there is none, or only a damaged one."""
         return load_cached(self._path(digest), self._now())
 
     def keep(self, digest: str, library: bytes) -> None:
@@ -110,7 +110,8 @@ class KernelCache:
         self, pending: "queue.SimpleQueue[str]", limit: int, on_found: Callable[[str, bytes], None],
         wait_s: float = WAIT_S,
     ) -> Generator[list[str]]:  # fmt: skip
-        """The kernels of ``pending`` that are this caller's to build, up to ``limit`` at once; nobody else builds them.
+        """Yield the kernels of ``pending`` that are this caller's to build, up to ``limit`` at once; nobody else builds
+        them.
 
         Those that another process builds come last: they are found when it has kept them, or given out when it has
         died or taken ``wait_s``. A caller waits while it holds no kernel, so processes never wait for each other in a
@@ -163,7 +164,7 @@ class KernelCache:
 
     @contextmanager
     def building(self) -> Iterator[BuildPlace | None]:
-        """Around a compile's builds: a place for them, or None if the cache is refused. Trims the cache at the end."""
+        """Yield a place for a compile's builds, or None if the cache is refused. Trims the cache at the end."""
         with ExitStack() as held:
             try:
                 place = self._open_place(held)
@@ -203,7 +204,7 @@ class KernelCache:
 
 
 def open_kernel_cache(variant: str) -> KernelCache:
-    """The user's cache, for libraries of this torch, this processor and ``variant``."""
+    """Return the user's cache, for libraries of this torch, this processor and ``variant``."""
     return KernelCache(kernels_folder(), variant, resolve(KERNEL_CACHE) << 20)
 
 
@@ -260,7 +261,7 @@ def place_of(library: Path, root: Path) -> tuple[str, str, str]:
 
 
 def own_place() -> tuple[str, str]:
-    """The torch and the processor of this process, as folders of the cache are called."""
+    """Return the torch and the processor of this process, as folders of the cache are called."""
     return torch.__version__.replace("+", "-"), cpu_signature()
 
 

@@ -41,12 +41,12 @@ def kernel_from_fx(graph: fx.Graph) -> KernelGraph:
 
 
 def spec_of(name: str, value: torch.Tensor) -> TensorSpec:
-    """The spec of a (fake) tensor."""
+    """Return the spec of a (fake) tensor."""
     return TensorSpec(name, dtype_name(value.dtype), tuple(map(int, value.shape)), tuple(map(int, value.stride())))
 
 
 def fx_from_kernel(kernel: KernelGraph) -> fx.GraphModule:
-    """The kernel as a torch module with flat inputs; absent outputs are left out."""
+    """Return the kernel as a torch module with flat inputs; absent outputs are left out."""
     own_operator("int8_linear")  # registers them all
     graph = fx.Graph()
     values: dict[str, Any] = {spec.name: graph.placeholder(spec.name) for spec in kernel.inputs}
@@ -59,7 +59,7 @@ def fx_from_kernel(kernel: KernelGraph) -> fx.GraphModule:
 
 
 def example_inputs(kernel: KernelGraph) -> list[torch.Tensor]:
-    """Tensors of zeros with the kernel's input shapes, dtypes and strides."""
+    """Return tensors of zeros with the kernel's input shapes, dtypes and strides."""
     return [
         torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype)).zero_() for spec in kernel.inputs
     ]

@@ -80,7 +80,7 @@ class OwnProducts:
 
 
 def build_own_products() -> OwnProducts | None:
-    """The products of ``native_source``; None if they cannot be compiled. Takes a second."""
+    """Return the products of ``native_source``; None if they cannot be compiled. Takes a second."""
     compiler = find_cpp_compiler()
     if compiler is None:
         return None
@@ -92,7 +92,7 @@ def build_own_products() -> OwnProducts | None:
 
 
 def load_own_products(path: Path) -> OwnProducts:
-    """The products of a library that was compiled from ``own_products.cpp``."""
+    """Return the products of a library that was compiled from ``own_products.cpp``."""
     library = load_library(path.read_bytes(), "rdukit-probe")
     for name, arguments in _ARGUMENTS.items():
         if hasattr(library, name):
@@ -102,7 +102,7 @@ def load_own_products(path: Path) -> OwnProducts:
 
 
 def huge_numbers(rows: int, columns: int) -> torch.Tensor:
-    """An f32 matrix of ones that lies as large device memory does: in huge pages where the kernel gives them."""
+    """Return an f32 matrix of ones that lies as large device memory does: in huge pages where the kernel gives them."""
     memory = mmap.mmap(-1, rows * columns * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError, AttributeError):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -241,7 +241,7 @@ def _is_sweep_faster(products: OwnProducts) -> bool:
 
 
 def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Least processor seconds of each, of nine calls; a way that this torch lacks takes forever."""
+    """Return the minimum processor seconds of each in nine calls; infinity for a way that this torch lacks."""
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(10):
         for name, run in ways.items():
@@ -255,7 +255,7 @@ def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def load_routes() -> Routes:
-    """The routes of this machine: the setting's, or measured once for each processor and torch and kept.
+    """Return the routes of this machine: the setting's, or measured once for each processor and torch and kept.
 
     Raises:
         InvalidArgument: the setting names a way that does not exist, or not on this processor.

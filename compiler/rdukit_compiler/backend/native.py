@@ -79,7 +79,7 @@ class NativeBuilder:
         return self._cache
 
     def open(self) -> BuildPlace | None:
-        """The place for this compile's builds; None if the cache is refused."""
+        """Return the place for this compile's builds; None if the cache is refused."""
         if self._place is None and self.cache.refusal is None:
             self._place = self._held.enter_context(self.cache.building())
         return self._place
@@ -90,7 +90,7 @@ class NativeBuilder:
             self._spare = [_Worker(place, str(self.cache.inductor)) for _ in range(worker_count())]
 
     def take_worker(self, place: BuildPlace) -> "_Worker":
-        """A worker of the caller's own, which stops it."""
+        """Return a worker of the caller's own, which stops it."""
         return self._spare.pop() if self._spare else _Worker(place, str(self.cache.inductor))
 
 
@@ -103,7 +103,7 @@ def build_natives(
     kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None], has_compiler: bool = True,
     builder: NativeBuilder | None = None,
 ) -> dict[str, bytes]:  # fmt: skip
-    """Native libraries by kernel digest; kernels that could not be built are left out, and run portably.
+    """Return the native libraries by kernel digest; kernels that could not be built are left out, and run portably.
 
     Args:
         on_built: called with each digest as it is ready, and the error if there was one.
@@ -168,7 +168,8 @@ def _build_in(
 
 
 def divide_kernels(sizes: Mapping[str, int], workers: int) -> list[list[str]]:
-    """Batches of kernels that are compiled together: of about equal size, one for each worker, more where that is much.
+    """Return the batches of kernels that are compiled together: of about equal size, one for each worker, more where
+    that is much.
 
     A batch reads torch's headers once, which takes as long as several kernels; a long batch shows no progress.
 

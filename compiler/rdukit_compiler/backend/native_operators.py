@@ -108,7 +108,7 @@ def _convolution(
 
 
 def _extents(x: torch.Tensor, w: torch.Tensor, pads: tuple[int, int], steps: tuple[int, int]) -> list[int]:
-    """Sizes of the axes after channels once ``x`` is padded and taps reach over it."""
+    """Return the sizes of the axes after channels once ``x`` is padded and taps reach over it."""
     axes = x.dim() - 2
     return [
         size + 2 * pad - step * (taps - 1)
@@ -158,7 +158,7 @@ def _library() -> torch.library.Library:
 
 
 def operator_named(name: str) -> Any:
-    """The torch operator ``rdukit::<name>``, registered for tracing; it computes nothing itself."""
+    """Return the torch operator ``rdukit::<name>``, registered for tracing; it computes nothing itself."""
     _library()
     return getattr(torch.ops.rdukit, name).default
 
@@ -171,5 +171,5 @@ def interface_functions() -> dict[Any, list[str]]:
 
 
 def product(a: Any, b: Any, bias: Any, route: Route) -> tuple[Any, tuple[Any, ...]]:
-    """Operator and arguments of a product [m, k] x [k, n] + [n] by ``route``."""
+    """Return the operator and arguments of a product [m, k] x [k, n] + [n] by ``route``."""
     return operator_named("rdukit_product"), (a, b, bias, int(route))

@@ -82,7 +82,7 @@ class Routes:
 def choose_route(
     routes: Routes, dtype: str, m: int, n: int, k: int, in_rows: bool, is_row_major: bool = False
 ) -> Route | None:  # fmt: skip
-    """The route of a product [m, k] x [k, n]; None is ATen's.
+    """Return the route of a product [m, k] x [k, n]; None is ATen's.
 
     Args:
         in_rows: the second operand is a weight matrix whose columns, of k elements, lie one after another.

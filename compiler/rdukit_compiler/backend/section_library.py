@@ -70,12 +70,14 @@ _NARROWING: Final = ("at::vec::convert<at::BFloat16,1,float,2>(", "rdukit::narro
 
 
 def sources_digest() -> str:
-    """Changes with our own C++: libraries built from other sources are not used."""
+    """Digest our own C++: libraries built from other sources are not used."""
     return sha256_of(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())))[:12]
 
 
 def compiler_environment() -> dict[str, str]:
-    """The environment of processes that build: a sanitizer that watches this one is not to watch the C++ compiler."""
+    """Return the environment of processes that build: a sanitizer that watches this one is not to watch the C++
+    compiler.
+    """
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" or not resolve(SANITIZE)}
 
 
@@ -104,7 +106,7 @@ def compile_sections(
 
 
 def _make_stubs(folder: Path, compiler: str) -> None:
-    """Empty libraries with the names of torch's: the linker notes the names, and need not read 400 MB each time."""
+    """Write empty libraries with the names of torch's: the linker need not read 400 MB each time."""
     empty = folder / "empty.c"
     empty.write_text("")
     for name in _TORCH_LIBRARIES:
@@ -112,7 +114,7 @@ def _make_stubs(folder: Path, compiler: str) -> None:
 
 
 def _link(made: Path, symbol: str, compiler: str) -> bytes:
-    """The library that exports ``symbol`` and the list runner, and holds what these need."""
+    """Link the library that exports ``symbol`` and the list runner, and holds what these need."""
     exported, library = made.with_suffix(".map"), made.with_suffix(".so")
     exported.write_text(f"{{ global: {symbol}; {LIST_RUNNER}; local: *; }};\n")
     _run(
@@ -140,7 +142,7 @@ class UnusualCode(ValueError):
 
 
 def section_namespace(name: str, wrapper: str, kernels: str) -> str:
-    """The code of one section as ``namespace name``, whose function ``run`` takes inputs and outputs.
+    """Return the code of one section as ``namespace name``, whose function ``run`` takes inputs and outputs.
 
     Args:
         wrapper: inductor's wrapper. kernels: inductor's kernels.
@@ -167,7 +169,7 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
 
 
 def library_source(sections: Mapping[str, str], definitions: Mapping[str, int]) -> str:
-    """A translation unit of several sections: their code by the name of the function that each exports.
+    """Return a translation unit of several sections: their code by the name of the function that each exports.
 
     ``definitions``: macros of our own operators' code, and their values.
     """
@@ -184,5 +186,5 @@ def library_source(sections: Mapping[str, str], definitions: Mapping[str, int]) 
 
 
 def find_cpp_compiler() -> str | None:
-    """Path of the C++ compiler that torch would use, or None."""
+    """Return the path of the C++ compiler that torch would use, or None."""
     return shutil.which(os.environ.get("CXX") or "g++")

@@ -75,7 +75,8 @@ def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
 
 
 def _whole_power(base: complex, exponent: torch.Tensor) -> Any:
-    """A whole number to the power of whole numbers: inductor's C interface hands the number on as a float, and reads
+    """Raise a whole number to the power of whole numbers: inductor's C interface hands the number on as a float, and
+    reads
     the floats that come of it as whole numbers.
     """
     if not isinstance(base, int) or exponent.is_floating_point() or exponent.is_complex():
@@ -119,7 +120,7 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
 
 
 def find_overwriting(graph: fx.Graph) -> fx.Node | None:
-    """The first call that overwrites one of its arguments: in place, in lists, as ``out``, or inside of a wrapper."""
+    """Find the first call that overwrites one of its arguments: in place, in lists, as ``out``, or in a wrapper."""
     return next((node for node in graph.nodes if _overwrites(node)), None)
 
 
@@ -154,7 +155,7 @@ class _CodeWritten(Exception):
 def write_code(
     module: fx.GraphModule, inputs: Sequence[torch.Tensor], own: Mapping[Any, list[str]], threads: int
 ) -> tuple[str, str]:  # fmt: skip
-    """The C++ that inductor writes ahead of time for a flat module: its wrapper, and its kernels.
+    """Return the C++ that inductor writes ahead of time for a flat module: its wrapper, and its kernels.
 
     Args:
         own: operators of ours, with the declarations of the C functions that compute them.
@@ -202,7 +203,7 @@ def _find_written(raised: BaseException | None) -> _CodeWritten | None:
 
 
 def compile_command(source: Path, target: Path) -> list[str]:
-    """The command that compiles ``source``, written by ``write_code``, to the object file ``target``."""
+    """Return the command that compiles ``source``, written by ``write_code``, to the object file ``target``."""
     import torch._inductor.config as config
     from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa

@@ -65,7 +65,7 @@ _LIBRARIES: Final = frozenset({"torch", "sambaflow", "rdukit", "rdukit_compiler"
 def fold_constant(
     node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, supposing: bool = False
 ) -> torch.Tensor | None:  # fmt: skip
-    """The tensor of ``node`` with its values; None if they are not known before the program runs.
+    """Return the tensor of ``node`` with its values; None if they are not known before the program runs.
 
     Args:
         root: holds the constants of a graph that has no module yet.
@@ -96,14 +96,14 @@ def fold_constant(
 
 
 def number_in(tensor: torch.Tensor) -> bool | int | float:
-    """The number in a known tensor of one element."""
+    """Return the number in a known tensor of one element."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing():
         number: bool | int | float = tensor.item()
         return number
 
 
 def numbers_in(tensor: torch.Tensor) -> list[int]:
-    """The whole numbers in a known tensor."""
+    """Return the whole numbers in a known tensor."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing():
         return [int(number) for number in tensor.flatten().tolist()]
 
@@ -185,7 +185,7 @@ def _certain_comparison(node: fx.Node) -> bool | None:
 def _operators_before(
     node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, supposing: bool
 ) -> list[tuple[fx.Node, fx.Node | torch.Tensor | None]] | None:
-    """Nodes in the order to compute them, each with the tensor or the other record's node that it equals.
+    """Return the nodes in the order to compute them, each with the tensor or the other record's node that it equals.
 
     Who overwrites memory of one of them is among them, through whichever view.
     """
@@ -244,11 +244,11 @@ class _Record:
         return found
 
     def overwriting(self, node: fx.Node) -> list[fx.Node]:
-        """Nodes that overwrite the memory of ``node``, before it or after."""
+        """Return the nodes that overwrite the memory of ``node``, before it or after."""
         return self._overwriting.get(memory, []) if (memory := memory_of(node)) else []
 
     def place(self, node: fx.Node) -> tuple[int, int]:
-        """Sorts nodes of several records into the order in which they were recorded."""
+        """Return a key that sorts nodes of several records into the order in which they were recorded."""
         return -self._number, self._places[node]
 
 

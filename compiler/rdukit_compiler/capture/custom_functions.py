@@ -149,7 +149,7 @@ def _run_backward(
     function: Any, context: _Context, outputs: Sequence[Any], carried: Sequence[int],
     incoming: Sequence[torch.Tensor], arguments: int,
 ) -> tuple[list[torch.Tensor | None], str]:  # fmt: skip
-    """A gradient for each argument, and why there is none at all; that is an error only if somebody trains it."""
+    """Return a gradient for each argument, or why there is none; that is an error only if it is trained."""
     if not context.materialize_grads and len(carried) > 1:
         return [None] * arguments, (
             f"custom autograd function {function.__name__!r} asks which gradients arrive "
@@ -209,7 +209,7 @@ def extract_backward(
 
 
 def find_override(values: Sequence[object]) -> Any:
-    """The type of a value that stands for a tensor without being one; None if there is none."""
+    """Return the type of a value that stands for a tensor without being one; None if there is none."""
     kinds = (type(value) for value in values if not isinstance(value, torch.Tensor))
     return next((kind for kind in kinds if hasattr(kind, "__torch_function__")), None)
 
@@ -237,13 +237,13 @@ def _library() -> torch.library.Library:
 
 
 def _operators() -> Any:
-    """The namespace that the operators are in; registers them."""
+    """Return the namespace that the operators are in; registers them."""
     _library()
     return torch.ops.rdukit
 
 
 def _apply() -> FunctionType:
-    """The one Python function behind ``apply`` of every custom function."""
+    """Return the one Python function behind ``apply`` of every custom function."""
     found = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
     assert isinstance(found, FunctionType)
     return found

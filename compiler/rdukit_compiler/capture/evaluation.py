@@ -20,7 +20,7 @@ _NAME_END: Final = "__evaluation"
 
 
 def evaluation_name(graph: str) -> str:
-    """The name of the evaluation graph of ``graph``."""
+    """Return the name of the evaluation graph of ``graph``."""
     return graph + _NAME_END
 
 
@@ -30,7 +30,7 @@ def name_in_training(name: str) -> str:
 
 
 def evaluation_graph(trained: ModelGraph, evaluated: ModelGraph) -> ModelGraph | None:
-    """The graph to compile beside ``trained``; None where that one's forward sections compute the same.
+    """Return the graph to compile beside ``trained``; None where that one's forward sections compute the same.
 
     Args:
         evaluated: the same model on the same inputs, traced in evaluation mode under another name, with the training
@@ -101,7 +101,7 @@ def computes_the_same(one: ModelGraph, other: ModelGraph) -> bool:
 
 
 def _call(operator: Operator, names: Mapping[str, str]) -> str:
-    """An operator's arguments as text; literals of different types differ."""
+    """Return an operator's arguments as text; literals of different types differ."""
     args: list[Argument] = [rename_references(argument, names) for argument in operator.args]
     if operator.op in _DROPOUTS and _drops_nothing(args):
         args = [args[0]]

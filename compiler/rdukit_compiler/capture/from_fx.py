@@ -146,7 +146,7 @@ class _Converter:
                 del self._graph.values[made]
 
     def _assign_buffers(self, assigned: Mapping[str, fx.Node]) -> None:
-        """Buffers that forward gave another tensor; one that it gave back its own stays as it is."""
+        """Update buffers that forward gave another tensor; one that it gave back its own stays as it is."""
         for buffer, node in assigned.items():
             value = self._aliases.name(node)
             self._updates.pop(buffer, None)
@@ -158,7 +158,9 @@ class _Converter:
         self._aliases.define(node, name)
 
     def _define_constant(self, node: fx.Node) -> None:
-        """A tensor from outside, or one of the graph: as ``.data`` gives it, or as autograd keeps it for a gradient."""
+        """Define a tensor from outside, or one of the graph: as ``.data`` gives it, or as autograd keeps it for a
+        gradient.
+        """
         if (symbol := self._constants.get(str(node.target))) is not None:
             self._define_input(node, symbol)
             return
@@ -295,7 +297,7 @@ class _Converter:
         return passed if shape else self._graph.emit(node, "aten.reshape.default", [Ref(passed), shape])
 
     def _check_autocast(self, node: fx.Node) -> None:
-        """A block without autocast is as if it were not there; one with it would change dtypes behind the graph."""
+        """Skip a block without autocast; refuse one with it, which would change dtypes behind the graph."""
         entered = node.args[0] if node.target is _exit_autocast else node
         assert isinstance(entered, fx.Node)
         if entered.args[2]:
@@ -307,7 +309,7 @@ class _Converter:
     def _overwrite(
         self, node: fx.Node, mutated: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]
     ) -> None:
-        """An in-place operator as one that is not: what it overwrites stands for the result from now on."""
+        """Write an in-place operator as one that is not: what it overwrites stands for the result from now on."""
         root = self._aliases.root(mutated)
         owner = self._aliases.name(root)
         base = op.split(".")[1]
@@ -361,7 +363,7 @@ class _Converter:
         )  # fmt: skip
 
     def _move(self, node: fx.Node, target: fx.Node, value: str, what: str) -> None:
-        """``target`` stands for ``value`` from now on; a buffer, or what it is a view of, is updated."""
+        """Make ``target`` stand for ``value`` from now on; a buffer, or what it is a view of, is updated."""
         root = self._aliases.root(target)
         moved = self._aliases.overwrite(
             target, value, self._emitting(node), what,
@@ -394,7 +396,7 @@ class _Converter:
         return self._graph.copy(value) if is_read_later else value
 
     def _without_statistics(self, node: fx.Node, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
-        """Norms update their running statistics without saying so: make that operators of its own.
+        """Update running statistics of norms, which they do without saying so, by operators of their own.
 
         x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``; of an
         instance norm those of each instance, averaged over N.
@@ -422,7 +424,7 @@ class _Converter:
         return (*args[:3], None, None, *args[5:])
 
     def _show_again(self, view: fx.Node, base: fx.Node, base_value: str) -> str | None:
-        """A view of what has been overwritten, as it is now.
+        """Return a view of what has been overwritten, as it is now.
 
         Autograd may not follow a view that was taken while gradients were off: none of what carries one.
         """
@@ -459,7 +461,7 @@ class _Converter:
             raise UnsupportedOperator(f"in module {module_of(node)!r}: {cause.message}") from cause
 
     def _mutated(self, node: fx.Node) -> fx.Node | None:
-        """The value that an in-place operator overwrites: see ``overwritten_argument``."""
+        """Return the value that an in-place operator overwrites: see ``overwritten_argument``."""
         try:
             return overwritten_argument(node)
         except UnsupportedOperator as cause:
@@ -473,7 +475,8 @@ class _Converter:
             self._aliases.define(node, names[0], node.args[0] if node.args else None)
 
     def _output(self, item: Any, earlier: tuple[str, ...]) -> str:
-        """An output must be a value of its own: an input that is returned as it is gets copied, and so is a value that
+        """Return an output as a value of its own: an input that is returned as it is gets copied, and so is a value
+        that
         is returned twice, as each output starts backward with a gradient of its own.
         """
         if not isinstance(item, fx.Node):
@@ -490,7 +493,7 @@ class _Converter:
 
 
 def _functional(op: str, what: str) -> str:
-    """The operator that makes what the in-place operator ``op`` writes."""
+    """Return the operator that makes what the in-place operator ``op`` writes."""
     if (found := find_functional(op)) is None:
         raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
     return found

@@ -232,7 +232,7 @@ def is_followed(value: object) -> bool:
 
 
 def unmasked(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of one of ``MASKED`` for all gradients that it can give."""
+    """Return the arguments of one of ``MASKED`` for all gradients that it can give."""
     if func is torch.ops.aten.convolution_backward.default and args[3] is None:
         return (*args[:3], [args[0].shape[1]], *args[4:-1], [True, True, True])  # [channels] of a bias
     return (*args[:-1], [True, True, True])

@@ -38,7 +38,7 @@ class RecordedHook:
 
 
 def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHook:
-    """``tensor.register_hook(hook)``: from now on ``tensor`` stands for itself behind the hook.
+    """Replace ``tensor.register_hook(hook)``: from now on ``tensor`` stands for itself behind the hook.
 
     Raises:
         UnsupportedOperator: an operator has read the tensor already, whose part of the gradient the hook would miss.
@@ -84,7 +84,7 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHoo
 def pass_through(
     tensors: Sequence[torch.Tensor], call: Callable[[Gradients], Gradients], name: str
 ) -> list[torch.Tensor]:
-    """The same values, with ``call`` of the gradients that arrive as their gradients."""
+    """Return the same values, with ``call`` of the gradients that arrive as their gradients."""
 
     class Hook(torch.autograd.Function):
         @staticmethod

@@ -26,7 +26,7 @@ Find = Callable[[Any], torch.Tensor | None]
 
 
 def pack(find: Find, x: torch.Tensor, lengths: Any, batch_first: bool) -> Any:
-    """``aten._pack_padded_sequence``: rows by step, of each step those of the sequences that reach it."""
+    """Compute ``aten._pack_padded_sequence``: rows by step, of each step those of the sequences that reach it."""
     sizes = _numbers(find, lengths)
     steps = x.transpose(0, 1) if batch_first else x
     longest, batch = steps.shape[:2]
@@ -45,7 +45,7 @@ def pack(find: Find, x: torch.Tensor, lengths: Any, batch_first: bool) -> Any:
 def pad(
     find: Find, data: torch.Tensor, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int
 ) -> Any:
-    """``aten._pad_packed_sequence``: the rows back in [T, B, …], and ``padding_value`` where a sequence has ended."""
+    """Compute ``aten._pad_packed_sequence``: rows in [T, B, …], ``padding_value`` where a sequence has ended."""
     sizes = _numbers(find, batch_sizes)
     steps, batch, offsets = max(total_length, len(sizes)), sizes[0], _offsets(sizes)
     rows = [
@@ -73,7 +73,7 @@ def _layers(
     find: Find, operator: Any, data: torch.Tensor, batch_sizes: Any, states: list[torch.Tensor],
     params: Sequence[torch.Tensor], has_biases: bool, layers: int, rate: float, train: bool, is_bidirectional: bool,
 ) -> Any:  # fmt: skip
-    """Recurrent layers over packed rows [N, C]; states [layers * directions, B, H] each."""
+    """Run recurrent layers over packed rows [N, C]; states [layers * directions, B, H] each."""
     sizes = _numbers(find, batch_sizes)
     directions = 1 + is_bidirectional
     each = len(params) // (layers * directions)
@@ -131,7 +131,7 @@ def _direction(
 def repeat_rows(
     find: Find, x: torch.Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:  # fmt: skip
-    """``aten.repeat_interleave.self_Tensor``: a choice of rows; torch's own where they depend on data."""
+    """Compute ``aten.repeat_interleave.self_Tensor`` as a choice of rows; torch's own where they depend on data."""
     if find(repeats) is None:
         return NotImplemented
     x, dim = (x.flatten(), 0) if dim is None else (x, dim)
@@ -143,7 +143,7 @@ def repeat_rows(
 
 
 def _numbers(find: Find, tensor: Any) -> list[int]:
-    """The numbers in a tensor of lengths.
+    """Return the numbers in a tensor of lengths.
 
     Raises:
         RuntimeError: they depend on data.
@@ -161,7 +161,7 @@ def _constant(numbers: list[int]) -> torch.Tensor:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Row at which each step begins."""
+    """Return the row at which each step begins."""
     return [sum(sizes[:t]) for t in range(len(sizes))]
 
 
@@ -182,7 +182,7 @@ def _made(
     mode: object, func: object, log_probs_TNC: torch.Tensor, targets: torch.Tensor, input_lengths: Sequence[int],
     target_lengths: Sequence[int], *rest: object, **options: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The loss of each sequence [N], and what the gradient needs [N, T, 2 L + 1] with the longest target L."""
+    """Return the loss of each sequence [N], and what the gradient needs [N, T, 2 L + 1] with the longest target L."""
     steps, count = log_probs_TNC.shape[:2]
     longest = max(target_lengths, default=0)
     return log_probs_TNC.new_empty(count), log_probs_TNC.new_empty(count, steps, 2 * longest + 1)
@@ -191,7 +191,7 @@ def _made(
 def with_known_lengths(
     func: Any, args: Sequence[Any], find: Callable[[Any], torch.Tensor | None]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The call with numbers for lengths that are known tensors.
+    """Return the call with numbers for lengths that are known tensors.
 
     Args:
         find: the values of a tensor, if they are known.

@@ -115,7 +115,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         self._cleanups: list[Callable[[], object]] = []
 
     def add(self, name: str, **has: Any) -> _StandIn:
-        """A stand-in that has these."""
+        """Add a stand-in with these attributes."""
         made = _StandIn(self, name, **has)
         self.add_module(name, made)
         return made
@@ -125,7 +125,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         self._modules[name] = module
 
     def take_place(self) -> None:
-        """Be found instead of the real ones, also as attributes of the packages that those are parts of."""
+        """Put the stand-ins in the places of the real ones, also as attributes of their packages."""
         sys.meta_path.insert(0, self)
         sys.modules.update(self._modules)
         for name, module in self._modules.items():
@@ -151,7 +151,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return getattr(importlib.import_module(module), name)
 
     def retire(self) -> None:
-        """Leave no trace of those that are still in their places."""
+        """Remove those that are still in their places."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         for name, module in self._modules.items():
@@ -167,7 +167,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Called for what is not in ``sys.modules``."""
+        """Find a module that is not in ``sys.modules``."""
         if not self._is_theirs(name):
             return None
         self.become_real()
@@ -176,7 +176,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(name, _Imported(sys.modules[name]))
 
     def _is_theirs(self, name: str) -> bool:
-        """Part of one of the packages; or one that would keep what it finds in its place."""
+        """Return whether a module is part of one of the packages, or would keep what it finds in its place."""
         return name.startswith(self._packages)
 
 
@@ -188,7 +188,7 @@ class _Imported(importlib.abc.Loader):
         module.__spec__ = None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """The module itself."""
+        """Return the module itself."""
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -217,7 +217,7 @@ def _stand_in_for_compilers() -> _StandIns:
     made = _StandInsForCompilers((_DYNAMO, _INDUCTOR), (_DYNAMO, _INDUCTOR))
 
     def leave_alone(function: Callable[..., Any], recursive: bool = True, **_: Any) -> Callable[..., Any]:
-        """``torch._dynamo.disable``: nothing compiles what runs here."""
+        """Replace ``torch._dynamo.disable``: nothing compiles what runs here."""
         made.at_end(lambda: vars(function).pop(_DISABLED, None))
         return function
 
@@ -269,7 +269,7 @@ def _folder() -> Path:
 
 @cache
 def _load_config() -> ModuleType:
-    """The settings, in a module of their own: the package's are made anew when it is imported."""
+    """Return the settings, in a module of their own: the package's are made anew when it is imported."""
     spec = importlib.util.spec_from_file_location(_CONFIG, _folder() / "config.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -280,7 +280,7 @@ def _load_config() -> ModuleType:
 
 @contextlib.contextmanager
 def _in_place(module: ModuleType) -> Iterator[None]:
-    """The file looks itself up in ``sys.modules``."""
+    """Put ``module`` in ``sys.modules``, where the file looks itself up."""
     sys.modules[_CONFIG] = module
     try:
         yield
@@ -289,7 +289,7 @@ def _in_place(module: ModuleType) -> Iterator[None]:
 
 
 def shape_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
-    """The functions of ``SYMBOLIC_SHAPES`` that records of plain shapes call, and what they import beside them."""
+    """Return the functions of ``SYMBOLIC_SHAPES`` that records of plain shapes call or import."""
 
     def answers(name: str, is_plain: Callable[..., bool], answer: Callable[..., Any]) -> Callable[..., Any]:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -339,7 +339,7 @@ def sympy_functions(find_real: FindReal) -> dict[str, type]:
 
 
 def triton_classes(find_real: FindReal) -> dict[str, type]:
-    """The classes of ``TRITON_KERNELS`` that the recorder asks for."""
+    """Return the classes of ``TRITON_KERNELS`` that the recorder asks for."""
     names = ("TritonKernelWrapperFunctional", "TritonKernelWrapperMutation")
     return {name: _stand_in_class(TRITON_KERNELS, name, find_real) for name in names}
 
@@ -409,5 +409,5 @@ def _is_without(*arguments: object) -> bool:
 
 
 def _reads_no_size(*nodes: Any) -> bool:
-    """Operators that read a size or a stride are called ``sym_…``."""
+    """Return whether a node reads no size or stride: operators that do are called ``sym_…``."""
     return len(nodes) == 1 and nodes[0].op != "call_method" and "sym_" not in str(nodes[0].target)

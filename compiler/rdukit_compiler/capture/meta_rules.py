@@ -44,7 +44,7 @@ _BY_OTHERS: Final = frozenset({
 
 
 def infer_result(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.dtype, Shape] | None:
-    """dtype and shape of the one tensor, without gaps, that ``func`` makes; None where it is not known."""
+    """Infer dtype and shape of the one tensor, without gaps, that ``func`` makes; None where it is not known."""
     rule = _RULES.get(func)
     if rule is None or kwargs or torch.is_autocast_enabled("cpu"):
         return None
@@ -113,7 +113,9 @@ _RULES: Final[dict[Any, Callable[..., Shape | None]]] = {
 
 
 def find_true_stride(func: Any, args: Sequence[Any], made: torch.Tensor) -> tuple[int, ...] | None:
-    """The strides of what ``func`` makes of ``args``, of which torch's record is ``made``; None where that is right."""
+    """Return the strides of what ``func`` makes of ``args``, of which torch's record is ``made``; None where that is
+    right.
+    """
     operands = [argument for argument in args if isinstance(argument, torch.Tensor)]
     if not operands:  # all are numbers, as in torch.div(x.size(0), 2, rounding_mode="trunc")
         return None

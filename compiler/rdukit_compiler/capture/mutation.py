@@ -53,7 +53,7 @@ class Aliases:
         self._tied: dict[fx.Node, fx.Node] = {}
 
     def define(self, node: fx.Node, name: str, base: object = None) -> None:
-        """``node`` stands for value ``name``; it is a view of ``base`` if both share memory."""
+        """Note that ``node`` stands for value ``name``; it is a view of ``base`` if both share memory."""
         self._names[node] = name
         if isinstance(base, fx.Node) and shares_memory(node, base):
             self._base[node] = self._own(base)
@@ -63,7 +63,7 @@ class Aliases:
         self._same[node] = self._own(other)
 
     def name(self, node: fx.Node) -> str:
-        """The value that ``node`` stands for now.
+        """Return the value that ``node`` stands for now.
 
         Raises:
             UnsupportedOperator: it is a view of what has been overwritten since, and cannot be made again.
@@ -83,7 +83,7 @@ class Aliases:
         self._tied[node] = shown
 
     def _places(self, node: fx.Node) -> set[int | None]:
-        """The memory of ``node``, under all names that the record has for it."""
+        """Return the memory of ``node``, under all names that the record has for it."""
         found = {memory_of(node)}
         for tied, shown in self._tied.items():
             if not found.isdisjoint({memory_of(tied), memory_of(shown)}):
@@ -95,13 +95,13 @@ class Aliases:
         return self._own(node) in self._names
 
     def find_same(self, node: fx.Node) -> fx.Node | None:
-        """The first tensor that shows the same elements of the same memory as ``node``, if there is one."""
+        """Find the first tensor that shows the same elements of the same memory as ``node``, if there is one."""
         return next(
             (other for other in self._names if shares_memory(other, node) and _form(other) == _form(node)), None
         )
 
     def root(self, node: fx.Node) -> fx.Node:
-        """The tensor that owns the memory of ``node``."""
+        """Return the tensor that owns the memory of ``node``."""
         own = self._own(node)
         while own in self._base:
             own = self._base[own]
@@ -114,7 +114,7 @@ class Aliases:
     def overwrite(
         self, node: fx.Node, value: str, emit: Emit, what: str, keep: Keep, is_untracked: bool
     ) -> Overwritten:  # fmt: skip
-        """``node`` was overwritten and now stands for ``value``; brings up to date what it is a view of.
+        """Note that ``node`` was overwritten and stands for ``value``; brings up to date what it is a view of.
 
         Autograd sees nothing of a write that was made while gradients were off, nor a tensor of one that was made
         through what ``detach`` or ``.data`` gave of it: such a tensor keeps the gradient that it had.
@@ -159,7 +159,7 @@ def _form(node: fx.Node) -> tuple[object, ...]:
 
 
 def overwritten_argument(node: fx.Node) -> fx.Node | None:
-    """The value that an in-place operator overwrites and returns; None for an operator that overwrites nothing.
+    """Return the value that an in-place operator overwrites and returns; None for an operator that overwrites nothing.
 
     Raises:
         UnsupportedOperator: it overwrites anything else.

@@ -172,7 +172,7 @@ def _select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _without_dead_wrapper(argument: object) -> object:
-    """A tensor that a transformation, which is over, wrapped: the tensor inside."""
+    """Unwrap a tensor that a transformation, which is over, wrapped."""
     is_tensor = isinstance(argument, torch.Tensor)
     return unwrap_if_dead(argument) if is_tensor else argument  # type: ignore[arg-type]
 
@@ -394,7 +394,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object], key: tuple[object, ...],
         tensors: list[FakeTensor],
     ) -> object:  # fmt: skip
-        """A call unlike any before, by torch.
+        """Record a call unlike any before, by torch.
 
         A conversion to the dtype that a tensor has gives the tensor itself. The device may hold it in another dtype:
         what is converted and what came of it are kept apart, so that later uses of the one do not become the other's.
@@ -416,7 +416,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _lay_out(self, made: FakeTensor, stride: tuple[int, ...]) -> FakeTensor:
-        """The same result with the strides that it has when it is computed."""
+        """Return the same result with the strides that it has when it is computed."""
         mode = current_fake_mode()
         form = TensorForm(made.dtype, tuple(made.shape), stride, 0)
         described = CallResult(form, made.fake_device, -1).make(mode, ())
@@ -427,7 +427,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return laid
 
     def _number(self, tensor: Any) -> bool | int | float | None:
-        """The number in a tensor, if it is known, or supposed: see ``fold_constant``."""
+        """Return the number in a tensor, if it is known, or supposed: see ``fold_constant``."""
         if (known := self._known(tensor)) is not None:
             return number_in(known)
         if tensor.dtype.is_floating_point or (supposed := self._known(tensor, supposing=True)) is None:
@@ -438,7 +438,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _supposed(self, tensor: Any) -> torch.Tensor | None:
-        """A known tensor, or whole numbers or a mask as the example gives them, which each run checks."""
+        """Return a known tensor, or whole numbers or a mask as the example gives them, which each run checks."""
         if (known := self._known(tensor)) is not None or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return known
         if (supposed := self._known(tensor, supposing=True)) is not None:
@@ -447,7 +447,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return supposed
 
     def _known(self, tensor: Any, supposing: bool = False) -> torch.Tensor | None:
-        """The tensor with its values, if they depend on no input, parameter or buffer: see ``fold_constant``."""
+        """Return the tensor with its values, if they depend on no input, parameter or buffer: see ``fold_constant``."""
         if not isinstance(tensor, FakeTensor):
             return tensor if isinstance(tensor, torch.Tensor) else None
         entry = self.tracer.tensor_tracker.get(tensor)

@@ -178,7 +178,7 @@ UNCHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
 
 
 def find_single(func: Any) -> Any:
-    """The operator that ``func`` stands for, such as ``aten.mul_`` for ``aten._foreach_mul_``; None if for none."""
+    """Find the operator that ``func`` stands for, such as ``aten.mul_`` for ``aten._foreach_mul_``, if any."""
     schema = func._schema
     if not (schema.name.startswith(_PREFIX) and schema.name.endswith("_") and schema.is_mutable):
         return None

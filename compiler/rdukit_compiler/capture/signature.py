@@ -11,7 +11,7 @@ from rdukit_compiler.optimizer import OptimizerGroup
 
 
 def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -> dict[str, Any]:
-    """The signature of a trace: inputs, parameters, buffers, outputs, operators, optimizers; plain JSON values."""
+    """Return a trace's signature: inputs, parameters, buffers, outputs, operators, optimizers; plain JSON values."""
     return {
         "inputs": _table(graph, ValueKind.INPUT),
         "differentiable": [value.name for value in graph.of_kind(ValueKind.INPUT) if value.requires_grad],
@@ -25,7 +25,9 @@ def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -
 
 
 def call_digests(graph: ModelGraph) -> list[str]:
-    """A short digest of each operator's call: kept in a PEF, so that a later trace can name the one that differs."""
+    """Return a short digest of each operator's call: kept in a PEF, so that a later trace can name the one that
+    differs.
+    """
     return [_digest(operator) for operator in graph.operators]
 
 
@@ -126,7 +128,7 @@ def _describe(value: Value) -> str:
 
 
 def _structure(graph: ModelGraph) -> KernelGraph:
-    """The whole graph in the form whose digest compares operators, arguments and connections."""
+    """Return the whole graph in the form whose digest compares operators, arguments and connections."""
     nodes: list[KernelNode] = []
     for operator in graph.operators:
         nodes.append(KernelNode(operator.name, operator.op, operator.args, operator.kwargs))

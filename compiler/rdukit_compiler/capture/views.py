@@ -157,7 +157,7 @@ def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
 
 
 def look_up_places(node: fx.Node, root: fx.Node, root_value: str, emit: Emit) -> str:
-    """``as_strided``: what lies at its places in the memory of ``root``.
+    """Write ``as_strided`` as a lookup of its places in the memory of ``root``.
 
     Raises:
         UnsupportedOperator: ``root`` does not fill its memory.
@@ -167,7 +167,7 @@ def look_up_places(node: fx.Node, root: fx.Node, root_value: str, emit: Emit) ->
 
 
 def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
-    """``as_strided_scatter``: a copy of its first operand, ``value``, with ``source`` at its places.
+    """Write ``as_strided_scatter``: a copy of its first operand, ``value``, with ``source`` at its places.
 
     It has no gradient here. Torch's formula looks at how the gradient lies in memory: it gives the operand one for what
     was overwritten, and where the incoming one is a slice, as behind ``cat``, it reads other elements (torch 2.13).
@@ -293,14 +293,14 @@ def _fits(layout: MemoryLayout, count: int) -> bool:
 
 
 def _order(layout: MemoryLayout) -> list[int]:
-    """The axes by their strides, the largest first; axes of one element stay where they are."""
+    """Return the axes by their strides, the largest first; axes of one element stay where they are."""
     large = [d for d, size in enumerate(layout.shape) if size > 1]
     turned = iter(sorted(large, key=lambda d: -layout.stride[d]))
     return [next(turned) if size > 1 else d for d, size in enumerate(layout.shape)]
 
 
 def _positions(count: int, layout: MemoryLayout, emit: Emit) -> str:
-    """The places of a layout, as whole numbers in its shape."""
+    """Return the places of a layout, as whole numbers in its shape."""
     if not _fits(layout, count):
         raise UnsupportedOperator(f"as_strided looks at memory beside its tensor, which has {count} elements")
     numbers = emit("aten.arange.default", [count])
@@ -314,7 +314,7 @@ def _placed(flat: str, count: int, layout: MemoryLayout, value: str, emit: Emit)
 
 
 def _in_memory_order(node: fx.Node, value: str, emit: Emit) -> str:
-    """The elements of a tensor as they lay in memory when it was recorded, in one row."""
+    """Return the elements of a tensor as they lay in memory when it was recorded, in one row."""
     order = _checked_order(node)
     if order != sorted(order):
         value = emit("aten.permute.default", [Ref(value), list(order)])
@@ -340,7 +340,7 @@ def _checked_order(node: fx.Node) -> list[int]:
 
 
 def _memory_order(node: fx.Node) -> list[int] | None:
-    """The axes of a tensor as they lie in memory, the outermost first; None if there are gaps between elements."""
+    """Return a tensor's axes as they lie in memory, the outermost first; None if there are gaps between elements."""
     value: torch.Tensor = node.meta["val"]
     order = _order(MemoryLayout(tuple(value.shape), value.stride(), 0))
     expected = 1

@@ -89,7 +89,7 @@ class _Run:
             self.values[spec.name] = _Value((_Memory(0, 1, ("i", position)),), (size,))
 
     def call(self, node: KernelNode, made: Iterator[Sequence[Shape]] | None) -> None:
-        """The node's value comes."""
+        """Add the node's value."""
         if node.op == "getitem":
             value, index = node.args
             assert isinstance(value, Ref) and isinstance(index, int)
@@ -112,7 +112,7 @@ class _Run:
         self.peak = max(self.peak, self.alive + self._workspace(node))
 
     def forget(self, names: Sequence[str]) -> None:
-        """Values that nothing reads any more go."""
+        """Free values that nothing reads any more."""
         for name in names:
             for memory in self.values[name].memories:
                 memory.users -= 1
@@ -142,7 +142,7 @@ class _Run:
         return KernelMemory(max(self.peak - total, 0), shares, holds)
 
     def _sizes(self, node: KernelNode) -> list[int]:
-        """Bytes that a node makes whose shapes nobody has noted: one of our own operators, or a sum."""
+        """Return the bytes that a node makes whose shapes nobody has noted: one of our own operators, or a sum."""
         read = [self.values[name].shown[0] for name in references([*node.args])]
         if node.op in _MAKERS:
             return read
@@ -159,7 +159,7 @@ class _Run:
 
 
 def _last_uses(kernel: KernelGraph) -> dict[int, list[str]]:
-    """Position → values made inside that nothing reads after it."""
+    """Return the position → values made inside that nothing reads after it."""
     last: dict[str, int] = {}
     for position, node in enumerate(kernel.nodes):
         last[node.name] = position
@@ -179,7 +179,7 @@ def _is_in_first(op: str) -> bool:
 
 
 def _with_absent(node: KernelNode, sizes: list[int]) -> list[int]:
-    """Sizes with a 0 for each output that a mask of three leaves out, as backward operators take it last."""
+    """Return the sizes with a 0 for each output that a mask of three leaves out, as backward operators take it last."""
     mask: Argument = node.args[-1] if node.args else None
     if not isinstance(mask, list) or not all(isinstance(item, bool) for item in mask) or mask.count(True) != len(sizes):
         return sizes

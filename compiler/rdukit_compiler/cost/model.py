@@ -27,7 +27,7 @@ def project(
     bytes_peer: int = 0,
     bytes_host: int = 0,
 ) -> tuple[SectionResources, Cost]:
-    """Resources and cost of one run of a section on ``tiles`` tiles of ``chip``.
+    """Project resources and cost of one run of a section on ``tiles`` tiles of ``chip``.
 
     The operators are stages of a pipeline through which the batch streams in tiles; the section takes as long as the
     slowest of pipeline, device memory, peer link and host link, plus the launch.
@@ -92,7 +92,9 @@ def project(
 
 
 def memory_bandwidth(chip: ChipSpec, tiles: int) -> float:
-    """Bytes a second that ``tiles`` tiles can stream: their share of the chip's HBM if it has any, else of its DDR."""
+    """Return the bytes a second that ``tiles`` tiles can stream: their share of the chip's HBM if it has any, else of
+    its DDR.
+    """
     constants = load_constants()
     share = min(1.0, tiles / chip.tiles)
     if chip.hbm_bandwidth:
@@ -101,7 +103,7 @@ def memory_bandwidth(chip: ChipSpec, tiles: int) -> float:
 
 
 def cycles_on_one_pcu(work: OpWork) -> float:
-    """Cycles of an operator's arithmetic on one PCU at its class's utilisation; none for views and copies."""
+    """Return an operator's arithmetic cycles on one PCU at its class's utilisation; none for views and copies."""
     constants = load_constants()
     if work.kind is WorkKind.GEMM:
         return work.flops / (constants.flops_per_pcu_cycle * constants.u_gemm)
@@ -113,7 +115,7 @@ def cycles_on_one_pcu(work: OpWork) -> float:
 def _sram_bytes(
     stages: Sequence[OpWork], weights: int, iterations: int, decided: Mapping[str, object], available: int
 ) -> int:
-    """Live bytes: a tile of each stage's inputs and outputs, and the weights if they stay.
+    """Return the live bytes: a tile of each stage's inputs and outputs, and the weights if they stay.
 
     An edge is counted at both its ends, which is its double buffer.
     """
@@ -129,7 +131,8 @@ def _number(decided: Mapping[str, object], key: str) -> int:
 
 
 def balance_units(loads: Sequence[float], units: float) -> list[float]:
-    """Units for each load, so that the slowest stage is as fast as can be; shares add up to at most ``units``.
+    """Return the units for each load, so that the slowest stage is as fast as can be; shares add up to at most
+    ``units``.
 
     ``loads`` are cycles on one unit. A stage with work gets whole units while there are enough for everybody, and
     parts of one (several stages in one unit's pipeline) otherwise; a stage without work gets none.
@@ -180,7 +183,7 @@ class Constants:
 
 @cache
 def load_constants() -> Constants:
-    """The constants that come with the compiler."""
+    """Load the constants that come with the compiler."""
     import yaml  # who only needs to know what operators do reads no file
 
     text = files("rdukit_compiler.cost").joinpath("constants.yaml").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ _STORED = frozenset({"embedding", "index", "index_select", "gather", "topk", "so
 
 
 def derivable_extras(kernel: KernelGraph, outputs: int) -> dict[int, frozenset[str]]:
-    """Extra outputs of a forward kernel that backward can make again without a matrix product.
+    """Return the extra outputs of a forward kernel that backward can make again without a matrix product.
 
     Args:
         kernel: a forward; its first ``outputs`` outputs are the section's own, the rest are kept for backward.
@@ -49,7 +49,7 @@ def derivable_extras(kernel: KernelGraph, outputs: int) -> dict[int, frozenset[s
 def looked_up_bytes(
     kernel: KernelGraph, work: Sequence[tuple[str, Sequence[Shape], Sequence[Shape]]]
 ) -> dict[int, int]:
-    """Inputs of a kernel that are only looked up, and the bytes of the rows that are read.
+    """Return the inputs of a kernel that are only looked up, and the bytes of the rows that are read.
 
     Args:
         work: operator, input shapes and output shapes of each of the kernel's calls.

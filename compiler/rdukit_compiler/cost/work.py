@@ -40,7 +40,8 @@ Count = Callable[[Sequence[Shape], Sequence[Shape]], int]
 
 
 def operator_work(op: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> OpWork:
-    """Work of the operator with ATen name ``op`` (``aten.addmm.default``, overload optional) on these shapes.
+    """Return the work of the operator with ATen name ``op`` (``aten.addmm.default``, overload optional) on these
+    shapes.
 
     ``inputs`` are its tensor inputs in argument order, ``outputs`` its tensor outputs; absent ones are left out.
     A multiply-add counts as two operations.
@@ -65,7 +66,7 @@ def operator_work(op: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
 
 
 def base_name(op: str) -> str:
-    """``aten.add_.Tensor`` -> ``add``; ``rdukit.sgd`` -> ``sgd``; ``_foreach_`` and ``_functional`` stay."""
+    """Return a name's word: ``aten.add_.Tensor`` -> ``add``; ``rdukit.sgd`` -> ``sgd``; ``_foreach_`` stays."""
     parts = op.replace("::", ".").split(".")
     word = parts[1] if len(parts) > 1 else parts[0]
     return word.rstrip("_") or word

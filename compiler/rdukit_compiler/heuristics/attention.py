@@ -45,7 +45,7 @@ class Mha:
 
 
 def head_sharding(request: HeuristicRequest) -> dict[str, object]:
-    """``head_shard_degree``: the largest power of two that divides the heads (axis 1 of the scores)."""
+    """Return ``head_shard_degree``: the largest power of two that divides the heads (axis 1 of the scores)."""
     product = next((o for o in request.operators if is_gemm(o) or "attention" in o.op_type), None)
     shape = request.graph.values[product.outputs[0]].shape if product else ()
     heads = shape[1] if len(shape) > 3 else 1

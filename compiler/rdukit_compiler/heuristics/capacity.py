@@ -55,7 +55,7 @@ class Footprint:
 def section_limits(
     chip: ChipSpec, tiles: int, fraction: float, *, inference: bool, max_gemms: int | None = None
 ) -> SectionLimits:
-    """Limits of a section that may use ``fraction`` of the tiles' units."""
+    """Return the limits of a section that may use ``fraction`` of the tiles' units."""
     pmus = int(tiles * chip.pmus_per_tile * fraction)
     return SectionLimits(
         pcus=max(1, int(tiles * chip.pcus_per_tile * fraction)),
@@ -192,7 +192,7 @@ class _Load:
 
 
 def pcu_demand(graph: ModelGraph, operator: Operator, limits: SectionLimits) -> int:
-    """PCUs that an operator needs at least: by output columns for a GEMM, none for a view, else one."""
+    """Return the PCUs that an operator needs at least: by output columns for a GEMM, none for a view, else one."""
     if is_view(operator) or not operator.inputs:
         return 0
     if not is_gemm(operator):
@@ -205,7 +205,7 @@ def pcu_demand(graph: ModelGraph, operator: Operator, limits: SectionLimits) -> 
 
 
 def _whole_axes(operator: Operator, rank: int) -> int:
-    """Trailing axes that an operator needs in one piece."""
+    """Return the trailing axes that an operator needs in one piece."""
     if "conv" in operator.op_type or "pool" in operator.op_type:
         return max(1, rank - 1)
     if operator.op_type in {"matmul", "bmm", "baddbmm"} or "attention" in operator.op_type:

@@ -57,7 +57,7 @@ def common_decisions(request: HeuristicRequest, limits: SectionLimits) -> dict[s
 
 
 def saved_bytes(request: HeuristicRequest) -> int:
-    """Bytes of the activations inside the group, which backward would read: made and read by its operators."""
+    """Return the bytes of activations inside the group, made and read by its operators, which backward would read."""
     made = {name for operator in request.operators for name in operator.outputs}
     read = {name for operator in request.operators for name in operator.inputs}
     values = request.graph.values

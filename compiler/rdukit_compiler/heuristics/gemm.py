@@ -40,7 +40,7 @@ class SafeGemm:
 
 
 def safe_limits(request: HeuristicRequest, max_gemms: int | None = MAX_GEMMS) -> SectionLimits:
-    """80 % of the tiles' units."""
+    """Return 80 % of the tiles' units."""
     return section_limits(request.chip, request.tiles, SAFE_FRACTION, inference=request.inference, max_gemms=max_gemms)
 
 

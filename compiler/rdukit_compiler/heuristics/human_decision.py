@@ -61,7 +61,8 @@ def load_human_decision(path: Path) -> HumanDecision:
 
 
 def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[Match, ...], tuple[str, ...]]:
-    """The sections that a human decided, as matches in the file's order, and warnings: patterns that match nothing.
+    """Return the sections that a human decided, as matches in the file's order, and warnings: patterns that match
+    nothing.
 
     An operator belongs to the first list that names it.
 

@@ -27,7 +27,7 @@ _LIMITED: Final = {"pcu_limit": "pcus", "pmus": "pmus", "sram_bytes": "sram_byte
 
 
 def load_heuristics(files: Iterable[Path] = (), installed: Iterable[EntryPoint] | None = None) -> dict[str, Heuristic]:
-    """Heuristics of installed packages and of ``files``, by name.
+    """Load the heuristics of installed packages and of ``files``, by name.
 
     Args:
         installed: entry points; those of the running Python unless given.
@@ -50,7 +50,9 @@ def load_heuristics(files: Iterable[Path] = (), installed: Iterable[EntryPoint] 
 
 @cache
 def _installed(path: tuple[str, ...]) -> EntryPoints:
-    """Entry points of the packages on ``path``: reading their metadata takes as long as compiling a small model."""
+    """Return the entry points of the packages on ``path``: reading their metadata takes as long as compiling a small
+    model.
+    """
     return entry_points(group=GROUP)
 
 

@@ -40,7 +40,7 @@ class Heuristic(Protocol):
     parameters: frozenset[str]
 
     def refuse(self, request: HeuristicRequest) -> str | None:
-        """Why the group does not meet the requirements, for people; None when it does."""
+        """Return why the group does not meet the requirements, for people; None when it does."""
         ...
 
     def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
@@ -85,10 +85,10 @@ def registering() -> Iterator[dict[str, Heuristic]]:
 
 
 def find_heuristic(name: str) -> Heuristic | None:
-    """The heuristic called ``name`` by rules; None when there is none."""
+    """Find the heuristic called ``name`` by rules; None when there is none."""
     return _REGISTER.get(name)
 
 
 def heuristic_names() -> tuple[str, ...]:
-    """Names of all heuristics."""
+    """Return the names of all heuristics."""
     return tuple(sorted(_REGISTER))

@@ -33,7 +33,7 @@ class Gemm:
 
 
 def shapes_of(graph: ModelGraph, operator: Operator) -> tuple[list[Shape], list[Shape]]:
-    """Shapes of an operator's tensor inputs, in argument order, and of its outputs."""
+    """Return the shapes of an operator's tensor inputs, in argument order, and of its outputs."""
     names = references([*operator.args, *operator.kwargs.values()])
     values = graph.values
     return [(values[n].shape, values[n].dtype) for n in names], [
@@ -42,7 +42,7 @@ def shapes_of(graph: ModelGraph, operator: Operator) -> tuple[list[Shape], list[
 
 
 def gemm_of(graph: ModelGraph, operator: Operator) -> Gemm:
-    """The operator, which ``is_gemm`` or attention, as one GEMM; of size 1 where a tensor has no elements."""
+    """Return the operator, which ``is_gemm`` or attention, as one GEMM; of size 1 where a tensor has no elements."""
     inputs, outputs = shapes_of(graph, operator)
     out = outputs[0][0] or (1,)
     word = operator.op_type
@@ -59,7 +59,7 @@ def _at_least_one(m: int, k: int, n: int) -> Gemm:
 
 
 def utilisation(gemm: Gemm, m: int, n: int, k: int) -> float:
-    """Part of the PCUs' lanes and stages that do useful work at these degrees; the rest is padding."""
+    """Return the part of the PCUs' lanes and stages that do useful work at these degrees; the rest is padding."""
     rows = gemm.m / (m * ceil(gemm.m / m))
     columns = gemm.n / (n * ceil(gemm.n / n / LANES) * LANES)
     depth = gemm.k / (k * ceil(gemm.k / k / STAGES) * STAGES)
@@ -67,7 +67,7 @@ def utilisation(gemm: Gemm, m: int, n: int, k: int) -> float:
 
 
 def choose_sharding(gemm: Gemm, pcus: int, settings: Mapping[str, Scalar]) -> dict[str, int | float]:
-    """Degrees and parallel factor of a GEMM on ``pcus`` PCUs.
+    """Return the degrees and parallel factor of a GEMM on ``pcus`` PCUs.
 
     Degrees in ``settings`` are kept; the others are the largest powers of two that leave utilisation at 70 % or more,
     or at what it is without sharding where that is less, and the product within ``pcus``.

@@ -18,7 +18,7 @@ _GETITEM: Final = "getitem"
 
 
 def backward_text(graph: ModelGraph, inputs: Sequence[str], gradients: Sequence[str | None]) -> str:
-    """A backward as text: ``inputs`` are the saved values and then the incoming gradients; None is no gradient."""
+    """Return a backward as text: ``inputs`` are saved values, then incoming gradients; None is no gradient."""
     nodes: list[KernelNode] = []
     for operator in graph.operators:
         nodes.append(KernelNode(operator.name, operator.op, operator.args, operator.kwargs))
@@ -30,18 +30,18 @@ def backward_text(graph: ModelGraph, inputs: Sequence[str], gradients: Sequence[
 
 
 def pass_on_text(value: Value) -> str:
-    """The backward that gives the one incoming gradient as it is."""
+    """Return the backward that gives the one incoming gradient as it is."""
     return KernelGraph((packed_spec("g", value.dtype, value.shape),), (), ("g",)).to_json().decode()
 
 
 def backward_operators(operator: Operator) -> Iterator[Operator]:
-    """The operators of a custom function's backward; none for any other operator."""
+    """Yield the operators of a custom function's backward; none for any other operator."""
     if operator.op == CUSTOM_FUNCTION and isinstance(text := operator.args[3], str) and text:
         yield from operators_of(kernel_from_json(text.encode()), operator.module)
 
 
 def operators_of(graph: KernelGraph, module: str) -> Iterator[Operator]:
-    """The calls of a backward, each with the values that it makes."""
+    """Yield the calls of a backward, each with the values that it makes."""
     made: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.op == _GETITEM and isinstance(node.args[0], Ref) and node.args[0].name in made:

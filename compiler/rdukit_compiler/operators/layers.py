@@ -92,7 +92,7 @@ def feature_dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> 
 
 
 def _scaled(x: torch.Tensor, numbers: torch.Tensor, p: "float | torch.Tensor") -> torch.Tensor:
-    """``x`` where a uniform number is at least ``p``, so scaled that its mean stays; zeros for a rate of 1."""
+    """Keep ``x`` where a uniform number is at least ``p``, so scaled that its mean stays; zeros for a rate of 1."""
     kept = x * (numbers >= p)
     return kept * (1 - p).clamp_min(1e-6).reciprocal() if isinstance(p, torch.Tensor) else kept * (1 / (1 - p))
 
@@ -135,7 +135,7 @@ def lstm(
 def _direction(
     x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, params: Sequence[torch.Tensor], is_reversed: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y in the dtype of x, and the last h and c in f32."""
+    """Return y in the dtype of x, and the last h and c in f32."""
     w_input, w, *biases = params
     dtype = torch.promote_types(x.dtype, w_input.dtype)
     rows, turned = x.reshape(-1, x.shape[2]).to(dtype), w_input.t().to(dtype)

@@ -26,7 +26,7 @@ _PYTHON_WORDS: Final[Mapping[str, str]] = {
 
 
 def callable_of(op: str) -> Callable[..., Any]:
-    """``aten.linear.default`` → the ATen overload; ``getitem`` → Python's.
+    """Return torch's callable: ``aten.linear.default`` → the ATen overload; ``getitem`` → Python's.
 
     Raises:
         UnsupportedOperator: torch has no such operator.
@@ -43,7 +43,7 @@ def callable_of(op: str) -> Callable[..., Any]:
 
 
 def define_operators(signatures: Mapping[str, str], shapes: Mapping[str, Callable[..., Any]]) -> torch.library.Library:
-    """Operators ``rdukit::<name>`` that are traced and compute nothing; they exist while the library is held.
+    """Define operators ``rdukit::<name>`` that are traced and compute nothing; they exist while the library is held.
 
     Args:
         signatures: by name, in torch's schema language. shapes: what each gives for fake tensors.
@@ -56,7 +56,7 @@ def define_operators(signatures: Mapping[str, str], shapes: Mapping[str, Callabl
 
 
 def name_of(target: object) -> str:
-    """The inverse of ``callable_of``, for a node of a torch graph."""
+    """Invert ``callable_of``, for a node of a torch graph."""
     if target is operator.getitem:
         return GETITEM
     if isinstance(target, OpOverload):
@@ -65,7 +65,7 @@ def name_of(target: object) -> str:
 
 
 def find_functional(op: str) -> str | None:
-    """``aten.relu_.default`` → ``aten.relu.default``: what takes the same arguments and overwrites none."""
+    """Find what overwrites nothing and takes the same arguments: ``aten.relu_.default`` → ``aten.relu.default``."""
     namespace, base, overload = op.split(".")
     packet: Any = getattr(getattr(torch.ops, namespace), base.removesuffix("_"), None)
     if packet is None:
@@ -79,12 +79,12 @@ def find_functional(op: str) -> str | None:
 
 
 def _arguments_of(overload: Any) -> list[tuple[str, str]]:
-    """Types, and names but for the first's: ``dropout_`` calls it otherwise than ``dropout``."""
+    """Return the types, and names but for the first's: ``dropout_`` calls it otherwise than ``dropout``."""
     return [(a.name if place else "", str(a.type)) for place, a in enumerate(overload._schema.arguments)]
 
 
 def decode(argument: Argument, values: Mapping[str, Any]) -> Any:
-    """An argument as torch takes it; ``values`` gives the tensors by name."""
+    """Return an argument as torch takes it; ``values`` gives the tensors by name."""
     match argument:
         case Ref(name):
             return values[name]
@@ -97,7 +97,7 @@ def decode(argument: Argument, values: Mapping[str, Any]) -> Any:
 
 
 def decode_special(kind: str, text: str) -> Any:
-    """The torch object that a ``Special`` names. Scalars have none: they exist only at run time."""
+    """Return the torch object that a ``Special`` names. Scalars have none: they exist only at run time."""
     match kind:
         case "dtype" | "memory_format" | "layout":
             return getattr(torch, text)
@@ -112,7 +112,7 @@ def decode_special(kind: str, text: str) -> Any:
 
 
 def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
-    """The inverse of ``decode``; ``name_of_value`` says which objects are values of the graph.
+    """Invert ``decode``; ``name_of_value`` says which objects are values of the graph.
 
     Raises:
         UnsupportedOperator: the argument is of a type that a graph cannot hold.
@@ -143,11 +143,11 @@ def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``torch.float32`` → ``float32``."""
+    """Return a dtype's name: ``torch.float32`` → ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def aten_names(module: fx.GraphModule) -> set[str]:
-    """ATen's operators that a graph calls, without overloads: ``linear`` for ``aten.linear.default``."""
+    """Return the ATen operators that a graph calls, without overloads: ``linear`` for ``aten.linear.default``."""
     targets = (str(node.target) for node in module.graph.nodes if node.op == "call_function")
     return {target.split(".")[1] for target in targets if target.startswith("aten.")}

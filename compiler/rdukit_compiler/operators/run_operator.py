@@ -77,7 +77,7 @@ def _form_of(operator: Operator) -> Callable[..., Any]:
 
 
 def _promoted(operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The operands in one floating dtype; what attention adds to its scores gets that of query, key and value."""
+    """Return the operands in one floating dtype; attention's mask gets that of query, key and value."""
     operands = [*args, *kwargs.values()]
     is_attention = operator.op_type == "scaled_dot_product_attention"
     dtype = _common_float(operands, args[:3] if is_attention else operands)
@@ -149,7 +149,7 @@ def promote_floats(args: Sequence[Any]) -> list[Any] | None:
 
 
 def _common_float(args: Sequence[Any], leading: Sequence[Any]) -> torch.dtype | None:
-    """The dtype that floating tensors among ``args`` get, which is that of ``leading``; None if they agree already."""
+    """Return the dtype of ``leading``, which floating tensors among ``args`` get; None if they agree already."""
     with DisableTorchFunction():  # the program looks up no dtype here
         if len({tensor.dtype for tensor in _floats_in(args)}) < 2:
             return None
@@ -167,7 +167,7 @@ def _floats_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:
-    """Floating tensors inside ``value`` in ``dtype``."""
+    """Return the floating tensors inside ``value`` in ``dtype``."""
     if isinstance(value, list | tuple):
         return type(value)(_converted(item, dtype) for item in value)
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
@@ -183,7 +183,7 @@ def as_index(value: Any) -> Any:
 
 
 def _viewed(op: str) -> Callable[..., Any]:
-    """The view, of a copy where the layout does not allow it.
+    """Return a form of the view that copies where the layout does not allow one.
 
     A cut changes layouts: what forward saw as one block, such as torch's own output of attention, may come from a
     section of which every output is packed.
@@ -199,7 +199,8 @@ def _viewed(op: str) -> Callable[..., Any]:
 
 
 def _norm(op: str) -> Callable[..., Any]:
-    """A norm in f32 inside, rounded once: torch's own bf16 form keeps mean and deviation in bf16 for its backward, and
+    """Return a form of the norm in f32 inside, rounded once: torch's own bf16 form keeps mean and deviation in bf16 for
+    its
     adds up the parameters' gradients in bf16, which stop growing after a few hundred rows. Keeps the dtype of x.
     """
 
@@ -213,7 +214,7 @@ def _norm(op: str) -> Callable[..., Any]:
 
 
 def _wide(op: str) -> Callable[..., Any]:
-    """The operator in f32, and its result as well: what a program reads as its loss, and sums that go on.
+    """Return a form of the operator in f32, with its result: what a program reads as its loss, and sums that go on.
 
     torch's own bf16 form of a loss rounds each log-probability, so that one of -10 is off by 0.03 and its gradient by
     3 %, and adds up in bf16 (Source: ours, as the vendor's tolerance of 3e-3 for gradients asks).
@@ -226,7 +227,7 @@ def _wide(op: str) -> Callable[..., Any]:
 
 
 def _rounded_once(op: str) -> Callable[..., Any]:
-    """The operator in f32, in which the host computes; what it makes is bf16 again if all floats it reads are."""
+    """Return a form in f32, in which the host computes; the result is bf16 again if all floats it reads are."""
 
     def form(*args: Any, **kwargs: Any) -> Any:
         tensors = [*args, *kwargs.values()]

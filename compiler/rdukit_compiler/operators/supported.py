@@ -169,7 +169,7 @@ def _find_refused(operators: Sequence[Operator], compile_alone: Callable[[Operat
 
 
 def explain_refusal(operators: Sequence[Operator], cause: Exception) -> CompileError:
-    """The error for ``cause``."""
+    """Return the error for ``cause``."""
     text = (str(cause).strip().splitlines() or [""])[0]
     where = name_operators(operators)
     if type(cause).__name__ in _NEEDS_VALUES:
@@ -181,7 +181,7 @@ def explain_refusal(operators: Sequence[Operator], cause: Exception) -> CompileE
 
 
 def name_operators(operators: Sequence[Operator]) -> str:
-    """The operators for people: ``operator 'add' in module 'layers.1'``, or several of them."""
+    """Return the operators for people: ``operator 'add' in module 'layers.1'``, or several of them."""
     shown = [f"{operator.op_type!r} in module {operator.module or 'forward'!r}" for operator in operators]
     if len(shown) == 1:
         return f"operator {shown[0]}"

@@ -196,7 +196,9 @@ class _GraphAssembler:
         return accumulate_gradients(kernels, added, values)
 
     def _find_narrowable(self, plans: Sequence[SectionPlan], groups: Sequence[OptimizerGroup]) -> frozenset[str]:
-        """Parameters that one section reads, and whose gradient goes straight to an update that takes it in bf16."""
+        """Return the parameters that one section reads, and whose gradient goes straight to an update that takes it in
+        bf16.
+        """
         if self._options.accumulates or self._options.data_parallel:
             return frozenset()
         readers = Counter(
@@ -261,7 +263,7 @@ class _GraphAssembler:
         return stored, (*read, *incoming)
 
     def _check_updates(self, plans: Sequence[SectionPlan], built: Sequence[SectionKernels]) -> None:
-        """A buffer is overwritten where its new value is made: nothing may need the old one after that."""
+        """Check that nothing needs a buffer's old value after it is overwritten, where its new value is made."""
         for buffer, value in self._graph.updates.items():
             late = False
             for plan, kernels in zip(plans, reversed(built), strict=True):
@@ -316,7 +318,7 @@ class _GraphAssembler:
     def _memory(
         self, kernel: KernelGraph, inputs: Sequence[str], outputs: Sequence[str], work: Sequence[OperatorShape] = ()
     ) -> tuple[int, dict[str, str], dict[str, int]]:
-        """A section's ``scratch_bytes``, ``shares`` and ``holds``."""
+        """Return a section's ``scratch_bytes``, ``shares`` and ``holds``."""
         found = kernel_memory(kernel, [shape.outputs for shape in work])
         bound = {"i": inputs, "o": outputs}
         return (
@@ -361,7 +363,7 @@ class _GraphAssembler:
             self._add_optimizer_section(group, SectionType.OPT, kernel)
 
     def _add_accumulation(self, groups: tuple[OptimizerGroup, ...]) -> OptimizerKernel:
-        """The section that adds gradients up over backwards until opt runs; returns the kernel that ends a sum.
+        """Add the section that adds gradients up over backwards until opt runs; returns the kernel that ends a sum.
 
         Source: SDK reference 6.2; that the next backward begins a new sum, so that the gradients of a step stay
         readable after it, is ours.
@@ -380,7 +382,7 @@ class _GraphAssembler:
         return ending
 
     def _add_plain_section(self, name: str, kind: SectionType, made: OptimizerKernel, why: str) -> None:
-        """A section of one of our own operators."""
+        """Add a section of one of our own operators."""
         resources, cost = self._project([], made.inputs, made.outputs, None)
         self._append(
             Section(
@@ -408,7 +410,8 @@ class _GraphAssembler:
     def _add_reduce(
         self, groups: tuple[OptimizerGroup, ...], gradients: dict[str, tuple[str, ...]], position: int
     ) -> None:
-        """The section that averages gradients over ranks: numbered last, run at ``position``, before gradnorm and opt.
+        """Add the section that averages gradients over ranks: numbered last, run at ``position``, before gradnorm and
+        opt.
 
         Source: the vendor's PEFs list it after opt (SDK reference 6.2); that it runs before is what makes it useful.
         """
@@ -435,7 +438,7 @@ class _GraphAssembler:
 
 
 def _loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
-    """Outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
+    """Return outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
     producers = graph.producers()
     candidates = [name for name in graph.outputs if graph.values[name].requires_grad]
     chosen = [
@@ -447,5 +450,5 @@ def _loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
 
 
 def _host_dtype(dtype: str) -> str:
-    """dtype in which a program reads a symbol that its own graph does not have, such as a gradient."""
+    """Return the dtype in which a program reads a symbol that its own graph does not have, such as a gradient."""
     return "float32" if dtype == "bfloat16" else dtype

@@ -42,7 +42,7 @@ class Precision:
     training: bool
 
     def device_dtype(self, value: Value, is_statistic: bool) -> torch.dtype:
-        """dtype of a graph input in device memory."""
+        """Return the dtype of a graph input in device memory."""
         dtype: torch.dtype = getattr(torch, value.dtype)
         if self.name == "f32" or dtype not in ROUNDED:
             return dtype
@@ -51,7 +51,7 @@ class Precision:
         return torch.bfloat16
 
     def compute_dtype(self, value: Value) -> torch.dtype:
-        """dtype in which operators read a graph input; ``value`` has the device's dtype if it is a buffer."""
+        """Return the dtype in which operators read a graph input; a buffer ``value`` has the device's dtype."""
         dtype: torch.dtype = getattr(torch, value.dtype)
         if self.name == "f32" or dtype not in ROUNDED or value.kind is ValueKind.BUFFER or value.is_exact:
             return dtype
@@ -59,7 +59,7 @@ class Precision:
 
 
 def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
-    """The graph with device dtypes, and with ``requires_grad`` true exactly where a gradient flows.
+    """Give the graph device dtypes, and ``requires_grad`` exactly where a gradient flows.
 
     Found by running the operators on fake tensors, equal calls once: no data is touched.
     """
@@ -109,7 +109,9 @@ def _typed(
 
 
 def _statistics(graph: ModelGraph) -> frozenset[str]:
-    """Buffers that must not be rounded: dropout rates, those that forward updates, and running means and variances."""
+    """Return the buffers that must not be rounded: dropout rates, those that forward updates, and running means and
+    variances.
+    """
     found = {*(name for name in graph.updates if not is_cache(graph, name)), *graph.rates}
     for operator in graph.operators:
         if operator.op_type == "batch_norm":
@@ -148,7 +150,7 @@ def _ancestors(name: str, producers: Mapping[str, Operator]) -> set[str]:
 
 
 def _in_range(operator: Operator) -> Operator:
-    """Finite numbers beyond bf16, such as f32's minimum in attention masks, become bf16's largest: they stay finite."""
+    """Clamp finite numbers beyond bf16, such as f32's minimum in attention masks, to bf16's largest."""
     if not any(_is_beyond(argument) for argument in (*operator.args, *operator.kwargs.values())):
         return operator
     return replace(
@@ -184,7 +186,7 @@ class RepeatedCalls:
         self._made: dict[str, tuple[torch.Tensor, ...]] = {}
 
     def tensor_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that stands for this one."""
+        """Return the tensor that stands for this one."""
         described = (
             tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes(),
             tensor.device, tensor.requires_grad, tensor.is_conj(), tensor.is_neg(),

@@ -132,7 +132,9 @@ def _merge_undecided(graph: ModelGraph, groups: Sequence[_Group]) -> list[_Group
 
 
 def _find_matches(graph: ModelGraph, rules: Sequence[Rule], decided: Sequence[Match]) -> tuple[Match, ...]:
-    """Human decisions, annotated ``op_fusion`` blocks, what rules match beside them, then the rest of other blocks."""
+    """Find human decisions, annotated ``op_fusion`` blocks, what rules match beside them, then the rest of other
+    blocks.
+    """
     taken = {name for match in decided for name in match.operators}
     annotated = labelled_groups(graph, annotated=True, taken=taken)
     if decided:
@@ -159,7 +161,7 @@ def _compatible(graph: ModelGraph, matches: Sequence[Match], blocks: Sequence[Ma
 
 
 def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
-    """Groups in an order that can be run: the matches, and each other operator alone with its riders."""
+    """Group operators in an order that can be run: the matches, and each other operator alone with its trivial ones."""
     topology = Topology(graph)
     groups = OperatorGroups(topology)
     matched: dict[str, Match] = {}
@@ -253,7 +255,7 @@ def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]
 def _choose(
     request: HeuristicRequest, match: Match | None, plugins: Mapping[str, Heuristic]
 ) -> tuple[str, Heuristic, Sequence[tuple[Operator, ...]], str]:
-    """The heuristic that takes the group, its cut, and what to add to the reason when it is not the rule's."""
+    """Choose the heuristic that takes the group, its cut, and what to add to the reason when it is not the rule's."""
     default = find_heuristic(DEFAULT)
     assert default is not None
     wanted = match.heuristic if match and match.heuristic else DEFAULT

@@ -77,7 +77,7 @@ class SectionKernels:
 
 
 def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[str, ...]:
-    """Values that the operators read and do not make, in order of first use. Constants stay inside."""
+    """Return the values that the operators read and do not make, in order of first use. Constants stay inside."""
     made = {name for operator in operators for name in operator.outputs}
     read = dict.fromkeys(name for operator in operators for name in operator.inputs)
     return tuple(name for name in read if name not in made)
@@ -86,7 +86,8 @@ def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[st
 def section_outputs(
     graph: ModelGraph, operators: Sequence[Operator], readers: Mapping[str, Sequence[Operator]] | None = None
 ) -> tuple[str, ...]:
-    """Values that the operators make and that something outside reads, or that the graph returns or keeps; guards'.
+    """Return the values that the operators make and that something outside reads, or that the graph returns or keeps;
+    guards'.
 
     Args:
         readers: ``graph.consumers()``, if it is at hand.
@@ -103,7 +104,7 @@ def section_outputs(
 
 
 def updated_positions(graph: ModelGraph, inputs: Sequence[str], outputs: Sequence[str]) -> dict[int, int]:
-    """Position among a section's outputs → position among its inputs, of the buffers that it updates."""
+    """Map positions among a section's outputs to those among its inputs, of the buffers that it updates."""
     return {
         outputs.index(value): inputs.index(buffer)
         for buffer, value in graph.updates.items()
@@ -304,7 +305,7 @@ def _bind(
 
 
 def _copied(placeholder: str, result: fx.Node) -> fx.Node:
-    """A copy of a forward's input, made before anything else overwrites it."""
+    """Return a copy of a forward's input, made before anything else overwrites it."""
     (node,) = (n for n in result.graph.nodes if n.op == "placeholder" and n.name == placeholder)
     with result.graph.inserting_after(node):
         copy = result.graph.call_function(torch.ops.aten.clone.default, (node,))
@@ -330,7 +331,7 @@ def _pack(graph: fx.Graph, positions: Iterable[int]) -> None:
 
 
 def _find_doubtful(graph: fx.Graph) -> set[fx.Node]:
-    """Values whose strides are only said: made from what is not contiguous, or from other such values."""
+    """Return the values whose strides are only said: made from what is not contiguous, or from other such values."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op != "call_function" or node.target in _SURE:

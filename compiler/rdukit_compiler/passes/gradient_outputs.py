@@ -46,7 +46,7 @@ def has_own_memory(kernels: SectionKernels, name: str, values: Mapping[str, Valu
 
 
 def accumulate_gradients(kernels: SectionKernels, names: Sequence[str], values: Mapping[str, Value]) -> SectionKernels:
-    """The same section, whose backward takes the sums so far of the gradients of ``names`` as its last inputs.
+    """Let the section's backward take the sums so far of the gradients of ``names`` as its last inputs.
 
     It adds to them in place and hands them back where it made gradients of its own.
 
@@ -90,7 +90,7 @@ def _is_plain_lookup(kernel: KernelGraph, node: KernelNode) -> bool:
 
 
 def narrow_gradients(kernels: SectionKernels, names: Iterable[str]) -> tuple[SectionKernels, frozenset[str]]:
-    """The section with a backward that gives bf16 products as they are; and of which of ``names`` these are."""
+    """Let the section's backward give bf16 products as they are; returns which of ``names`` these are."""
     found: set[str] = set()
     for name in names:
         changed = _without_widening(kernels, kernels.gradients.index(name))
@@ -101,7 +101,7 @@ def narrow_gradients(kernels: SectionKernels, names: Iterable[str]) -> tuple[Sec
 
 
 def _without_widening(kernels: SectionKernels, position: int) -> SectionKernels | None:
-    """The section without the last step to one gradient, if that widens a large bf16 product; else None."""
+    """Return the section without the last step to one gradient, if that widens a large bf16 product; else None."""
     assert kernels.backward is not None
     kernel, nodes = kernels.backward, {node.name: node for node in kernels.backward.nodes}
     made = nodes.get(kernel.outputs[position] or "")

@@ -19,7 +19,7 @@ from rdukit_compiler.patterns.topology import OperatorGroups, Topology
 
 
 def labelled_groups(graph: ModelGraph, *, annotated: bool, taken: Collection[str] = ()) -> tuple[Match, ...]:
-    """The blocks of ``graph`` as matches, in graph order; disjoint, and each convex.
+    """Return the blocks of ``graph`` as matches, in graph order; disjoint, and each convex.
 
     Args:
         annotated: those marked ``user_annotated``, else only those that are not.
@@ -40,7 +40,7 @@ def labelled_groups(graph: ModelGraph, *, annotated: bool, taken: Collection[str
 
 
 def _joined(graph: ModelGraph, runs: Sequence[tuple[tuple[str, ...], list[Operator]]]) -> list[list[Operator]]:
-    """Runs of one block id together, where the graph of groups allows it."""
+    """Join runs of one block id, where the graph of groups allows it."""
     first: dict[tuple[str, ...], list[Operator]] = {}
     if len({key for key, _ in runs}) == len(runs):
         return [operators for _, operators in runs]
@@ -77,7 +77,9 @@ def _match(operators: Sequence[Operator]) -> Match:
 
 
 def _read_heuristic(label: str) -> tuple[str | None, dict[str, Scalar]]:
-    """A heuristic's name, or the mapping of choices (``distribution``, ``tiling``, ``mapping``) for the default one."""
+    """Return a heuristic's name, or the mapping of choices (``distribution``, ``tiling``, ``mapping``) for the default
+    one.
+    """
     if not label.startswith("{"):
         return label or None, {}
     try:

@@ -20,7 +20,7 @@ LOOKS_AT_DATA: Final = "forward looks at data"
 
 
 def choose_host_operators(graph: ModelGraph, host_fallback: bool) -> ModelGraph:
-    """The graph with every unsupported operator marked to run on the host, and every guard of a condition.
+    """Mark every unsupported operator, and every guard of a condition, to run on the host.
 
     A marked operator loses its other labels: no fusion rule or directive places it.
 
@@ -90,7 +90,7 @@ def without_host(graph: ModelGraph, matches: Sequence[Match]) -> tuple[Match, ..
 
 
 def host_reason(operators: Sequence[Operator]) -> str | None:
-    """Why a group runs on the host, for people; None if it does not."""
+    """Return why a group runs on the host, for people; None if it does not."""
     found = next((operator for operator in operators if runs_on_host(operator)), None)
     if found is None:
         return None

@@ -19,7 +19,7 @@ _FLOATS: Final = frozenset({"bfloat16", "float32"})
 
 
 def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> list[ModelGraph]:
-    """The graphs, which have device dtypes, with one dtype per region. ``regions``: tensor → its region if shared.
+    """Give each region one dtype in ``graphs``, which have device dtypes. ``regions``: tensor → its region if shared.
 
     Raises:
         CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.
@@ -45,7 +45,7 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
 
 
 def _join_state(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
-    """The graphs with one dtype per buffer and parameter: f32 if it is that in any of them."""
+    """Give each buffer and parameter one dtype: f32 if it is that in any graph."""
     kinds = (ValueKind.BUFFER, ValueKind.PARAMETER)
     wide = {value.name for graph in graphs for value in graph.of_kind(*kinds) if value.dtype == "float32"}
     found: list[ModelGraph] = []
@@ -62,7 +62,7 @@ def _join_state(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
 
 
 def _rounded_where_read(graph: ModelGraph, buffer: Value) -> ModelGraph:
-    """The graph with a bf16 buffer held in f32, and rounded to bf16 before anything reads it."""
+    """Hold a bf16 buffer in f32, and round it to bf16 before anything reads it."""
     read = f"{buffer.name}__{buffer.dtype}"
     arguments = (Ref(buffer.name), Special("dtype", buffer.dtype))
     first = Operator(f"{buffer.name}__to", "aten.to.dtype", "to", arguments, {}, (read,))
@@ -73,13 +73,13 @@ def _rounded_where_read(graph: ModelGraph, buffer: Value) -> ModelGraph:
 
 
 def _ends(graph: ModelGraph) -> Iterator[Value]:
-    """Values that lie in regions: inputs and outputs."""
+    """Yield the values that lie in regions: inputs and outputs."""
     yield from graph.of_kind(ValueKind.INPUT)
     yield from (graph.values[name] for name in graph.outputs)
 
 
 def convert_output(graph: ModelGraph, name: str, dtype: str) -> ModelGraph:
-    """The graph with an operator's value converted to ``dtype`` under its own name; operators read what it was."""
+    """Convert an operator's value to ``dtype`` under its own name; operators read what it was."""
     value = graph.values[name]
     source = f"{name}__{value.dtype}"
     operators: list[Operator] = []

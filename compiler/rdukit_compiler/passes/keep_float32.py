@@ -82,7 +82,7 @@ MOVING: Final = VIEWS | frozenset(
 
 
 def with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
-    """Tensors that forward makes from nothing have the device's dtype too: f32 would spread through the rest.
+    """Give tensors that forward makes from nothing the device's dtype too: f32 would spread through the rest.
 
     Sequences of numbers that bf16 lacks have not, nor what the program gives float32 by name. Integers that get the
     dtype of a buffer get the one that the program gave the buffer.
@@ -122,7 +122,7 @@ def _with_buffer_dtype(operator: Operator, graph: ModelGraph) -> Operator:
 
 
 def find_exact(graph: ModelGraph, operators: Sequence[Operator], values: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Inputs, buffers and parameters of which operators make nothing in bf16, with the values that only show them.
+    """Find inputs, buffers and parameters of which operators make nothing in bf16, with the values that only show them.
 
     Args:
         values: by name, as typed with every one of them rounded.
@@ -143,7 +143,9 @@ def find_exact(graph: ModelGraph, operators: Sequence[Operator], values: Mapping
 def _shown_exactly(
     name: str, readers: Mapping[str, Sequence[Operator]], values: Mapping[str, Value]
 ) -> list[str] | None:  # fmt: skip
-    """Values that are f32 if ``name`` is: moved numbers, scalars; None if an operator computes in bf16 with one."""
+    """Return the values that are f32 if ``name`` is: moved numbers, scalars; None if an operator computes in bf16 with
+    one.
+    """
     shown: list[str] = []
     for operator in readers[name]:
         if operator.compute == DECLARED:
@@ -181,7 +183,8 @@ def widen_losses(operators: Sequence[Operator], graph: ModelGraph) -> tuple[Oper
 
 
 def _wide_by_themselves(operators: Sequence[Operator], graph: ModelGraph, leaving: "_Leaving") -> set[str]:
-    """Operators that compute in f32 whoever reads them: sums that leave, parts of loss functions, and what comes
+    """Return the operators that compute in f32 whoever reads them: sums that leave, parts of loss functions, and what
+    comes
     after those and losses on the way out.
     """
     found: set[str] = set()

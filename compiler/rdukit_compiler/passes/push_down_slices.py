@@ -95,7 +95,9 @@ def substituted(argument: Any, value_of: Callable[[Ref | ValueSlice | SeenKeys],
 
 
 def needed_rows(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
-    """Arguments with which ``operator`` makes only these rows of each of its outputs; None if no rule is known."""
+    """Return the arguments with which ``operator`` makes only these rows of each of its outputs; None if no rule is
+    known.
+    """
     if references(list(operator.kwargs.values())):
         return None
     rule = _RULES.get(operator.op_type)
@@ -117,7 +119,7 @@ def _is_elementwise(operator: Operator) -> bool:
 
 
 def _each_element(operator: Operator, rows: RowSlice, values: Values) -> Arguments:
-    """Axes are counted from the last one, and may be repeated."""
+    """Slice every operand; axes are counted from the last one, and may be repeated."""
     width = len(values[operator.outputs[0]].shape)
 
     def part(argument: Argument) -> object:
@@ -131,7 +133,7 @@ def _each_element(operator: Operator, rows: RowSlice, values: Values) -> Argumen
 
 
 def _first_argument(operator: Operator, rows: RowSlice, values: Values, is_free: bool) -> Arguments | None:
-    """The same rows of the first argument, where the operator works on each of them by itself."""
+    """Return the same rows of the first argument, where the operator works on each of them by itself."""
     source = operator.args[0]
     return (ValueSlice(source.name, rows), *operator.args[1:]) if is_free and isinstance(source, Ref) else None
 
@@ -142,7 +144,7 @@ def _linear(operator: Operator, rows: RowSlice, values: Values) -> Arguments | N
 
 
 def _product(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
-    """A product of matrices [..., T, D] and [..., D, S]: rows T."""
+    """Slice a product of matrices [..., T, D] and [..., D, S]: rows T."""
     source = operator.args[0]
     width = len(values[operator.outputs[0]].shape)
     is_free = isinstance(source, Ref) and len(values[source.name].shape) == width and rows.axis == width - 2
@@ -170,7 +172,7 @@ def _embedding(operator: Operator, rows: RowSlice, values: Values) -> Arguments 
 
 
 def _attention(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
-    """Queries [..., T, D]: rows T, and the keys and values that these may see."""
+    """Slice queries [..., T, D]: rows T, and the keys and values that these may see."""
     q, k, v, *given = operator.args
     rest: list[Any] = [*given, *(None, 0.0, False)[len(given) :]]
     mask, rate, is_causal = rest
@@ -227,7 +229,7 @@ def _shown(operator: Operator, rows: RowSlice, values: Values) -> Arguments | No
 
 
 def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor without data. All floats are float32: operands of several precisions are legal on the device."""
+    """Create a tensor without data. All floats are float32: operands of several precisions are legal on the device."""
     dtype: torch.dtype = getattr(torch, value.dtype)
     return torch.empty(tuple(shape), dtype=torch.float32 if dtype.is_floating_point else dtype, device="meta")
 
@@ -254,7 +256,7 @@ def _makes(operator: Operator, args: Arguments, rows: RowSlice, values: Values) 
 
 
 def with_rows(shape: Sequence[int], rows: RowSlice) -> tuple[int, ...]:
-    """The shape of those rows of a value of such a shape."""
+    """Return the shape of those rows of a value of such a shape."""
     return (*shape[: rows.axis], rows.count, *shape[rows.axis + 1 :])
 
 
@@ -279,7 +281,7 @@ class _Plan:
 
 
 def push_down_slices(graph: ModelGraph) -> ModelGraph:
-    """The graph, where values of which a half of the rows or less is read have no others.
+    """Push slices down: values of which a half of the rows or less is read get no others.
 
     Inputs, outputs and what buffers are updated to stay whole.
     """
@@ -297,7 +299,7 @@ def push_down_slices(graph: ModelGraph) -> ModelGraph:
 
 
 def _find_plans(graph: ModelGraph) -> dict[str, _Plan]:
-    """Operator name → its plan, of those that need not make, or not read, all rows."""
+    """Plan, by operator name, those that need not make, or not read, all rows."""
     plans: dict[str, _Plan] = {}
     #: Value → the rows that its readers want, all the same, or None for all rows.
     wanted: dict[str, RowSlice | None] = dict.fromkeys((*graph.outputs, *graph.updates.values()))

@@ -18,18 +18,18 @@ _FLOATS: Final = frozenset({"float32", "bfloat16"})
 
 
 def quantize_weights(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
-    """The graphs, with device dtypes, after their weights have become int8 where that is possible."""
+    """Make the weights of ``graphs``, which have device dtypes, int8 where that is possible."""
     refused = {name for graph in graphs for name in _refused(graph)}
     return [_quantize(graph, refused) for graph in graphs]
 
 
 def scale_name(weight: str) -> str:
-    """The symbol with the scales of an int8 weight's rows."""
+    """Return the symbol with the scales of an int8 weight's rows."""
     return f"{weight}__scale"
 
 
 def _refused(graph: ModelGraph) -> set[str]:
-    """Parameters that some operator reads in another way, or that no linear layer reads."""
+    """Return the parameters that some operator reads in another way, or that no linear layer reads."""
     found: set[str] = set()
     for name, consumers in graph.consumers().items():
         value = graph.values[name]

@@ -55,7 +55,7 @@ class RoundTripCasts:
     _widened: dict[str, _Widening] = field(default_factory=dict)
 
     def convert(self, operator: Operator) -> Operator:
-        """The operator, to bf16 if it is a conversion back."""
+        """Return the operator, to bf16 if it is a conversion back."""
         if operator.op != _CONVERSION or operator.compute or len(operator.args) < 2 or operator.args[1] != _WIDE:
             return operator
         if operator.names_dtype:

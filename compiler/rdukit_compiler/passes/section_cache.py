@@ -64,7 +64,7 @@ class SectionStore:
         self._has_grown = False
 
     def find(self, structure: str) -> SectionKernels | None:
-        """The kernels of a section of this structure, bound to placeholders; None if there are none."""
+        """Find the kernels of a section of this structure, bound to placeholders; None if there are none."""
         path = self._path(structure)
         content = load_cached(path, time.time())
         if content is None:
@@ -99,7 +99,7 @@ class SectionStore:
 
 
 def open_section_store() -> SectionStore | None:
-    """The installation's store; None if the settings switch it off."""
+    """Return the installation's store; None if the settings switch it off."""
     max_bytes = resolve(SECTION_CACHE) << 20
     return SectionStore(sections_folder() / compiler_digest(), max_bytes) if max_bytes > 0 else None
 
@@ -182,7 +182,7 @@ class SectionCache:
         self._readers: Mapping[str, Sequence[Operator]] = {}
 
     def __len__(self) -> int:
-        """Number of different structures so far."""
+        """Return the number of different structures so far."""
         return len(self._known)
 
     def build(
@@ -256,7 +256,7 @@ def describe_structure(
 
 
 def rebind(kernels: SectionKernels, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> SectionKernels:
-    """The same kernels bound to another section's values, which stand in the same places."""
+    """Return the same kernels bound to another section's values, which stand in the same places."""
     before, after = (*kernels.inputs, *kernels.outputs), (*inputs, *outputs)
     if before == after:
         return kernels

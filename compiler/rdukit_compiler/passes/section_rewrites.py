@@ -64,7 +64,9 @@ def update_in_place(graph: fx.Graph, updates: Mapping[int, int]) -> None:
 
 
 def _chain(made: fx.Node, target: fx.Node) -> list[fx.Node]:
-    """The operators from ``target`` to ``made`` in order, each working on the one before; empty if there are others."""
+    """Return the operators from ``target`` to ``made`` in order, each working on the one before; empty if there are
+    others.
+    """
     chain: list[fx.Node] = []
     node = made
     while node.target is aten.clone.default:
@@ -130,7 +132,9 @@ def rematerialize_casts(forward: fx.GraphModule, backward: fx.GraphModule, maste
 
 
 def _rounding(made: fx.Node) -> list[fx.Node]:
-    """The primal and the steps from it to ``made``, if they are one conversion to fewer bytes, and views; else none."""
+    """Return the primal and the steps from it to ``made``, if they are one conversion to fewer bytes, and views; else
+    none.
+    """
     steps: list[fx.Node] = []
     node = made
     while node.op == "call_function" and (node.target in _VIEWS or node.target is aten._to_copy.default):
@@ -144,7 +148,7 @@ def _rounding(made: fx.Node) -> list[fx.Node]:
 
 
 def _replace(graph: fx.Graph, saved: fx.Node, chain: Sequence[fx.Node], placeholders: dict[str, fx.Node]) -> None:
-    """The backward makes ``saved`` itself, just before it is read."""
+    """Make the backward compute ``saved`` itself, just before it is read."""
     primal, *steps = chain
     master = placeholders.get(primal.name)
     if master is None:

@@ -150,7 +150,9 @@ class _Search:
         return bound if found else None
 
     def _nearby(self, step: "_Step", bound: Mapping[str, int], start: int) -> Sequence[int]:
-        """Candidates: producers nearest first, else readers earliest first, else everything near the start first."""
+        """Return candidates: producers nearest first, else readers earliest first, else everything near the start
+        first.
+        """
         if step.bound_children:
             return self.topology.producers[bound[step.bound_children[0]]]
         if step.bound_parents:

@@ -48,7 +48,7 @@ def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics:
 
 
 def explain_no_match(rule: Rule, graphs: Sequence[ModelGraph], taken: Mapping[str, str]) -> str:
-    """Why ``rule`` matched nowhere, as a sentence for its author.
+    """Explain why ``rule`` matched nowhere, as a sentence for its author.
 
     Args:
         taken: operator that another rule fused → that rule, over all graphs.

@@ -57,7 +57,7 @@ class Rule:
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """Rules of the file at ``path``, in file order.
+    """Read the rules of the file at ``path``, in file order.
 
     Raises:
         RuleError: the file cannot be read, or a check of ``parse_rules`` fails.
@@ -70,7 +70,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def parse_rules(text: str, source: str) -> tuple[Rule, ...]:
-    """Rules written in ``text``; ``source`` names it in messages. Of equal names the last rule stays, with a warning.
+    """Parse rules; ``source`` names ``text`` in messages. Of equal names the last rule stays, with a warning.
 
     Raises:
         RuleError: names file, line, rule, entry, key and what is legal.

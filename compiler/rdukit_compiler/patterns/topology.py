@@ -37,7 +37,7 @@ class Topology:
 
 
 def _readers_of_old_values(graph: ModelGraph, made_by: Mapping[str, int]) -> dict[int, set[int]]:
-    """Operator that makes a buffer's new value → the other operators before it that read the old one."""
+    """Map operators that make a buffer's new value to the other operators before them that read the old one."""
     found: dict[int, set[int]] = {}
     for buffer, value in graph.updates.items():
         maker = made_by[value]
@@ -109,13 +109,13 @@ class OperatorGroups:
         return order
 
     def rank(self, group: int) -> int:
-        """Place of the group in ``in_order``; valid until the next ``join``."""
+        """Return the place of the group in ``in_order``; valid until the next ``join``."""
         if self._rank is None:
             self._rank = {group: rank for rank, group in enumerate(self.in_order())}
         return self._rank[group]
 
     def after(self, group: int) -> set[int]:
-        """Groups that read what this one makes."""
+        """Return the groups that read what this one makes."""
         return {self.group_of[r] for m in self.members[group] for r in self.topology.readers[m]} - {group}
 
     def _previous(self, group: int) -> set[int]:
@@ -140,7 +140,7 @@ class OperatorGroups:
             del self._place[other]
 
     def _feeding(self, wanted: set[int], first_place: int) -> set[int]:
-        """Groups that feed one of ``wanted``, through others or not, and stand after ``first_place``."""
+        """Return the groups that feed one of ``wanted``, through others or not, and stand after ``first_place``."""
         found: set[int] = set()
         pending = list(wanted)
         while pending:
@@ -152,7 +152,7 @@ class OperatorGroups:
 
 
 def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tuple[Operator, ...]:
-    """The operators, copies that only make buffers' new values behind the operator that computed the value.
+    """Move copies that only make buffers' new values behind the operator that computed the value.
 
     A copy stays where it is if an operator in between reads the buffer's old value, or a view of it.
 

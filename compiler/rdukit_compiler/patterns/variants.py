@@ -23,7 +23,7 @@ class RuleVariant:
 
 
 def variants_of(rule: Rule) -> Iterator[RuleVariant]:
-    """Variants of ``rule``, in the order in which they are tried; none twice.
+    """Yield the variants of ``rule``, in the order in which they are tried; none twice.
 
     Earlier alternatives come first; under one choice of alternatives, more optional entries come first. A variant
     with nothing to fuse is left out.
@@ -46,7 +46,9 @@ def variants_of(rule: Rule) -> Iterator[RuleVariant]:
 
 
 def _without_rejected(entries: Mapping[str, RuleEntry], chosen: Mapping[str, str]) -> Edges:
-    """Edges among the operator entries that stay under this choice; alternations are replaced by what they chose."""
+    """Return the edges among the operator entries that stay under this choice; alternations are replaced by what they
+    chose.
+    """
 
     def resolve(name: str) -> str:
         while name in chosen:

@@ -9,14 +9,14 @@ from rdukit_compiler.patterns.syntax import Rule, parse_rules, read_rules
 
 @cache
 def load_default_rules() -> tuple[Rule, ...]:
-    """The built-in rules of all families, files in alphabetical order, rules in file order."""
+    """Load the built-in rules of all families, files in alphabetical order, rules in file order."""
     folder = files("rdukit_compiler.rules")
     found = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
     return tuple(rule for f in found for rule in parse_rules(f.read_text(encoding="utf-8"), f.name))
 
 
 def load_rules(path: Path | str) -> tuple[Rule, ...]:
-    """Rules of a user's file. To combine, put them before the defaults: at equal priority the earlier rule goes first.
+    """Load a user's rules. To combine, put them before the defaults: at equal priority the earlier rule goes first.
 
     Raises:
         RuleError: the file cannot be read or breaks the syntax; names file, line, rule, entry, key and what is legal.
