@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -66,6 +67,15 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def check_for_ever(lease: NodeLease) -> None:
     while True:
         lease.check()
+
+
+def pause_when_it_listens(path: Path) -> None:
+    """Stop the daemon that will serve ``path`` for a second, before it answers anybody."""
+    wait_until(path.exists)
+    pid = int(path.with_name(f"{path.name}.lock").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(pid, signal.SIGCONT)
 
 
 def all_went_on(daemon: RunningDaemon, runs: dict[str, int]) -> bool:
@@ -188,7 +198,10 @@ def test_a_lease_held_for_others_outlives_a_daemon_that_starts_slowly(home: Path
     body = client.acquire("job", 2, 100)
     held = HeldLease(client, body)
     daemon.end(is_orderly=True)
-    daemon = start_daemon(home, settings=PATIENT)  # answers long after it listens
+    pause = threading.Thread(target=pause_when_it_listens, args=(daemon.socket,))
+    pause.start()
+    daemon = start_daemon(home, settings=PATIENT)
+    pause.join()
     try:
         wait_until(lambda: [row["id"] for row in daemon.leases() if row["pids"]] == [held.id])
         held.close()
