@@ -213,30 +213,6 @@ def test_typed_contents_and_streams_work_over_grpc(served: Served) -> None:
     assert spent["compute_us"] > 0 and spent["load_us"] > 1000 and spent["compile_us"] == 0
 
 
-def test_grpcs_threads_take_turns_with_the_event_loop_while_several_call(served: Served) -> None:
-    def policies(pid: int) -> set[int]:
-        threads = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - {pid}
-        return {os.sched_getscheduler(thread) for thread in threads}
-
-    message = service_pb2.ModelInferRequest(model_name="mlp")
-    message.inputs.add(name="rows", datatype="FP32", shape=[1, 64]).contents.fp32_contents.extend(ROW)
-    with grpc.insecure_channel(served.box.grpc_address) as channel:
-        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
-
-        def take_turns() -> bool:
-            calls = [infer.future(message, timeout=60, metadata=METADATA) for _ in range(8 * BATCH)]
-            assert {call.result().outputs[0].shape[1] for call in calls} == {10}
-            return os.SCHED_BATCH in policies(served.box.pid)
-
-        wait_until(take_turns)
-        assert os.sched_getscheduler(served.box.pid) == os.SCHED_OTHER  # the event loop's
-        ended = served.pid()
-        os.kill(ended, signal.SIGKILL)
-        wait_until(lambda: ended not in children_of(served.box.pid))
-        assert served.infer(request()).status_code == 200
-        assert {os.sched_getscheduler(served.pid()), *policies(served.pid())} == {os.SCHED_OTHER}
-
-
 def test_reflection_has_the_protocols_own_service(served: Served) -> None:
     with grpc.insecure_channel(served.box.grpc_address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)

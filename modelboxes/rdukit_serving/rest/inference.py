@@ -121,7 +121,7 @@ class RestInference:
         timing = answer.timing
         if self._log.is_on:
             self._log.add("rest", name, version.version, 200, answer.rows, timing.queue, timing.compute)
-        # Milliseconds; nothing is compiled for a request. Source: W3C Server RequestTiming.
+        # Milliseconds; nothing is compiled for a request. Source: W3C Server Timing.
         work = (timing.copy_in + timing.compute + timing.copy_out) / 1000
         spent = (timing.queue / 1000, work, version.load_seconds * 1000)
         headers = [

@@ -287,7 +287,7 @@ def error_body(error: RdukitError) -> dict[str, object]:
 def server_timing(version: ModelVersion, queue_us: int, compute_us: int) -> dict[str, str]:
     """Return the header of times; nothing is compiled for a request. Source: W3C Server Timing."""
     value = f"queue;dur={queue_us / 1000:.3f}, compute;dur={compute_us / 1000:.3f}"
-    return {"Server-RequestTiming": f"{value}, load;dur={version.load_seconds * 1000:.0f}, compile;dur=0"}
+    return {"Server-Timing": f"{value}, load;dur={version.load_seconds * 1000:.0f}, compile;dur=0"}
 
 
 def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
