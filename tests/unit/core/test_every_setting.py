@@ -232,6 +232,19 @@ def modules() -> tuple[tuple[str, ast.Module], ...]:
     )
 
 
+@cache
+def faces() -> dict[tuple[str, str], tuple[str, str]]:
+    """(package, name) → where a package that passes a name on, by ``import NAME as NAME``, has it from."""
+    return {
+        (module.removesuffix(".__init__"), each.name): (node.module, each.name)
+        for module, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for each in node.names
+        if each.asname == each.name
+    }
+
+
 def resolved() -> Iterator[str]:
     """Names of settings that are given to ``resolve`` somewhere, each followed to the module that defines it."""
     for module, tree in modules():
@@ -249,6 +262,7 @@ def resolved() -> Iterator[str]:
                 place = aliases.get(given.value.id, ""), given.attr
             else:
                 place = origins.get(getattr(given, "id", ""), ("", ""))
+            place = faces().get(place, place)
             if place in defined():
                 yield defined()[place]
 

@@ -1,6 +1,13 @@
 """How many callers are waited for: learned from who came, at next to no cost for a lone one."""
 
+from typing import Any, cast
+
+import pytest
+
+from rdukit_serving.batching import Batcher
+from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.tuning.adaptive_batching import LOOK_S, MANY, MAX_TRICKLE_S, BatchDelayPolicy, make_delay_policy
+from rdukit_serving.tuning.fast_path import FastPath
 
 QUICK_S = 0.0001
 
@@ -116,3 +123,20 @@ def test_no_delay_sends_every_request_at_once() -> None:
     none = make_delay_policy(0)
     assert none.goes_at_once
     assert not none.is_worth_waiting(1)
+
+
+async def test_the_setting_chooses_the_delay_of_a_batcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(Batcher(ModelStatistics(), 10)._delay) is BatchDelayPolicy
+    monkeypatch.setenv("RDUKIT_BOX_MAX_QUEUE_DELAY_US", "2000")
+    assert Batcher(ModelStatistics(), 10)._delay.begin(0.0, 0.0) == 0.002
+
+
+def test_the_fast_path_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers() -> bool:
+        fast_path = FastPath(cast(Any, None), cast(Any, None))
+        fast_path.remember(b"/v2/models/mlp/infer", "mlp", "1")
+        return fast_path.cycle(None, b"/v2/models/mlp/infer", True) is not None
+
+    assert answers()
+    monkeypatch.setenv("RDUKIT_BOX_FAST_PATH", "false")
+    assert not answers()
