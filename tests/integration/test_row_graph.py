@@ -18,6 +18,12 @@ from rdukit_serving.device import loaded_model
 from rdukit_serving.device.loaded_model import LoadedModel, rows_run_alone
 
 BATCH, FEATURES, CLASSES = 16, 784, 10
+#: To be appended to a box's file: a batch size of its own, because an override may narrow only.
+ANY_BATCH_SIZE = """
+remove: {compile: [batch_size]}
+parameters:
+  - {name: batch_size, type: int, default: 32, legal: {minimum: 1, maximum: 128}, verbs: [compile], help: Rows a step.}
+"""
 MODEL = f'''
 import torch
 from torch import nn
@@ -79,7 +85,7 @@ class Made:
 
 def make(folder: Path, function: str, batch_size: int = BATCH) -> Made:
     """Compile ``function``'s model to serve, with parameters and statistics of its own in a checkpoint."""
-    text = find_box_file("logreg").read_text().replace("enum: [16, 32,", "enum: [1, 16, 32,")
+    text = f"{find_box_file('logreg').read_text()}{ANY_BATCH_SIZE}"
     for name, data in new_box_files("own", text, has_module=True).items():
         (folder / name).write_bytes(data.replace(b"make_model", function.encode()))
     (folder / "model.py").write_text(MODEL)
