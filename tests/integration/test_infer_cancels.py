@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request
 
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit_modelbox.grpc_server import ModelBoxServicer
-from rdukit_modelbox.inference import InferAnswer, InferCall
+from rdukit_modelbox.server.grpc_server import ModelBoxServicer
+from rdukit_modelbox.server.inference import InferAnswer, InferCall
 from rdukit_serving.rest.web import ClientGone, while_connected
 from rdukit_serving.rpc.errors import add_strictly
 

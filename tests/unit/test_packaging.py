@@ -1,9 +1,11 @@
 """The tree's shape: source roots hold packages only, and hide no standard module."""
 
+import ast
 import platform
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,11 +59,27 @@ def test_the_distribution_is_not_called_sambaflow() -> None:
     assert rdukit.__version__
 
 
-def test_no_python_file_is_longer_than_the_limit() -> None:
-    long = {
-        str(path.relative_to(TREE)): count
-        for root in (*ROOTS, "tests", "benchmarks")
-        for path in (TREE / root).rglob("*.py")
-        if "_pb2" not in path.name and (count := len(path.read_text().splitlines())) > 800
-    }
-    assert long == {}
+def python_files() -> Iterator[Path]:
+    """The modules of all source roots, without generated ones."""
+    return (path for root in ROOTS for path in (TREE / root).rglob("*.py") if "_pb2" not in path.name)
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    assert {str(path): count for path in python_files() if (count := len(path.read_text().splitlines())) > 500} == {}
+
+
+def test_few_modules_lie_loose_at_a_packages_root() -> None:
+    roots = {path.parent for root in ROOTS for path in (TREE / root).glob("*/__init__.py")}
+    loose = {root.name: [path.name for path in root.glob("*.py") if path.name != "__init__.py"] for root in roots}
+    assert {name: files for name, files in loose.items() if len(files) > 8} == {}
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    # The SDK's names are the vendor's.
+    where: dict[str, list[str]] = {}
+    for path in python_files():
+        if "sambaflow" not in path.parts:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, []).append(str(path.relative_to(TREE)))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}

@@ -10,7 +10,7 @@ from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
-    "sambaflow.tracing.torch_private", "rdukit_runtime.engine.torch_private", "rdukit_compiler.torch_private",
+    "sambaflow.tracing.torch_private", "rdukit_runtime.engine.torch_private", "rdukit_compiler.capture.torch_private",
     "rdukit_compiler.backend.torch_private",
 )  # fmt: skip
 #: The modules that stand in for torch's are named where they are made.
@@ -122,7 +122,7 @@ def test_handles_of_tensors_come_back_as_the_same_memory() -> None:
 
 
 def test_the_compiler_sees_modes_and_transformations() -> None:
-    from rdukit_compiler import torch_private as private
+    from rdukit_compiler.capture import torch_private as private
 
     assert private.current_fake_mode() is None and not private.are_transforms_active()
     with private.FakeTensorMode() as mode:

@@ -9,7 +9,7 @@ from torch import fx
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special
-from rdukit_compiler.torch_private import OpOverload
+from rdukit_compiler.capture.torch_private import OpOverload
 
 GETITEM = "getitem"
 

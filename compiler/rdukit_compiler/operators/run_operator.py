@@ -10,6 +10,7 @@ import torch
 
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
+from rdukit_compiler.capture.torch_private import FAKE_TENSOR_LOGGER, DisableTorchFunction
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, operators_of
 from rdukit_compiler.operators.indexing import (
@@ -26,7 +27,6 @@ from rdukit_compiler.operators.naming import callable_of, decode
 from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR, grouped_mm, int8_embedding, int8_linear
 from rdukit_compiler.operators.supported import GROUPED_MM_OF_OTHERS, NORMS, SAME_DTYPE, WITHOUT_BF16, runs_on_host
 from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
-from rdukit_compiler.torch_private import FAKE_TENSOR_LOGGER, DisableTorchFunction
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())

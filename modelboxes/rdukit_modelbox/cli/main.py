@@ -68,7 +68,7 @@ def run(
 
     Example: rdukit box run logreg --state /tmp/logreg
     """
-    from rdukit_modelbox.serve import BoxOptions, serve_box
+    from rdukit_modelbox.server.serve import BoxOptions, serve_box
     from rdukit_serving.server import ServerOptions
 
     file = find_box_file(box_name)

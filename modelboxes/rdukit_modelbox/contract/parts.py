@@ -99,7 +99,7 @@ class BoxResources(StrictModel):
     replicas: Count | None = Field(default=None, ge=0, le=1000, description="Copies to run.")
 
 
-class ServedTensor(StrictModel):
+class TensorDescription(StrictModel):
     """A tensor of the Open Inference Protocol and the PEF's symbol that it is."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
@@ -115,8 +115,8 @@ class Serving(StrictModel):
     )
     max_batch_size: Count | None = Field(default=None, ge=1, description="Most rows of a batch; at most the PEF's.")
     max_queue: Count | None = Field(default=None, ge=1, description="Most requests that wait; more are refused.")
-    inputs: tuple[ServedTensor, ...] = Field(default=(), description="Inputs that clients send.")
-    outputs: tuple[ServedTensor, ...] = Field(default=(), description="Outputs that clients get.")
+    inputs: tuple[TensorDescription, ...] = Field(default=(), description="Inputs that clients send.")
+    outputs: tuple[TensorDescription, ...] = Field(default=(), description="Outputs that clients get.")
     labels: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
         default=(), description="Names of the classes, in order."
     )

@@ -14,7 +14,7 @@ from rdukit_modelbox.contract.box import Box, Verb
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.operations.runner import VerbWork
 from rdukit_modelbox.operations.values import VerbCall
-from rdukit_modelbox.state_folder import StateFolder
+from rdukit_modelbox.server.state_folder import StateFolder
 from rdukit_modelbox.training.options import options_from
 
 #: Longest an operation may ask to be given; a year.

@@ -57,7 +57,7 @@ class Listener:
     log: Callable[[str], object]
 
 
-class EndReason(StrEnum):
+class VerbEnd(StrEnum):
     """Why the supervisor ended a child."""
 
     CANCEL = "cancel"
@@ -73,7 +73,7 @@ class Watch:
         self.heard_at = time.monotonic()
         self.peak_bytes = 0
         #: Set once the supervisor has decided to end it.
-        self.reason: EndReason | None = None
+        self.reason: VerbEnd | None = None
 
     def hear(self) -> None:
         """It said something."""
@@ -146,18 +146,18 @@ def judge(
     if words:
         detail["last_words"] = words
     match watch.reason:
-        case EndReason.CANCEL:
+        case VerbEnd.CANCEL:
             return ChildOutcome(is_cancelled=True)
-        case EndReason.DEADLINE:
+        case VerbEnd.DEADLINE:
             message = f"the operation did not end within timeout_s = {limits.given_s:g} s and was stopped"
             return ChildOutcome(failed=OperationFailure(DeadlineExceeded.code, message, {"timeout_s": limits.given_s}))
-        case EndReason.STALL:
+        case VerbEnd.STALL:
             message = (
                 f"the process of this operation gave no progress, log line or output for {limits.stall_s:g} s "
                 "(box.stall_s) and was killed"
             )
             return ChildOutcome(failed=OperationFailure(Stalled.code, message + _with(words), detail))
-        case EndReason.MEMORY:
+        case VerbEnd.MEMORY:
             message = (
                 f"the process of this operation used {watch.peak_bytes >> 20} MiB; its box allows "
                 f"{limits.memory_bytes >> 20} MiB: it was killed"
@@ -203,14 +203,14 @@ async def _keep(child: ChildProcess, watch: Watch, cancel: asyncio.Event, limits
             watch.reason = looking.result()
             child.kill()
             return
-        watch.reason = EndReason.CANCEL if cancelling.done() else EndReason.DEADLINE
+        watch.reason = VerbEnd.CANCEL if cancelling.done() else VerbEnd.DEADLINE
         await child.stop(limits.grace_s)
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _look(child: ChildProcess, watch: Watch, limits: ChildLimits) -> EndReason:
+async def _look(child: ChildProcess, watch: Watch, limits: ChildLimits) -> VerbEnd:
     """Returns when the child is out of its limits."""
     while True:
         watch.peak_bytes = max(watch.peak_bytes, peak_bytes(child.pid))
@@ -218,7 +218,7 @@ async def _look(child: ChildProcess, watch: Watch, limits: ChildLimits) -> EndRe
             used = resident_bytes(child.pid)
             watch.peak_bytes = max(watch.peak_bytes, used)
             if used > limits.memory_bytes:
-                return EndReason.MEMORY
+                return VerbEnd.MEMORY
         if limits.stall_s and time.monotonic() - watch.heard_at > limits.stall_s:
-            return EndReason.STALL
+            return VerbEnd.STALL
         await asyncio.sleep(LOOK_EVERY_S)

@@ -10,7 +10,7 @@ from rdukit_modelbox.rest.malformed import malformed_request
 from rdukit_modelbox.rest.routes_box import box_routes
 from rdukit_modelbox.rest.routes_operations import operation_routes
 from rdukit_modelbox.rest.routes_verbs import verb_routes
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import BodyLimits, add_error_handlers
 
 _TAGS: Final = [

@@ -5,7 +5,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from rdukit_modelbox.rest.schemas import Described, Status, errors
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer
 
 

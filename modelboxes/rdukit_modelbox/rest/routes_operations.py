@@ -10,7 +10,7 @@ from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import OperationEvent, OperationState
 from rdukit_modelbox.rest.events import stream_events
 from rdukit_modelbox.rest.schemas import OperationsTold, OperationTold, errors
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer
 
 #: Sequence numbers stay below.

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.rest.schemas import InferBody, OperationTold, RowsTold, VerbBody, errors
 from rdukit_modelbox.rest.strict_route import StrictRoute
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer, while_connected
 
 _SUBMITTED: Final[dict[int | str, dict[str, Any]]] = errors(404, 409, 503)

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from rdukit_modelbox.artifacts.reference import text_of
-from rdukit_modelbox.inference import InferCall
 from rdukit_modelbox.operations.planning import MAX_TIMEOUT_S
 from rdukit_modelbox.operations.values import VerbCall
 from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
+from rdukit_modelbox.server.inference import InferCall
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 VerbName = Literal["preprocess", "compile", "train", "infer"]
@@ -98,7 +98,7 @@ def _kind_of_infer(body: object) -> str:
 InferBody = Annotated[Annotated[RowsBody, Tag(ROWS)] | Annotated[VerbBody, Tag(VERB)], Discriminator(_kind_of_infer)]
 
 
-class ErrorDetail(BaseModel):
+class BoxErrorDetail(BaseModel):
     """What went wrong."""
 
     code: str = Field(examples=["illegal-value"])
@@ -110,7 +110,7 @@ class ErrorDetail(BaseModel):
 class ErrorBody(BaseModel):
     """The one error body."""
 
-    error: ErrorDetail
+    error: BoxErrorDetail
 
 
 class Status(BaseModel):

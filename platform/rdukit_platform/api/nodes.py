@@ -15,7 +15,7 @@ from rdukit_platform.tenants.service import Caller
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
 
-class Service(BaseModel):
+class NodeService(BaseModel):
     """A scheduler or worker that is up."""
 
     id: str
@@ -29,7 +29,7 @@ class NodeList(BaseModel):
     """The nodes as their daemons tell them, and the platform's own processes."""
 
     nodes: list[dict[str, JsonValue]]
-    services: list[Service]
+    services: list[NodeService]
 
 
 @router.get("")
@@ -41,7 +41,7 @@ def list_(request: Request, caller: NodesReader) -> NodeList:
     platform = platform_of(request)
     with platform.database.read() as session:
         services = [
-            {name: getattr(row, name) for name in Service.model_fields}
+            {name: getattr(row, name) for name in NodeService.model_fields}
             for row in live_services(session, platform.clock.now())
         ]
     nodes = nodes_seen(platform, caller)

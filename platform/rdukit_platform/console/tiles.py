@@ -52,7 +52,7 @@ class HealthMark:
 
 
 @dataclass(frozen=True, slots=True)
-class TileHolder:
+class TileJob:
     """Line of the legend: a holder of tiles."""
 
     style: str
@@ -68,7 +68,7 @@ class NodeDrawing:
     """The picture of one node. XRDUs are in order, each with its RDUs."""
 
     xrdus: tuple[tuple[str, tuple[RduDrawing, ...]], ...]
-    holders: tuple[TileHolder, ...]
+    holders: tuple[TileJob, ...]
     marks: tuple[HealthMark, ...]
     tiles_total: int
     tiles_used: int
@@ -164,11 +164,9 @@ def _count_marks(tiles: Sequence[Mapping[str, Any]]) -> tuple[HealthMark, ...]:
     return tuple(HealthMark(_mark(health)[0], health, _mark(health)[1], count) for health, count in counts.items())
 
 
-def _draw_holder(
-    lease: str, leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], tiles: int
-) -> TileHolder:
+def _draw_holder(lease: str, leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], tiles: int) -> TileJob:
     value = leases.get(lease, {})
-    return TileHolder(
+    return TileJob(
         style=styles[lease],
         tenant=str(value.get("tenant") or "–"),
         application=str(value.get("application") or lease),
@@ -220,7 +218,7 @@ class FaultLine:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingLease:
+class QueuedLease:
     """A request in the daemon's queue. ``at``: seconds since the epoch."""
 
     application: str
@@ -278,8 +276,8 @@ def _view_fault(fault: Mapping[str, Any]) -> FaultLine:
     )
 
 
-def _view_waiting(request: Mapping[str, Any]) -> PendingLease:
-    return PendingLease(
+def _view_waiting(request: Mapping[str, Any]) -> QueuedLease:
+    return QueuedLease(
         application=str(request.get("application") or ""),
         tiles=int(request.get("tiles") or 0),
         memory=format_bytes(int(request.get("memory_bytes") or 0)),

@@ -4,7 +4,7 @@ from google.protobuf.json_format import MessageToDict
 
 from rdukit_modelbox.contract.box import Box
 from rdukit_modelbox.contract.describe import describe
-from rdukit_modelbox.grpc_messages import description_message
+from rdukit_modelbox.server.grpc_messages import description_message
 
 
 def full_box() -> Box:

@@ -8,7 +8,7 @@ import pytest
 from rdukit.errors import Overloaded
 from rdukit_modelbox.contract.box import Verb, find_box_file
 from rdukit_modelbox.operations import VerbCall
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 
 
 async def test_more_operations_than_allowed_are_refused_until_one_has_ended(

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from rdukit_modelbox.operations.process import kills_for_memory, peak_bytes, resident_bytes
-from rdukit_modelbox.operations.supervisor import ChildLimits, EndReason, Watch, judge
+from rdukit_modelbox.operations.supervisor import ChildLimits, VerbEnd, Watch, judge
 
 LIMITS = ChildLimits(timeout_s=2.0, given_s=3.0, stall_s=4.0, memory_bytes=100 << 20)
 
 
-def watch_with(reason: EndReason | None, peak_bytes: int = 0) -> Watch:
+def watch_with(reason: VerbEnd | None, peak_bytes: int = 0) -> Watch:
     watch = Watch()
     watch.reason, watch.peak_bytes = reason, peak_bytes
     return watch
@@ -24,13 +24,13 @@ def watch_with(reason: EndReason | None, peak_bytes: int = 0) -> Watch:
         (None, 3, False, "child-died", "exited with status 3; its last words"),
         (None, 0, False, "child-died", "exited with status 0 and gave no result"),
         (None, -9, True, "out-of-memory", "while the machine ran out of memory"),
-        (EndReason.DEADLINE, -15, False, "deadline-exceeded", "timeout_s = 3 s"),
-        (EndReason.STALL, -9, False, "stalled", "for 4 s (box.stall_s)"),
-        (EndReason.MEMORY, -9, False, "out-of-memory", "used 150 MiB; its box allows 100 MiB"),
+        (VerbEnd.DEADLINE, -15, False, "deadline-exceeded", "timeout_s = 3 s"),
+        (VerbEnd.STALL, -9, False, "stalled", "for 4 s (box.stall_s)"),
+        (VerbEnd.MEMORY, -9, False, "out-of-memory", "used 150 MiB; its box allows 100 MiB"),
     ],
 )
 def test_each_end_has_its_code_and_says_why(
-    reason: EndReason | None, status: int, was_short: bool, code: str, words: str
+    reason: VerbEnd | None, status: int, was_short: bool, code: str, words: str
 ) -> None:
     outcome = judge({}, status, watch_with(reason, 150 << 20), LIMITS, "bye", was_short_of_memory=was_short)
     assert outcome.failed is not None
@@ -40,10 +40,10 @@ def test_each_end_has_its_code_and_says_why(
 
 @pytest.mark.parametrize(
     ("reason", "status", "was_short"),
-    [(None, -9, False), (None, -11, False), (None, 3, False), (None, -9, True), (EndReason.STALL, -9, False)],
+    [(None, -9, False), (None, -11, False), (None, 3, False), (None, -9, True), (VerbEnd.STALL, -9, False)],
 )
 def test_only_a_child_that_was_killed_from_outside_is_told_as_such(
-    reason: EndReason | None, status: int, was_short: bool
+    reason: VerbEnd | None, status: int, was_short: bool
 ) -> None:
     outcome = judge({}, status, watch_with(reason), LIMITS, "", was_short_of_memory=was_short)
     assert outcome.failed is not None
@@ -53,12 +53,12 @@ def test_only_a_child_that_was_killed_from_outside_is_told_as_such(
 
 def test_a_result_counts_even_if_the_stop_came_first() -> None:
     last = {"kind": "result", "result": {"loss": float("nan")}, "outputs": {"pef": "/x"}}
-    outcome = judge(last, 0, watch_with(EndReason.DEADLINE), LIMITS, "", was_short_of_memory=False)
+    outcome = judge(last, 0, watch_with(VerbEnd.DEADLINE), LIMITS, "", was_short_of_memory=False)
     assert outcome.succeeded == ({"loss": "NaN"}, {"pef": "/x"})
 
 
 def test_a_cancelled_child_is_cancelled_however_it_ended() -> None:
-    assert judge({}, -9, watch_with(EndReason.CANCEL), LIMITS, "", was_short_of_memory=False).is_cancelled
+    assert judge({}, -9, watch_with(VerbEnd.CANCEL), LIMITS, "", was_short_of_memory=False).is_cancelled
     last = {"kind": "error", "error": {"code": "cancelled", "message": "x"}}
     assert judge(last, 130, watch_with(None), LIMITS, "", was_short_of_memory=False).is_cancelled
 

@@ -11,11 +11,11 @@ import pytest
 from rdukit.box.sse import frame_event
 from rdukit.errors import RuntimeFault
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.grpc_messages import operation_message, progress_message
 from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.supervisor import ChildLimits, Watch, judge
 from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, OperationState, VerbCall
 from rdukit_modelbox.operations.webhook_dispatcher import body_of
+from rdukit_modelbox.server.grpc_messages import operation_message, progress_message
 from rdukit_modelbox.training.journal import TrainingJournal
 from rdukit_modelbox.verbs.context import Progress
 from rdukit_serving.rest.web import JsonAnswer

@@ -12,7 +12,7 @@ from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.grpc_messages import (
+from rdukit_modelbox.server.grpc_messages import (
     answer_message,
     call_from,
     description_message,
@@ -22,7 +22,7 @@ from rdukit_modelbox.grpc_messages import (
     infer_call_from,
     operation_message,
 )
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rpc.errors import Undecodable, add_strictly
 from rdukit_serving.rpc.server import answer_in_order
 

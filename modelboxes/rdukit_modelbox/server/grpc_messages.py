@@ -9,9 +9,9 @@ from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.strict_json import as_words
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.inference import InferAnswer, InferCall
 from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationState, VerbCall
 from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
+from rdukit_modelbox.server.inference import InferAnswer, InferCall
 from rdukit_modelbox.verbs.context import Progress
 from rdukit_serving.rpc.errors import status_code_of
 from rdukit_serving.signature import RawTensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.reference import is_remote
-from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.access import Access
 from rdukit_serving.server import ServerOptions, serve
 from rdukit_serving.settings import CHECKPOINT, PEF
@@ -70,7 +70,7 @@ class ServedBox(BoxService):
 
     def grpc_services(self) -> "Sequence[AddService]":
         """Return what adds the box's own service."""
-        from rdukit_modelbox.grpc_server import add_model_box
+        from rdukit_modelbox.server.grpc_server import add_model_box
 
         return [partial(add_model_box, self)]
 

@@ -18,17 +18,17 @@ from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.artifacts.mounts import Mounts, mount_points
 from rdukit_modelbox.contract.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.contract.describe import describe
-from rdukit_modelbox.inference import Inferencer, ModelInferencer
-from rdukit_modelbox.latest_model import LatestModel
-from rdukit_modelbox.metrics import Metrics
 from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.planning import WorkPlanner, check_call
 from rdukit_modelbox.operations.runner import OperationRunner, VerbWork
 from rdukit_modelbox.operations.table import OperationTable
 from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationFailure, StateEvent, VerbCall
 from rdukit_modelbox.operations.webhook_dispatcher import WebhookDispatcher
+from rdukit_modelbox.server.inference import Inferencer, ModelInferencer
+from rdukit_modelbox.server.latest_model import LatestModel
+from rdukit_modelbox.server.metrics import Metrics
+from rdukit_modelbox.server.state_folder import StateFolder
 from rdukit_modelbox.settings import MAX_OPERATIONS, MAX_ROWS
-from rdukit_modelbox.state_folder import StateFolder
 from rdukit_serving.models.served import Answer, ServedModels
 from rdukit_serving.models.version import ModelVersion
 
