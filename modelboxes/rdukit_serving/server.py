@@ -24,7 +24,7 @@ os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 import uvicorn
 import uvloop
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PermissionDenied
 from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.atomic import write_json_atomic
 from rdukit.files.home import make_folder
@@ -142,7 +142,7 @@ async def _serve(options: ServerOptions, make_service: Callable[[], Service], pa
     if options.announce is not None:
         write_json_atomic(announcement, announced)
     else:
-        with suppress(OSError):  # only ``rdukit status`` would miss it
+        with suppress(OSError, PermissionDenied):  # only ``rdukit status`` would miss it
             make_folder(announcement.parent)
             write_json_atomic(announcement, announced)
     # What is there now stays: collections look at requests' objects only.
