@@ -392,12 +392,15 @@ def test_wrong_requests_leave_nothing_behind(box: ProcessBox) -> None:
 
 
 def device_process(box: ProcessBox) -> int:
-    """The process that holds the model now."""
-    for child in children_of(box.pid):
-        with contextlib.suppress(OSError):
-            if b"device_process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
-    return 0
+    """The process that holds the model, once there is one."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for child in children_of(box.pid):
+            with contextlib.suppress(OSError):
+                if b"rdukit_serving.device.process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+        time.sleep(0.02)
+    raise AssertionError(f"box {box.pid} has no process of a model among {children_of(box.pid)}")
 
 
 def test_under_load_and_kills_every_request_is_answered_and_memory_stays(box: ProcessBox) -> None:
