@@ -14,9 +14,13 @@ from rdukit.errors import CompileError, InvalidGraph
 from rdukit.settings import CHECK, resolve
 from rdukit_compiler.capture.meta_rules import FakeMode
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
+from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR
 from rdukit_compiler.operators.supported import is_guard, is_supported, runs_on_host
 from rdukit_compiler.passes.assign_precision import RepeatedCalls
 from rdukit_compiler.passes.cut_sections import SectionPlan
+
+#: What a pass puts into a graph itself, and the device has.
+_QUANTIZED: Final = frozenset({INT8_LINEAR, INT8_EMBEDDING})
 
 
 class Invariant(StrEnum):
@@ -67,7 +71,9 @@ def check_stage(graph: ModelGraph, stage: str, before: ModelGraph | None = None)
         _check_readers(graph, stage, before)
     if Invariant.HOST in wanted:
         for operator in graph.operators:
-            if not runs_on_host(operator) and (is_guard(operator) or not is_supported(operator)):
+            if runs_on_host(operator) or operator.op in _QUANTIZED:
+                continue
+            if is_guard(operator) or not is_supported(operator):
                 raise InvalidGraph(f"after {stage}: {operator.name!r} ({operator.op}) is not marked to run on the host")
     if Invariant.GRADIENTS in wanted:
         for value in graph.values.values():
