@@ -36,6 +36,16 @@ def test_links_inside_the_tree_lead_somewhere(page: str) -> None:
     assert missing == []
 
 
+def test_the_pages_name_modules_that_exist() -> None:
+    """`…` stands for any folders."""
+    modules = [str(path.relative_to(TREE)) for path in TREE.rglob("*.py") if ".venv" not in path.parts]
+    pages = [*TREE.glob("*.md"), *(TREE / "docs").rglob("*.md")]
+    named = {name: page.name for page in pages for name in re.findall(r"`([\w./…-]+\.py)`", page.read_text())
+             if page.name != "CHANGELOG.md"}  # fmt: skip
+    ends = {name: re.compile(rf"(^|/){re.escape(name).replace('…', '.+')}$") for name in named}
+    assert {name: named[name] for name, end in ends.items() if not any(map(end.search, modules))} == {}
+
+
 def test_decisions_are_numbered_in_turn_listed_and_complete() -> None:
     index = (TREE / "docs/decisions/README.md").read_text()
     records = [path for path in DECISIONS if path.name != "README.md"]
