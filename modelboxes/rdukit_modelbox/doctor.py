@@ -13,7 +13,7 @@ from rdukit_serving.settings import HOSTS, TOKENS, running_file
 
 
 def check_boxes() -> Iterator[Finding]:
-    """Whether boxes ask their callers for a token, and where their webhooks may go."""
+    """Report whether boxes ask their callers for a token, and where their webhooks may go."""
     tokens, hosts = resolve(TOKENS), resolve(HOSTS)
     mode = Path(tokens).stat().st_mode & 0o077 if tokens and Path(tokens).exists() else 0
     yield tokens_finding(tokens, hosts, mode)
@@ -25,7 +25,7 @@ def check_boxes() -> Iterator[Finding]:
 
 
 def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
-    """What the settings of a box's callers mean (pure). ``others_may``: what others may do with the tokens' file."""
+    """Judge the settings of a box's callers (pure). ``others_may``: what others may do with the tokens' file."""
     if tokens and others_may:
         return Finding("box.tokens", FindingLevel.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
     if tokens:

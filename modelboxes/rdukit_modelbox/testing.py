@@ -1,4 +1,4 @@
-"""For tests: a verb without a box's process, and what a running box does."""
+"""Helpers for tests: a verb without a box's process, and what a running box does."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a PEF's metadata says about how a box compiled it, so that users never repeat it. Imports no torch."""
+"""The shape of a compiled box, read from its PEF's metadata so that users never repeat it. Imports no torch."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a served model takes and gives: datatypes, its signature, and requests and responses as the protocols hand them
+"""A served model's inputs and outputs: datatypes, its signature, and requests and responses as the protocols hand them
 over, with names, shapes and raw bytes.
 
 Both processes share these values. Source: Open Inference Protocol v2, "Tensor Data Types".

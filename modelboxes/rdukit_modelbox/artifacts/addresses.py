@@ -1,4 +1,4 @@
-"""Where a box may connect to on a caller's word: never to addresses that would give the caller the box's own powers.
+"""Addresses that a box may connect to on a caller's word: never those that would give the caller the box's own powers.
 
 The check is on the address that is connected to, so a name that points elsewhere the next time gains nothing.
 """
@@ -53,7 +53,7 @@ def _not_public() -> tuple[Network, ...]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address may be reached on a caller's word. Pure."""
+    """Return whether an IP address may be reached on a caller's word. Pure."""
     found: Address = ipaddress.ip_address(address.partition("%")[0])
     inner = (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
     return inner.is_global and find_refusal(found, _not_public()) is None

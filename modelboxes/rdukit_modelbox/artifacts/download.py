@@ -43,7 +43,7 @@ class ByteSource(Protocol):
         ...
 
     def find_validator(self) -> str | None:
-        """What the server calls the content now; None if it does not say. Never raises for a cut connection."""
+        """Return the server's name for the content now; None if it gives none. Never raises for a cut connection."""
         ...
 
 

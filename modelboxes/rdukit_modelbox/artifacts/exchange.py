@@ -17,7 +17,7 @@ from rdukit_modelbox.verbs.context import Progress, VerbContext
 
 
 def bring_inputs(context: VerbContext, inputs: Mapping[str, Path], exchange: Exchange) -> dict[str, Path]:
-    """Every input as a path that the verb may read.
+    """Return every input as a path that the verb may read.
 
     Raises:
         RdukitError: an artifact cannot be fetched or is refused; the message has the slot's name.

@@ -36,7 +36,7 @@ class Mounts:
 
     @property
     def artifacts(self) -> Path:
-        """Where fetched artifacts are kept; it need not exist."""
+        """Return the folder in which fetched artifacts are kept; it need not exist."""
         return self.folders[0] / ARTIFACTS
 
     def resolve(self, text: str, what: str) -> Path:
@@ -77,7 +77,7 @@ class Mounts:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What the child has to do about the inputs before the verb, and to the outputs after it."""
+    """The child's work on the inputs before the verb, and on the outputs after it."""
 
     #: Slot → URI to fetch.
     remote: Mapping[str, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str
 
 
 def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str], upload: str = "") -> Exchange:
-    """What is to be fetched, compared and uploaded for a request that ``resolve_inputs`` took.
+    """Plan what to fetch, compare and upload for a request that ``resolve_inputs`` took.
 
     Raises:
         InvalidArgument: a malformed URI or digest, or outputs that may not go to S3.
@@ -174,7 +174,7 @@ def _resolve_slot(mounts: Mounts, slot: ArtifactSlot, text: str) -> Path:
 
 
 def _find_mounted(slot: ArtifactSlot) -> str | None:
-    """What is mounted for a slot: the folder, or the only file in it."""
+    """Return what is mounted for a slot: the folder, or the only file in it."""
     if slot.mount is None or not Path(slot.mount).is_dir():
         return None
     found = [path for path in sorted(Path(slot.mount).iterdir()) if not path.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""What a caller wrote for an artifact → a reference. Pure.
+"""References to artifacts, read from what a caller wrote. Pure.
 
 ``s3://BUCKET/KEY``, ``http(s)://HOST/PATH``, ``file:///PATH`` or a path; ``#sha256=HEX`` at the end of a URI says what
 it must be.
@@ -33,12 +33,12 @@ class Reference:
 
     @property
     def text(self) -> str:
-        """As a caller would write it."""
+        """Return the reference as a caller would write it."""
         return self.uri if self.sha256 is None else f"{self.uri}#sha256={self.sha256}"
 
     @property
     def key(self) -> str:
-        """Stands for this reference in names of files."""
+        """Return what stands for this reference in names of files."""
         return sha256_of(self.text.encode())
 
     @property
@@ -54,7 +54,7 @@ class Reference:
 
 
 def is_remote(text: str) -> bool:
-    """It has to be fetched: not a path and not ``file://``."""
+    """Return whether ``text`` has to be fetched: it is neither a path nor ``file://``."""
     return text.partition("://")[0].lower() in REMOTE_SCHEMES and "://" in text
 
 
@@ -98,7 +98,7 @@ def parse_reference(text: str, what: str) -> Reference:
 
 
 def parse_output(text: str) -> Reference:
-    """Where outputs go to: ``s3://BUCKET/PREFIX``, with or without a slash at the end.
+    """Read where outputs go: ``s3://BUCKET/PREFIX``, with or without a slash at the end.
 
     Raises:
         InvalidArgument: anything else.
@@ -125,7 +125,7 @@ def parse_fragment(fragment: str, what: str) -> str | None:
 
 
 def text_of(value: object, what: str) -> str:
-    """What a caller gave for an input, as one text: itself, or of ``{"uri": …, "sha256": …}``.
+    """Return what a caller gave for an input as one text: the value itself, or one made of ``{"uri": …, "sha256": …}``.
 
     Raises:
         InvalidArgument: neither of these.

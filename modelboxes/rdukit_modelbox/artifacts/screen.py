@@ -1,4 +1,4 @@
-"""What of an input is never given to a verb: pickles, links that lead out, archives that are bombs."""
+"""A screen for parts of an input that no verb is ever given: pickles, links that lead out, archives that are bombs."""
 
 import os
 import zipfile
@@ -56,7 +56,7 @@ def _check_inside(path: Path, what: str, roots: Sequence[Path]) -> None:
 
 
 def _is_pickle(path: Path, head: bytes) -> bool:
-    """By content: a pickle of protocol 2 to 5, or torch's zip with one."""
+    """Return whether a file is, by its content, a pickle of protocol 2 to 5, or torch's zip with one."""
     if head[:1] == b"\x80" and head[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}:
         with path.open("rb") as stream:
             stream.seek(-1, os.SEEK_END)

@@ -50,7 +50,7 @@ class ArtifactStore:
         self._s3: Any = None
 
     def link_of(self, reference: Reference) -> Path:
-        """Where the newest content of ``reference`` will be found once it is fetched."""
+        """Return the path at which the newest content of ``reference`` will be found once it is fetched."""
         return self.folder / "by-uri" / reference.key
 
     def fetch(self, reference: Reference, kind: str, watch: Watch = lambda done, size: None) -> Path:

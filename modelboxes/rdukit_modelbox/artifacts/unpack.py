@@ -168,7 +168,7 @@ class _Counted:
         self._budget = budget
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most a block when all is asked for."""
+        """Read at most ``size`` bytes; at most a block when all is asked for."""
         data = self._stream.read(_BLOCK if size < 0 else size)
         self._budget.take(len(data))
         return data

@@ -136,5 +136,5 @@ def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
 
 
 def as_json(told: dict[str, Any]) -> str:
-    """For machines."""
+    """Return ``told`` as JSON, for machines."""
     return json.dumps(told, indent=2)

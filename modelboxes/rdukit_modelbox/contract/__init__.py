@@ -1,1 +1,1 @@
-"""What a ``modelbox.yaml`` may say: its parts as values, read with line numbers, checked against one another."""
+"""The contract of a ``modelbox.yaml``: its parts as values, read with line numbers, checked against one another."""

@@ -84,7 +84,7 @@ class AllowedValues(BaseModel):
 
 
 def find_misused_limit(kind: ParameterType, legal: AllowedValues) -> str | None:
-    """Why ``legal`` cannot limit values of ``kind``; None if it can."""
+    """Return why ``legal`` cannot limit values of ``kind``; None if it can."""
     if legal.enum is not None and (wrong := [v for v in legal.enum if normalise(kind, v) is None]):
         return f"legal.enum: {wrong[0]!r} is not of type {kind}"
     if legal.pattern is not None and kind is not ParameterType.STRING:
@@ -136,7 +136,7 @@ def normalise(kind: ParameterType, value: object) -> ParameterValue | None:
 
 
 def find_objection(kind: ParameterType, legal: AllowedValues, value: object, values: Values = _UNKNOWN) -> str | None:
-    """Why ``value`` is not legal, with what would be; None if it is legal. ``values`` are those that limits name."""
+    """Return why ``value`` is not legal, and what would be; None if it is. ``values`` are those that limits name."""
     given = normalise(kind, value)
     if given is None:
         return f"{value!r} is not of type {kind}; legal: {format_allowed(kind, legal, values)}"

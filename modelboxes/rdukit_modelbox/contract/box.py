@@ -150,7 +150,7 @@ class Box(StrictModel):
         return self.artifacts.get(verb, VerbArtifacts())
 
     def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, int]:
-        """All sizes for the model's builder, those from ``parameters`` of compile included."""
+        """Return all sizes for the model's builder, those from ``parameters`` of compile included."""
         chosen = {p.name: int(parameters[p.name]) for p in self.parameters if p.size}
         return {**self.sizes, **chosen}
 
@@ -260,7 +260,7 @@ def _as_faults(
 
 
 def _refusal(path: Path, faults: Sequence[Diagnostic]) -> InvalidArgument:
-    """One error for all faults, the file's first line first."""
+    """Return one error for all faults, the file's first line first."""
     in_order = sorted(faults, key=lambda fault: fault.mark)
     lines = [f"{path}:{f.mark.line}:{f.mark.column}: {f.key}: {f.message}" for f in in_order]
     message = lines[0] if len(lines) == 1 else "\n  ".join([f"{path} has {len(lines)} faults:", *lines])

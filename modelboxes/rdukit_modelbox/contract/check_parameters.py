@@ -10,7 +10,7 @@ from rdukit_modelbox.contract.validation import in_order
 
 
 def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[str, ParameterValue]:
-    """Every parameter of ``verb``: the given value, or the box's default for the other values.
+    """Return every parameter of ``verb``: the given value, or the box's default for the other values.
 
     Raises:
         UnknownParameter: a name that this verb does not have; lists those it has.

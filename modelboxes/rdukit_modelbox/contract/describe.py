@@ -35,7 +35,7 @@ def describe(box: Box) -> dict[str, object]:
 
 
 def describe_verb(box: Box, verb: Verb) -> dict[str, object]:
-    """One verb: parameters with default and legal values, in words and as JSON schema, and artifacts."""
+    """Describe one verb: parameters with default and legal values, in words and as JSON schema, and artifacts."""
     slots = box.slots_of(verb)
     return {
         "name": str(verb),
@@ -93,7 +93,7 @@ def box_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """As the shipped file has it."""
+    """Return the schema's text as the shipped file has it."""
     return json.dumps(box_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -239,7 +239,7 @@ def _narrowed(base: AllowedValues, wanted: AllowedValues) -> dict[str, Any]:
 
 
 def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) -> Iterator[str]:
-    """Where ``wanted`` allows what ``base`` does not, or where nobody can tell."""
+    """Yield where ``wanted`` allows what ``base`` does not, or where nobody can tell."""
     for value in wanted.enum or ():
         if find_objection(kind, base, value) is not None:
             yield f"{value!r} is more than the task allows"

@@ -60,7 +60,7 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
 
 
 def model_name_of(box: Box) -> str:
-    """What stands for the box's model in PEFs and checkpoints: its zoo entry, or the place of its own module."""
+    """Return the box's model as PEFs and checkpoints name it: its zoo entry, or the place of its own module."""
     return str(box.module or box.model)
 
 
@@ -80,7 +80,7 @@ def read_shape(box: Box, pef: Path) -> Shape:
 
 
 def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:
-    """What does not fit, with its key. A box's own module is imported only with ``import_module``."""
+    """Yield what does not fit, with its key. A box's own module is imported only with ``import_module``."""
     try:
         check_compiler_version(box)
     except InvalidArgument as error:

@@ -73,7 +73,7 @@ class BoxParameter(StrictModel):
         return next((case for case in self.cases if holds(case.when, values)), None)
 
     def legal_for(self, values: Values) -> AllowedValues:
-        """What is legal while the others have ``values``."""
+        """Return what is legal while the others have ``values``."""
         case = self.case_for(values)
         return self.legal if case is None else case.legal
 
@@ -83,7 +83,7 @@ class BoxParameter(StrictModel):
         return self.default if case is None or case.default is None else case.default
 
     def dependences(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Where in this parameter another one is named, and its name."""
+        """Yield each place in this parameter that names another one, and that one's name."""
         for name in self.when:
             yield ("when", name), name
         for key, name in self.legal.named_limits().items():
@@ -95,7 +95,7 @@ class BoxParameter(StrictModel):
                 yield ("cases", number, "legal", key), name
 
     def legal_words(self) -> str:
-        """All that is legal, in words: ``1 <= x; when target is sn10: one of 1, 2; only when mode is o1``."""
+        """Say all that is legal, in words: ``1 <= x; when target is sn10: one of 1, 2; only when mode is o1``."""
         parts = [format_allowed(self.type, self.legal)]
         parts += [f"when {format_condition(case.when)}: {format_allowed(self.type, case.legal)}" for case in self.cases]
         if self.when:
@@ -122,7 +122,7 @@ class BoxParameter(StrictModel):
 
 
 def holds(when: When, values: Values) -> bool:
-    """All named parameters have one of the given values."""
+    """Return whether all named parameters have one of the given values."""
     return all(name in values and values[name] in legal for name, legal in when.items())
 
 

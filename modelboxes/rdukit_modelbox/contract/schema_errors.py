@@ -19,7 +19,7 @@ _WANTED: Final = {
 
 
 def diagnostics_of(error: ValidationError, marked: MarkedYaml, schema: Schema) -> list[Diagnostic]:
-    """One fault for each key that is wrong, in the order of the file."""
+    """Return one fault for each key that is wrong, in the order of the file."""
     complaints: dict[Path, list[Any]] = {}
     for complaint in error.errors(include_url=False):
         complaints.setdefault(_key_of(complaint, marked.value), []).append(complaint)
@@ -121,7 +121,7 @@ def _wanted(complaint: Any) -> str:
 
 
 def _told(part: Schema, schema: Schema) -> str:
-    """What a missing key would hold."""
+    """Say what a missing key would hold."""
     items = _resolved(part.get("items") or {}, schema)
     if "const" in part:
         return f"; legal: {part['const']}"

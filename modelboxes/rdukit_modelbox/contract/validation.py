@@ -21,7 +21,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What of a box could be read."""
+    """The parts of a box that could be read."""
 
     #: None if unreadable.
     verbs: tuple[Verb, ...] | None
@@ -36,7 +36,7 @@ class Draft:
 
 
 def find_problems(draft: Draft) -> list[Problem]:
-    """Everything that does not fit together, with its key."""
+    """List everything that does not fit together, with its key."""
     found = [*_verbs(draft), *_slots(draft)]
     for verb in Verb:
         found += _parameters_of(draft, verb)
@@ -49,7 +49,7 @@ def find_problems(draft: Draft) -> list[Problem]:
 
 
 def in_order(parameters: Sequence[BoxParameter]) -> tuple[BoxParameter, ...]:
-    """Each after those that it depends on; names that are not there are left out.
+    """Put each parameter after those that it depends on; names that are not there are left out.
 
     Raises:
         CycleError: they depend on each other in a circle.
@@ -140,7 +140,7 @@ def _dependences(draft: Draft) -> Iterator[Problem]:
 def _dependence(
     draft: Draft, parameter: BoxParameter, verb: Verb, path: tuple[str | int, ...], name: str
 ) -> Iterator[Problem]:
-    """One parameter's word about another, in one verb that it belongs to."""
+    """Check one parameter's word about another, in one verb that it belongs to."""
     others = [p for p in draft.parameters.values() if p.name == name]
     if not others:
         return
@@ -161,7 +161,7 @@ def _dependence(
 
 
 def _defaults(draft: Draft, verb: Verb) -> Iterator[Problem]:
-    """With nothing given, everything must be legal."""
+    """Check that everything is legal when nothing is given."""
     numbers = {p.name: n for n, p in draft.parameters.items() if verb in p.verbs}
     values: dict[str, ParameterValue] = {}
     for parameter in in_order([p for p in draft.parameters.values() if verb in p.verbs]):
@@ -194,7 +194,7 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def read_draft(value: Mapping[str, Any]) -> Draft:
-    """Whatever parts of the file's value are right by themselves."""
+    """Read the parts of the file's value that are right by themselves."""
     written, artifacts = value.get("parameters"), value.get("artifacts")
     parameters = {n: _find(BoxParameter, p) for n, p in enumerate(written if isinstance(written, list) else [])}
     slots = {

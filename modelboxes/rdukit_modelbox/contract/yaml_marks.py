@@ -61,7 +61,7 @@ class MarkedYaml:
     faults: list[Diagnostic] = field(default_factory=list)
 
     def mark_of(self, path: Path) -> TextPosition:
-        """Where ``path`` stands, or the nearest part around it that is there."""
+        """Return the position of ``path``, or of the nearest part around it that is there."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, TextPosition(1, 1))
@@ -219,7 +219,7 @@ class _Reader:
 
 
 def _other_meaning(text: str) -> str | None:
-    """What readers of YAML 1.1 take a plain ``text`` for, and what to write for that; None if what 1.2 does."""
+    """Say what YAML 1.1 readers take a plain ``text`` for, and what to write for that; None if the same as 1.2."""
     word = _TRUTH_OF_1_1.get(text.lower())
     if word is not None and text in {text.lower(), text.upper(), text.capitalize()}:
         return f"a truth value to some readers; write {word}"

@@ -44,7 +44,7 @@ class BuiltImage:
     layers: int
 
     def as_json(self) -> dict[str, object]:
-        """For machines."""
+        """Return the fields as a JSON object, for machines."""
         return {
             "box": self.box, "layout": str(self.layout), "reference": self.reference, "digest": self.digest,
             "added_bytes": self.added_bytes, "layers": self.layers,

@@ -1,4 +1,4 @@
-"""What a box adds to the image that it lies on: its folder's small text files, labels and how it is started."""
+"""A box's additions to the image that it lies on: its folder's small text files, labels and how it is started."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

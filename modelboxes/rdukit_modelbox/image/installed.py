@@ -106,7 +106,7 @@ def required_distributions(name: str) -> list[Distribution]:
 
 
 def _fingerprint(packages: Sequence[Distribution], seconds: int) -> str:
-    """Of the interpreter, the packages' versions and rdukit's own files (an editable install keeps its version)."""
+    """Hash the interpreter, the packages' versions and rdukit's own files (an editable install keeps its version)."""
     names = [f"{package.metadata['Name']}=={package.version}" for package in packages]
     own = [f"{entry.path} {sha256_of(_content(entry))}" for entry in _own_files(packages)]
     return sha256_of("\n".join([sys.version, str(seconds), *names, *sorted(own)]).encode())
@@ -161,7 +161,7 @@ def _own_files(packages: Sequence[Distribution]) -> Iterator[LayerEntry]:
 
 
 def _folder_of(package: str) -> Path | None:
-    """Where a package of ours lies, without importing it."""
+    """Find the folder of a package of ours without importing it."""
     for root in sys.path:
         folder = Path(root) / package
         if (folder / "__init__.py").is_file():

@@ -32,7 +32,7 @@ class LayerEntry:
 
     @property
     def is_folder(self) -> bool:
-        """It is neither a file nor a link."""
+        """Return whether the entry is neither a file nor a link."""
         return self.data is None and self.source is None and self.target is None
 
 

@@ -86,7 +86,7 @@ class ImageLayout:
         return cls(folder)
 
     def blob_file(self, digest: str) -> Path:
-        """Where a blob lies.
+        """Return the path of a blob.
 
         Raises:
             InvalidArgument: not a SHA-256 digest.
@@ -234,7 +234,7 @@ class _Digesting:
         return self.size
 
     def flush(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: nothing is kept here."""
 
     @property
     def digest(self) -> str:

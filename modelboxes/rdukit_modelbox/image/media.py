@@ -20,7 +20,7 @@ REFERENCE_KEY: Final = "org.opencontainers.image.ref.name"
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """Where a blob is and what: its media type, ``sha256:…`` digest and size in bytes."""
+    """A blob's place and kind: its media type, ``sha256:…`` digest and size in bytes."""
 
     media_type: str
     digest: str
@@ -28,7 +28,7 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        """As it stands in a manifest or an index."""
+        """Return the descriptor as it stands in a manifest or an index."""
         value: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.annotations:
             value["annotations"] = dict(self.annotations)
@@ -52,7 +52,7 @@ class Descriptor:
 
 
 def is_sha256(digest: str) -> bool:
-    """Whether it is ``sha256:`` and 64 lower hexadecimal digits: nothing else may become part of a path."""
+    """Return whether it is ``sha256:`` and 64 lowercase hex digits: nothing else may become part of a path."""
     kind, _, hexadecimal = digest.partition(":")
     return kind == "sha256" and len(hexadecimal) == 64 and not set(hexadecimal) - set("0123456789abcdef")
 

@@ -26,7 +26,7 @@ _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What was copied: where to, the manifest's digest, blobs sent and blobs that were there already."""
+    """A finished copy: its target, the manifest's digest, blobs sent and blobs that were there already."""
 
     target: str
     digest: str

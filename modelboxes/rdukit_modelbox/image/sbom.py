@@ -31,7 +31,7 @@ class SbomComponent:
 
     @property
     def url(self) -> str:
-        """Its package URL."""
+        """Return the component's package URL."""
         return f"pkg:{self.kind}/{quote(self.name)}@{quote(self.version)}"
 
 
@@ -44,7 +44,7 @@ def component_of(distribution: Distribution) -> SbomComponent:
 
 
 def installed_components() -> list[SbomComponent]:
-    """What the running interpreter can import, each once, sorted."""
+    """List the distributions that the running interpreter can import, each once, sorted."""
     return sorted({component_of(distribution) for distribution in distributions()})
 
 

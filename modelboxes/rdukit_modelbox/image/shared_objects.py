@@ -1,4 +1,4 @@
-"""Which of the system's shared libraries programs need: read from ELF headers, looked up as the loader would."""
+"""The system's shared libraries that programs need: read from ELF headers, looked up as the loader would."""
 
 import struct
 import subprocess
@@ -15,7 +15,7 @@ _LOADED_LATE: Final = ("libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2", 
 
 @dataclass(frozen=True, slots=True)
 class NeededLibraries:
-    """What an ELF file says it needs: the loader's path if it is a program, and names of libraries."""
+    """The needs that an ELF file states: the loader's path if it is a program, and names of libraries."""
 
     interpreter: str | None
     names: tuple[str, ...]

@@ -17,7 +17,7 @@ _GZIP_TYPES: Final = {LAYER_GZIP_TYPE, "application/vnd.docker.image.rootfs.diff
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was read: the images' names, blobs, and bytes of the blobs."""
+    """The extent of a check: the images' names, the number of blobs read, and their bytes."""
 
     images: tuple[str, ...]
     blobs: int

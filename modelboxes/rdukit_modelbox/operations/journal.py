@@ -74,7 +74,7 @@ class OperationJournal:
             self._database = _open(path)
 
     def entries(self) -> list[JournalEntry]:
-        """Every operation, oldest first."""
+        """Return every operation, oldest first."""
         found = []
         rows = self._database.execute("SELECT number, key, asked, call, value FROM operations ORDER BY number")
         for number, key, asked, call, value in rows:

@@ -64,7 +64,7 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """It has not ended, as far as is known."""
+        """Return whether the child has not ended, as far as is known."""
         return self._process.returncode is None
 
     async def send(self, message: Mapping[str, object]) -> None:
@@ -75,7 +75,7 @@ class ChildProcess:
             await self._process.stdin.drain()
 
     async def receive(self) -> dict[str, Any] | None:
-        """Its next message; None when it has closed its end."""
+        """Return the child's next message; None when it has closed its end."""
         line = await self._reader.readline()
         if not line.endswith(b"\n"):
             return None
@@ -83,12 +83,15 @@ class ChildProcess:
         return message
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """All its messages till it closes its end."""
+        """Yield all the child's messages till it closes its end."""
         while (message := await self.receive()) is not None:
             yield message
 
     async def wait(self) -> int:
-        """Its exit status once it has ended and its output is kept; negative: the signal that killed it."""
+        """Return the child's exit status once it has ended and its output is kept.
+
+        Negative: the signal that killed it.
+        """
         status = await self._process.wait()
         # What it started may hold the pipe open for longer.
         await asyncio.wait({self._copying}, timeout=1.0)
@@ -175,7 +178,7 @@ def peak_bytes(pid: int, proc: Path = _PROC) -> int:
 
 
 def kills_for_memory(proc: Path = _PROC) -> int:
-    """How many processes this machine's kernel has killed for lack of memory since it started."""
+    """Count the processes that this machine's kernel has killed for lack of memory since it started."""
     return _figure(proc / "vmstat", "oom_kill")
 
 

@@ -28,7 +28,7 @@ FLUSH_DELAY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class VerbWork:
-    """What a child is to do: its request, and what the service remembers it by. ``timeout_s`` 0: no limit."""
+    """A child's task: its request, and what the service remembers it by. ``timeout_s`` 0: no limit."""
 
     verb: Verb
     request: Mapping[str, object]

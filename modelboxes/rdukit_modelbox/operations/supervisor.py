@@ -26,7 +26,7 @@ LOOK_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """What a child may take; 0: no limit, except for ``grace_s``, the time it has between SIGTERM and SIGKILL.
+    """The limits of a child; 0: no limit, except for ``grace_s``, the time it has between SIGTERM and SIGKILL.
 
     ``timeout_s`` is what is left of the operation's time, ``given_s`` all of it, for the message.
     """
@@ -40,7 +40,7 @@ class ChildLimits:
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """How a child ended: exactly one of the three. ``has_started`` tells a broken installation from a failed verb."""
+    """The end of a child: exactly one of the three. ``has_started`` tells a broken installation from a failed verb."""
 
     succeeded: tuple[Mapping[str, object], Mapping[str, str]] | None = None
     failed: OperationFailure | None = None
@@ -51,14 +51,14 @@ class ChildOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a child's talk goes."""
+    """The receivers of a child's talk."""
 
     progress: Callable[[Progress], object]
     log: Callable[[str], object]
 
 
 class VerbEnd(StrEnum):
-    """Why the supervisor ended a child."""
+    """The supervisor's reason for ending a child."""
 
     CANCEL = "cancel"
     DEADLINE = "deadline"
@@ -67,7 +67,7 @@ class VerbEnd(StrEnum):
 
 
 class Watch:
-    """What was seen of a running child: its memory, and when it last gave a sign of life."""
+    """A record of a running child: its memory, and when it last gave a sign of life."""
 
     def __init__(self) -> None:
         self.heard_at = time.monotonic()
@@ -76,7 +76,7 @@ class Watch:
         self.reason: VerbEnd | None = None
 
     def hear(self) -> None:
-        """It said something."""
+        """Note that the child said something."""
         self.heard_at = time.monotonic()
 
 
@@ -132,7 +132,7 @@ async def run_child(
 def judge(
     last: Mapping[str, Any], status: int, watch: Watch, limits: ChildLimits, words: str, *, was_short_of_memory: bool
 ) -> ChildOutcome:
-    """How a child ended, from its last message, its exit status (negative: a signal) and why it was stopped.
+    """Judge how a child ended from its last message, its exit status (negative: a signal) and why it was stopped.
 
     ``was_short_of_memory``: SIGKILL ended it, and the kernel killed something for memory meanwhile.
     """

@@ -224,7 +224,7 @@ class OperationTable:
         return self._operations.get(operation_id)
 
     def call_of(self, operation_id: str) -> VerbCall:
-        """What was asked.
+        """Return what was asked.
 
         Raises:
             NotFound: as ``get``.
@@ -233,7 +233,7 @@ class OperationTable:
         return self._calls[operation_id]
 
     def events_after(self, operation_id: str, sequence: int = 0) -> list[OperationEvent]:
-        """Its events so far with numbers above ``sequence``.
+        """Return the operation's events so far with numbers above ``sequence``.
 
         Raises:
             NotFound: as ``get``.
@@ -244,7 +244,7 @@ class OperationTable:
         return log.after(sequence) if log is not None else self._journal.events_of(operation.number, sequence)
 
     async def follow(self, operation_id: str, sequence: int = 0) -> AsyncIterator[OperationEvent]:
-        """Its events after ``sequence`` as they come; ends after the result.
+        """Yield the operation's events after ``sequence`` as they come; end after the result.
 
         Raises:
             NotFound: as ``get``.
@@ -259,11 +259,11 @@ class OperationTable:
             yield event
 
     def all(self) -> list[Operation]:
-        """Every operation, oldest first."""
+        """Return every operation, oldest first."""
         return list(self._operations.values())
 
     def page(self, state: OperationState | None, verb: Verb | None, limit: int, cursor: str = "") -> OperationPage:
-        """At most ``limit`` operations in that state and of that verb, newest first, from where ``cursor`` points.
+        """List at most ``limit`` operations in that state and of that verb, newest first, from where ``cursor`` points.
 
         Raises:
             InvalidArgument: a cursor that no page gave.
@@ -385,7 +385,7 @@ class OperationTable:
 
 
 def _with_delivery(operation: Operation, call: VerbCall) -> Operation:
-    """With an announcement of its state to be made, if its request asks for one."""
+    """Return the operation with an announcement of its state due, if its request asks for one."""
     if call.webhook is None or str(operation.state) not in call.webhook.events:
         return operation
     delivery = Delivery(f"{operation.id}.{len(operation.deliveries) + 1}", f"operation.{operation.state}")

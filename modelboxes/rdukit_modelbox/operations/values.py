@@ -22,12 +22,12 @@ class OperationState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """No event moves it any more."""
+        """Return whether no event moves the operation any more."""
         return self in FINAL_STATES
 
 
 class StateEvent(StrEnum):
-    """What happens to an operation. ``resume``: its box was killed, is back, and queues it once more."""
+    """An event in an operation's life. ``resume``: its box was killed, is back, and queues it once more."""
 
     START = "start"
     SUCCEED = "succeed"
@@ -74,7 +74,7 @@ DEFAULT_WEBHOOK_EVENTS: Final = tuple(sorted(str(state) for state in FINAL_STATE
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where to announce an operation. ``events`` are names of states."""
+    """The place at which to announce an operation. ``events`` are names of states."""
 
     url: str
     events: tuple[str, ...] = DEFAULT_WEBHOOK_EVENTS
@@ -101,7 +101,7 @@ class VerbCall:
         return json.dumps([verb, _as_numbers(self.to_json())], sort_keys=True, default=repr)
 
     def to_json(self) -> dict[str, object]:
-        """All but the key."""
+        """Return all but the key."""
         webhook = {"url": self.webhook.url, "events": list(self.webhook.events)} if self.webhook else None
         return {
             "parameters": dict(self.parameters),
@@ -125,7 +125,7 @@ class VerbCall:
 
 @dataclass(frozen=True, slots=True)
 class OperationFailure:
-    """Why an operation failed: an error's code, message and what else it tells, such as a failed component."""
+    """An operation's failure: an error's code, message and what else it tells, such as a failed component."""
 
     code: str
     message: str

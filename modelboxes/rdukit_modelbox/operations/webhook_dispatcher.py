@@ -202,7 +202,7 @@ def check_webhook(url: str, events: Sequence[str]) -> Webhook:
 
 
 def body_of(delivery: Delivery, operation: Operation, box: str) -> bytes:
-    """What is posted: the event's name, the box, and the operation without its deliveries."""
+    """Return the body to post: the event's name, the box, and the operation without its deliveries."""
     value = operation.to_json()
     value.pop("deliveries", None)
     told = {"type": delivery.event, "id": delivery.id, "box": box, "operation": value}
@@ -224,7 +224,7 @@ def headers_of(delivery_id: str, timestamp: int, body: bytes, secret: str) -> di
 
 
 def is_transient(status: int) -> bool:
-    """Whether an HTTP status (0: no answer) is worth another try."""
+    """Return whether an HTTP status (0: no answer) is worth another try."""
     return status == 0 or status in _TRANSIENT or status >= 500
 
 

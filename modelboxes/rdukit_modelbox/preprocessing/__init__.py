@@ -1,1 +1,1 @@
-"""From files as people have them to data sets as the training verbs read them, in bounded memory."""
+"""The way from files as people have them to data sets as the training verbs read them, in bounded memory."""

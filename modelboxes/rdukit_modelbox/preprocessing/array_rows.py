@@ -92,7 +92,7 @@ class _NpyStream:
         return np.frombuffer(data, self._dtype).reshape(shape)
 
     def read_all(self) -> NDArray[Any]:
-        """All rows."""
+        """Read all rows."""
         return self.take(self.shape[0] if self.shape else 0)
 
 

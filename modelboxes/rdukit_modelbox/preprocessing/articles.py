@@ -23,7 +23,7 @@ CLOSES_ARTICLE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ArticlePolicy:
-    """How records become tokens. Source: generative_data_prep, README "Flags", each under the same name."""
+    """The way records become tokens. Source: generative_data_prep, README "Flags", each under the same name."""
 
     prompt_keyword: str = "prompt"
     completion_keyword: str = "completion"

@@ -43,7 +43,7 @@ class RowPreprocessRequest:
 
     @classmethod
     def of(cls, parameters: Mapping[str, ParameterValue]) -> "RowPreprocessRequest":
-        """From checked parameters.
+        """Make a request from checked parameters.
 
         Raises:
             IllegalValue: the label is also a feature, or a categorical column is not one.
@@ -112,7 +112,7 @@ class ColumnFigures:
 
     @classmethod
     def of(cls, columns: int) -> "ColumnFigures":
-        """No row yet."""
+        """Make the figures of ``columns`` columns with no row yet."""
         zeros, ints = np.zeros(columns), np.zeros(columns, np.int64)
         return cls(ints.copy(), zeros.copy(), zeros.copy(), zeros + np.inf, zeros - np.inf, ints.copy())
 
@@ -152,7 +152,7 @@ class ColumnFigures:
 
     @classmethod
     def from_json(cls, value: dict[str, list[float]]) -> "ColumnFigures":
-        """What ``to_json`` wrote."""
+        """Read back what ``to_json`` wrote."""
         count_C = np.array(value["count"], np.int64)
         least, most = ([np.nan if v is None else v for v in value[key]] for key in ("min", "max"))
         return cls(
@@ -163,7 +163,7 @@ class ColumnFigures:
 
 @dataclass(slots=True)
 class NameCounts:
-    """How often each name of a categorical column, or each label, is there."""
+    """Counts of each name in a categorical column, or of each label."""
 
     what: str
     counts: dict[str, int] = field(default_factory=dict)

@@ -169,7 +169,7 @@ def load_dataset(folder: Path) -> Dataset:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What the manifest of a data set of rows says.
+    """Read the manifest of a data set of rows.
 
     Raises:
         NotFound: the folder has no manifest, so no finished preprocess wrote it.

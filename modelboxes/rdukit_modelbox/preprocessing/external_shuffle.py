@@ -157,7 +157,7 @@ class Spill:
 
 
 def bucket_path(folder: Path, file: int, bucket: int) -> Path:
-    """Where a bucket is."""
+    """Return the path of a bucket."""
     return folder / f"{file}.{bucket}.jsonl"
 
 

@@ -19,7 +19,7 @@ OVERFLOWS: Final = ("drop", "truncate_left", "truncate_right")
 
 
 class TokenType(IntEnum):
-    """What a token is.
+    """The kind of a token.
 
     Source: generative_data_prep, README "Output": 0 prompt, 1 completion, 2 padding, 3 end of an article.
     """
@@ -40,11 +40,11 @@ class Tokens:
 
     @classmethod
     def none(cls) -> "Tokens":
-        """No unit."""
+        """Make tokens with no unit."""
         return cls(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def then(self, other: "Tokens") -> "Tokens":
-        """These and then the others."""
+        """Return these tokens followed by the others."""
         if not len(self.lengths_U):
             return other
         return Tokens(
@@ -227,7 +227,7 @@ class TokenStatistics:
         return self.padding_tokens / self.output_tokens if self.output_tokens else 0.0
 
     def to_json(self) -> dict[str, int]:
-        """Each sum by its name."""
+        """Return each sum by its name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -30,11 +30,11 @@ class ProgressReporter:
         self._counted = 0
 
     def skip(self, amount: int) -> None:
-        """So much was done by an earlier attempt."""
+        """Note that an earlier attempt did ``amount``."""
         self._skipped += amount
 
     def count(self, rows: int) -> None:
-        """So many more rows are done, of a stage that counts rows.
+        """Report that ``rows`` more rows are done in a stage that counts rows.
 
         Raises:
             Cancelled: somebody cancelled the operation.
@@ -43,7 +43,7 @@ class ProgressReporter:
         self.tell(self._skipped + self._counted, self._counted)
 
     def tell(self, done: int, rows: int) -> None:
-        """So much of the stage is done, and so many rows in this attempt. Also looks for a cancellation.
+        """Report that ``done`` of the stage is done, and ``rows`` in this attempt. Also look for a cancellation.
 
         Raises:
             Cancelled: somebody cancelled the operation.
@@ -62,7 +62,7 @@ class ProgressReporter:
 
 @contextmanager
 def digests_meanwhile(sources: Sequence[SourceFile]) -> Iterator[Callable[[], list[str]]]:
-    """While the block runs a thread reads the sources; call what it yields for their SHA-256, in their order."""
+    """Read the sources in a thread while the block runs; call what it yields for their SHA-256, in their order."""
     with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
         digests = [thread.submit(sha256_of_file, source.path) for source in sources]
         try:
@@ -92,7 +92,7 @@ class WorkFolder:
             write_json_atomic(folder / IDENTITY, {"identity": self.identity})
 
     def find(self, step: str) -> dict[str, Any] | None:
-        """What the finished ``step`` left; None if it is not finished."""
+        """Return what the finished ``step`` left; None if it is not finished."""
         return self._note(f"{step}.json")
 
     def finish(self, step: str, note: Mapping[str, object]) -> None:
@@ -106,7 +106,7 @@ class WorkFolder:
         return path
 
     def hand_over(self, name: str, target: Path) -> None:
-        """What is at ``name`` becomes ``target``, whatever was there; then this folder is gone."""
+        """Make what is at ``name`` the new ``target``, whatever was there; then remove this folder."""
         if target.exists():
             target.rename(self.fresh("replaced"))
         (self.folder / name).rename(target)

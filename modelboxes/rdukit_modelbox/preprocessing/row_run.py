@@ -49,7 +49,7 @@ class RowRun:
         return cls(context, request, sources, _given_splits(sources), layout, work)
 
     def blocks(self, bad: RowErrors, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:
-        """Each block, and its rows' splits and random numbers for buckets, the same in each reading."""
+        """Yield each block, and its rows' splits and random numbers for buckets, the same in each reading."""
         pace = ProgressReporter(self.context, stage, sum(source.bytes for source in self.sources), KILOBYTE)
         ratio = self.request.test_ratio
         shares = (1.0,) if self.given is not None or ratio == 0 else (1 - ratio, ratio)
@@ -83,7 +83,7 @@ class RowRun:
 
 
 def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows are kept so that no split gets more than ``limit``; counts them."""
+    """Mark the rows that are kept so that no split gets more than ``limit``, and count them in ``counts``."""
     kept_N = np.ones(len(splits_N), np.bool_)
     for split in range(len(counts)):
         is_mine_N = splits_N == split
@@ -165,7 +165,7 @@ def read_rows(
 
 
 def row_type(features: int) -> np.dtype[np.void]:
-    """One row on the disk."""
+    """Return the type of one row on the disk."""
     return np.dtype([("features", np.float32, (features,)), ("label", np.int64)])
 
 

@@ -140,7 +140,7 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
 
 
 class _Tally:
-    """What is counted while the rows go by."""
+    """The counts that are taken while the rows go by."""
 
     def __init__(self, run: RowRun) -> None:
         self._limit = run.request.limit

@@ -61,7 +61,7 @@ class SourceFile:
     is_gzip: bool
 
     def to_json(self) -> dict[str, object]:
-        """What tells whether it is the same file as last time."""
+        """Return what tells whether it is the same file as last time."""
         return {"name": self.name, "format": self.format, "bytes": self.bytes, "modified_ns": self.modified_ns}
 
 
@@ -192,7 +192,7 @@ class RowErrors:
     dropped: int = 0
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
-        """One bad row. ``line`` counts from 1: the line of a text file, the row of another; None is the whole file.
+        """Note a bad row. ``line`` counts from 1: the line of a text file, the row of another; None is the whole file.
 
         Raises:
             InvalidArgument: unless bad rows are skipped; names file, line, column and what is legal.

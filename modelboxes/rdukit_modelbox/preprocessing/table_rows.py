@@ -28,7 +28,7 @@ Row = tuple[int, Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """Which columns are numbers and which are names."""
+    """A table's columns: those that are numbers and those that are names."""
 
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
@@ -36,7 +36,7 @@ class TableLayout:
 
     @classmethod
     def of(cls, source: SourceFile, columns: Sequence[str], request: RowPreprocessRequest) -> "TableLayout":
-        """From the first file's columns.
+        """Make a layout from the first file's columns.
 
         Raises:
             InvalidArgument: a column that the request names is not there, or nothing is left as features.

@@ -20,7 +20,7 @@ GZIP_EXPANSION: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TextPreprocessRequest:
-    """What the verb's parameters say, by their names."""
+    """The values of the verb's parameters, by their names."""
 
     policy: ArticlePolicy
     max_seq_length: int
@@ -33,7 +33,7 @@ class TextPreprocessRequest:
 
     @classmethod
     def of(cls, parameters: Mapping[str, ParameterValue]) -> "TextPreprocessRequest":
-        """From checked parameters."""
+        """Make a request from checked parameters."""
         words = {name: str(parameters[name]) for name in _WORDS}
         policy = ArticlePolicy(
             **words,
@@ -55,7 +55,7 @@ _WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TextRun:
-    """What the steps share."""
+    """The values that the steps share."""
 
     context: VerbContext
     request: TextPreprocessRequest
@@ -86,7 +86,7 @@ class TextRun:
         return read_spilled(folder, file, self.buckets, self.request.seed, BATCH_BYTES, BATCH_RECORDS)
 
     def sequences_path(self, split: Split) -> Path:
-        """Where an output file's sequences wait for being evened out."""
+        """Return the path at which an output file's sequences wait to be evened out."""
         return self.work.folder / "sequences" / f"{split.name}.hdf5"
 
 

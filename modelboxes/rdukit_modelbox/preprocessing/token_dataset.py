@@ -319,7 +319,7 @@ def metadata_of(
     test_files: int,
     statistics: Mapping[str, TokenStatistics],
 ) -> dict[str, object]:
-    """What ``metadata.yaml`` says.
+    """Return the content of ``metadata.yaml``.
 
     Args:
         rows: sequences of each file of ``train`` and ``dev``.

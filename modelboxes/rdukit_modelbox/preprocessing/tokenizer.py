@@ -44,7 +44,7 @@ class TextTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """Every token id is below this, added tokens included."""
+        """Return a number that every token id is below, added tokens included."""
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
@@ -94,7 +94,10 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
 
 
 def byte_level_tokenizer() -> TextTokenizer:
-    """One token a byte, id = the byte's value, and 256 for the end of text; needs nothing from outside."""
+    """Make a tokenizer with one token a byte, id = the byte's value, and 256 for the end of text.
+
+    Needs nothing from outside.
+    """
     words = [*byte_letters(), END_OF_TEXT]
     tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -117,7 +120,7 @@ def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
 
 
 def own_tokenizer(tokenizer: Tokenizer) -> TextTokenizer:
-    """One of the two above, perhaps read back."""
+    """Wrap one of the two tokenizers above, perhaps read back."""
     end_id = tokenizer.token_to_id(END_OF_TEXT)
     assert end_id is not None
     config = json.dumps({"eos_token": END_OF_TEXT, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2).encode()

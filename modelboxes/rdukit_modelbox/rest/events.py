@@ -14,7 +14,7 @@ RETRY_MS: Final = 500
 
 
 async def stream_events(events: AsyncIterator[OperationEvent]) -> AsyncIterator[bytes]:
-    """Each event in its frame, and a comment now and then while there is none."""
+    """Yield each event in its frame, and a comment now and then while there is none."""
     yield frame_retry(RETRY_MS)
     pending = asyncio.ensure_future(anext(events))
     try:

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a request → the error that names each field and what is legal. Pure."""
+"""Errors for malformed requests: made from pydantic's findings, they name each field and what is legal. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -59,5 +59,5 @@ def _legal(location: Location) -> list[str]:
 
 
 def _fields(location: Location) -> list[int | str]:
-    """Without the forms of a value that were tried: no field of a request is called so."""
+    """Return the location without the forms of a value that were tried: no field of a request has such a name."""
     return [part for part in location[1:] if part not in {ROWS, VERB, ARTIFACT, PATH}]

@@ -34,7 +34,7 @@ Asked = Annotated[VerbBody, Body(openapi_examples=_EXAMPLES)]
 
 
 def verb_routes(service: BoxService) -> APIRouter:
-    """One for each verb."""
+    """Return a router with one route for each verb."""
     router = APIRouter(tags=["verbs"], route_class=StrictRoute)
 
     def submit(verb: Verb, body: VerbBody) -> Response:

@@ -1,4 +1,4 @@
-"""Between the box's values and the messages of ``modelbox.proto``. Pure."""
+"""Conversions between the box's values and the messages of ``modelbox.proto``. Pure."""
 
 from collections.abc import Mapping
 
@@ -84,14 +84,14 @@ def filter_from(request: pb.ListOperationsRequest) -> tuple[OperationState | Non
 
 
 def description_message(description: Mapping[str, object]) -> pb.Description:
-    """What ``describe`` gives."""
+    """Return the message for what ``describe`` gives."""
     message = pb.Description()
     ParseDict(dict(description), message)
     return message
 
 
 def answer_message(answer: InferAnswer) -> pb.Answer:
-    """What was inferred."""
+    """Return the message for what was inferred."""
     return pb.Answer(
         outputs=[pb.Row(values=row) for row in answer.rows],
         labels=answer.labels,
@@ -135,7 +135,7 @@ def operation_message(operation: Operation) -> pb.Operation:
 
 
 def event_message(event: OperationEvent) -> pb.OperationEvent:
-    """One event."""
+    """Return the message for one event."""
     message = pb.OperationEvent(sequence=event.sequence, kind=event.kind, at=event.at, log=event.log or "")
     if event.operation is not None:
         message.operation.CopyFrom(operation_message(event.operation))
@@ -145,7 +145,7 @@ def event_message(event: OperationEvent) -> pb.OperationEvent:
 
 
 def progress_message(told: Progress) -> pb.Progress:
-    """How far a verb is; what is unknown stays unset."""
+    """Return the message for how far a verb is; what is unknown stays unset."""
     return pb.Progress(
         stage=told.stage, step=max(told.step, 0), total=max(told.total, 0), loss=told.loss, throughput=told.throughput,
         eta_s=told.eta_s,

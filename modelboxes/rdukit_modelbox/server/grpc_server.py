@@ -80,7 +80,7 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         return operation_message(await self._service.cancel(request.id))
 
     async def GetOperation(self, request: pb.OperationRequest, context: Context) -> pb.Operation:
-        """One operation."""
+        """Answer with one operation."""
         return operation_message(self._service.operations.get(request.id))
 
     async def ListOperations(self, request: pb.ListOperationsRequest, context: Context) -> pb.ListOperationsResponse:

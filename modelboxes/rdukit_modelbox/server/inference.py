@@ -16,7 +16,7 @@ FindVersion = Callable[[Mapping[str, str]], Awaitable[ModelVersion]]
 
 @dataclass(frozen=True, slots=True)
 class InferCall:
-    """What to infer: rows or tensors, exactly one of them; ``inputs`` may name ``pef`` and ``checkpoint``.
+    """A request to infer: rows or tensors, exactly one of them; ``inputs`` may name ``pef`` and ``checkpoint``.
 
     ``outputs`` restricts the answer's tensors; empty: all.
     """
@@ -38,7 +38,7 @@ class InferAnswer:
 
 
 class Inferencer(Protocol):
-    """What answers."""
+    """The part of a box that answers requests to infer."""
 
     async def infer(self, call: InferCall) -> InferAnswer:
         """Answer at once. Cancelling it cancels the work.
@@ -59,7 +59,7 @@ class ModelInferencer:
         self._find_version = find_version
 
     async def infer(self, call: InferCall) -> InferAnswer:
-        """As ``Inferencer.infer``."""
+        """Infer as ``Inferencer.infer`` says."""
         check_one_kind(call)
         try:
             return await (self._rows(call) if call.rows else self._tensors(call))

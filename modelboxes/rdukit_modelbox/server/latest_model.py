@@ -16,7 +16,7 @@ class LatestModel:
     """PEF and checkpoint of the newest training or inference that succeeded."""
 
     def __init__(self, box: Box, mounts: Mounts) -> None:
-        """Nothing is remembered yet."""
+        """Begin with nothing remembered."""
         self._box = box
         self._mounts = mounts
         #: Empty, or a path for each of ``_SLOTS``.
@@ -37,7 +37,7 @@ class LatestModel:
                 pass
 
     def remember_again(self, operation: Operation, asked: Mapping[str, str]) -> None:
-        """What an earlier process of the box trained or served from the inputs ``asked``, if its files are there."""
+        """Remember what an earlier process of the box trained or served from ``asked``, if its files are there."""
         if operation.outputs is None or operation.verb not in {Verb.TRAIN, Verb.INFER}:
             return
         try:

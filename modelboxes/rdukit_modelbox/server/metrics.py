@@ -34,7 +34,7 @@ class Metrics:
         self._box = box
 
     def add_models(self, repository: Repository) -> None:
-        """Also tell of the models that it serves."""
+        """Add the metrics of the models that ``repository`` serves."""
         self.registry.register(ServingCollector(repository))
 
     def count_ended(self, operation: Operation) -> None:

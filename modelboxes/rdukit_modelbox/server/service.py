@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the box takes work now, and why not."""
+    """The box's readiness: whether it takes work now, and if not, why."""
 
     is_ready: bool
     reason: str = ""
@@ -84,7 +84,7 @@ class BoxService:
         return describe(self.box)
 
     def health(self) -> Health:
-        """Ready means: a request that comes now would be worked on."""
+        """Return the box's health. Ready means: a request that comes now would be worked on."""
         if self._is_closing:
             return Health(False, "the box is stopping")
         if self._runner.broken:

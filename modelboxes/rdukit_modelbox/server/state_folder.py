@@ -20,7 +20,7 @@ class StateFolder:
     """A state folder that is this box's until ``close``, or until the process ends."""
 
     def __init__(self, folder: Path) -> None:
-        """It is created.
+        """Create the folder.
 
         Raises:
             Conflict: another box has it.
@@ -43,7 +43,7 @@ class StateFolder:
             raise Conflict(f"another box has the state folder {self.path}; give this one another --state")
 
     def why_not_usable(self) -> str:
-        """Why an operation could not write there; empty if it can."""
+        """Return why an operation could not write there; empty if it can."""
         if not os.access(self.path, os.W_OK):
             return f"the state folder {self.path} is not writable"
         if shutil.disk_usage(self.path).free < _MIN_FREE_BYTES:

@@ -18,7 +18,7 @@ Batch = tuple[NDArray[Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How good a model is on a split. ``loss`` is the mean per sample, or per token of a text."""
+    """The scores of a model on a split. ``loss`` is the mean per sample, or per token of a text."""
 
     loss: float
     samples: int
@@ -27,12 +27,12 @@ class Scores:
     perplexity: float | None = None
 
     def to_json(self) -> dict[str, float]:
-        """Without what the task does not have, and without the number of samples."""
+        """Return the scores without those that the task does not have, and without the number of samples."""
         named = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity}
         return {name: value for name, value in named.items() if value is not None}
 
     def figures(self) -> dict[str, float]:
-        """As a training's result and its log name them: its own ``loss`` is that of its steps."""
+        """Return the scores as a training's result and its log name them: its own ``loss`` is that of its steps."""
         named = self.to_json()
         return {"held_out_loss": named.pop("loss"), **named}
 
@@ -42,7 +42,7 @@ class TaskData(Protocol):
 
     @property
     def digest(self) -> str:
-        """Stands for every number in it."""
+        """Return what stands for every number in it."""
         ...
 
     @property
@@ -97,5 +97,5 @@ def evaluation_split(data: TaskData) -> str | None:
 
 
 def measured(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a program's figures that a report tells: time on this host, and projected for the emulated RDU."""
+    """Select the figures of a program that a report tells: time on this host, and projected for the emulated RDU."""
     return {name: figures[name] for name in ("host_seconds", "emulated_seconds", "emulated_cycles") if name in figures}

@@ -103,7 +103,7 @@ class RowData:
             yield samples.features_NF[chosen_B], samples.labels_N[chosen_B]
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Nothing: rows are served as they come."""
+        """Keep nothing: rows are served as they come."""
 
 
 class Classification:
@@ -171,7 +171,7 @@ class Classification:
 
 
 def prediction_lines(samples: Samples, found: Evaluation) -> bytes:
-    """One JSON object a line: index, label, predicted class, its probability."""
+    """Write one JSON object a line: index, label, predicted class, its probability."""
     rows = zip(samples.labels_N.tolist(), found.predicted_N.tolist(), found.probability_N.tolist(), strict=True)
     lines = [
         json_text({"index": i, "label": label, "predicted": given, "probability": round(probability, 6)})

@@ -144,7 +144,7 @@ PROMPT_TOKENS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Where a prompt comes from, and its tokens."""
+    """A prompt: where it comes from, and its tokens."""
 
     index: int
     text: str
@@ -203,7 +203,7 @@ def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
 
 
 def _options(parameters: Mapping[str, ParameterValue], prompt: Prompt) -> SamplingOptions:
-    """Each prompt has a seed of its own: two prompts that are the same are not continued alike."""
+    """Give each prompt a seed of its own: two prompts that are the same are not continued alike."""
     return SamplingOptions(
         float(parameters.get("temperature", 0.0)), float(parameters.get("top_p", 1.0)),
         int(parameters.get("top_k", 0)), int(parameters.get("seed", 0)) + prompt.index,

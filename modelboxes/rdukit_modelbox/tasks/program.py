@@ -131,7 +131,7 @@ class ModelProgram:
             self.forward_filled([values, labels], count)
 
     def train_step(self, batch: Sequence[NDArray[Any]], rates: Mapping[str, float]) -> float:
-        """One whole step on one batch, an array per input; returns its loss before the update.
+        """Run one whole step on one batch, an array per input, and return its loss before the update.
 
         ``rates``: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
         """

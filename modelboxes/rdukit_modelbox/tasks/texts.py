@@ -28,7 +28,7 @@ class TextData:
         self.tokens_per_sample: int = dataset.max_seq_length
 
     def limited(self, limit: int) -> "TextData":
-        """The same with at most the first ``limit`` sequences of each split; 0 for all."""
+        """Return the same data with at most the first ``limit`` sequences of each split; 0 for all."""
         return TextData(self.dataset, limit)
 
     def count(self, split: str) -> int:
@@ -52,7 +52,7 @@ class TextData:
             yield batch.input_ids_BL.astype(np.int64), labels_BL
 
     def held_out(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Every sequence of a split in stored order; the last batch is filled up with rows that count in no loss."""
+        """Yield every sequence of a split in stored order; the last batch is filled with rows that count in no loss."""
         count = self.count(split)
         tokens = np.zeros((batch_size, self.tokens_per_sample), np.int64)
         labels = np.full((batch_size, self.tokens_per_sample), IGNORED, np.int64)
@@ -102,7 +102,7 @@ def open_texts(shape: Shape, folder: Path) -> TextData:
 
 
 def labels_of(input_ids_BL: NDArray[np.int32], token_type_ids_BL: NDArray[np.int32]) -> NDArray[np.int64]:
-    """What each position predicts: the token after it, where that is of a predicted kind; else ``IGNORED``."""
+    """Return what each position predicts: the token after it, where that is of a predicted kind; else ``IGNORED``."""
     labels_BL = np.full(input_ids_BL.shape, IGNORED, np.int64)
     counts_BL = np.isin(token_type_ids_BL[:, 1:], PREDICTED)
     labels_BL[:, :-1] = np.where(counts_BL, input_ids_BL[:, 1:], IGNORED)

@@ -29,7 +29,7 @@ KEPT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What must be equal for a position in one training to mean anything in another."""
+    """The values that must be equal for a position in one training to mean anything in another."""
 
     model: str
     sizes: Mapping[str, int]
@@ -142,7 +142,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
 
 
 def _find_before(folder: Path, name: str) -> dict[str, Any] | None:
-    """What ``latest.json`` says of the newest file that is not called ``name``; None if there is none."""
+    """Return what ``latest.json`` says of the newest file that is not called ``name``; None if there is none."""
     try:
         named = json.loads((folder / LATEST).read_text())
         if named["file"] == name:

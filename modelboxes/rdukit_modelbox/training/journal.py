@@ -139,7 +139,7 @@ def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
 
 
 def thin_out(points: Sequence[Point]) -> list[Point]:
-    """At most ``POINTS`` points: the means of equal parts, in order."""
+    """Return at most ``POINTS`` points: the means of equal parts, in order."""
     size = -(-len(points) // POINTS)
     if size <= 1:
         return list(points)

@@ -16,7 +16,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """How to train. Steps are optimizer steps; 0 switches a limit off."""
+    """The options of a training. Steps are optimizer steps; 0 switches a limit off."""
 
     epochs: int = 1
     max_steps: int = 0
@@ -46,7 +46,7 @@ class TrainingOptions:
     continue_as: str = "resume"
 
     def find_fault(self) -> str | None:
-        """What does not fit together, in words."""
+        """Say what does not fit together, in words; None if all does."""
         if self.schedule not in SCHEDULES:
             return f"schedule is {self.schedule!r}; legal: {', '.join(SCHEDULES)}"
         if self.best_by not in {"loss", "accuracy"}:
@@ -101,7 +101,7 @@ def learning_rate(step: int, total: int, lr: float, schedule: str, warmup_steps:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the evaluations of a training said."""
+    """The results of a training's evaluations."""
 
     #: Loss or accuracy of the best one; None before the first.
     best_score: float | None = None

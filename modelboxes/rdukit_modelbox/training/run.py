@@ -82,7 +82,7 @@ class TrainingRun:
         return scores
 
     def totals(self) -> TrainingTotals:
-        """All attempts so far."""
+        """Return the totals of all attempts so far."""
         figures, checks, before = self._program.report(), self._checks, self._start.totals
         return TrainingTotals(
             host_seconds=before.host_seconds + float(figures["host_seconds"] - checks["host_seconds"]),
@@ -95,7 +95,7 @@ class TrainingRun:
         )
 
     def seconds(self) -> float:
-        """Of training, over all attempts."""
+        """Return the seconds of training, over all attempts."""
         return self._start.totals.train_seconds + time.perf_counter() - self._began
 
     def save(self, is_best: bool = False) -> None:

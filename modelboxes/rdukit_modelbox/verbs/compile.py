@@ -54,7 +54,7 @@ def run_compile(
 
 
 def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> Shape:
-    """What the parameters say about the graphs; a box leaves out parameters that it has no choice in.
+    """Return the shape that the parameters ask for; a box leaves out parameters that it has no choice in.
 
     Raises:
         InvalidArgument: a size that the model does not have.
@@ -71,8 +71,10 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
 
 
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
-    """What compile answers about a PEF. ``projected_step_seconds`` is the cost model's, for the target chip; of a PEF
-    with graphs for several numbers of rows it is that of the most, and evaluation is not part of a step.
+    """Return what compile answers about a PEF.
+
+    ``projected_step_seconds`` is the cost model's, for the target chip; of a PEF with graphs for several numbers of
+    rows it is that of the most, and evaluation is not part of a step.
     """
     stepping = (pef.graphs[shape.graphs[max(shape.graphs)]],) if shape.graphs else pef.main_graphs()
     step = {number for graph in stepping for number in graph.schedule}

@@ -12,7 +12,7 @@ from rdukit_modelbox.contract.box import Box
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a verb is. ``throughput`` is samples a second on this host; ``eta_s`` seconds until the stage ends."""
+    """A verb's progress. ``throughput`` is samples a second on this host; ``eta_s`` seconds until the stage ends."""
 
     stage: str
     step: int
@@ -22,7 +22,7 @@ class Progress:
     eta_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Without what is unknown; floats that JSON lacks are words."""
+        """Return the progress without what is unknown; floats that JSON lacks are words."""
         values = {
             "stage": self.stage,
             "step": self.step,
@@ -53,7 +53,7 @@ class VerbContext(Protocol):
         ...
 
     def log(self, text: str) -> None:
-        """One line for the operation's log."""
+        """Write one line to the operation's log."""
         ...
 
     def check_cancelled(self) -> None:

@@ -96,7 +96,7 @@ def prepare(images_NHW: Bytes, labels_N: NDArray[np.int64], normalize: str) -> S
 
 
 def _is_idx(data: Path, format: str) -> bool:
-    """Whether ``data`` holds idx files in MNIST's names."""
+    """Return whether ``data`` holds idx files in MNIST's names."""
     if format != "auto":
         return format == "idx"
     return data.is_dir() and find_idx(data, "train-images-idx3-ubyte") is not None

@@ -236,7 +236,7 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
 
 
 def _clearest_error(cause: ValidationError) -> Any:
-    """Of the first wrong field: where several kinds of values are legal, what is wrong with the kind that was given."""
+    """Pick the first wrong field's error: where several kinds are legal, what is wrong with the kind that was given."""
     errors = cause.errors()
     of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
     return max(of_field, key=lambda error: (not error["type"].endswith("_type"), len(error["loc"])))

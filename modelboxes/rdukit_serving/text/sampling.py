@@ -1,4 +1,6 @@
-"""From logits to the next token: penalties, bias, greedy, temperature, top-k, top-p. Pure but for the sampler's state.
+"""Sampling of the next token from logits: penalties, bias, greedy, temperature, top-k, top-p.
+
+Pure but for the sampler's state.
 
 Axes: V vocabulary.
 """

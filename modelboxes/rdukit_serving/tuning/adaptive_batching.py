@@ -1,4 +1,6 @@
-"""How many callers to wait for before a call of the device begins, learned from whether waiting brought anyone. Pure.
+"""The number of callers to wait for before a call of the device begins, learned from whether waiting brought anyone.
+
+Pure.
 
 Two kinds of callers are worth it. Those that were answered together come back together, and a call that begins without
 them makes them wait for a whole one: for them a share of the last call's time is waited. And where the box has its
@@ -102,7 +104,7 @@ class BatchDelayPolicy:
 
 
 class FixedDelay(BatchDelayPolicy):
-    """Same wait for every batch that has room, from when the device is free; 0: none."""
+    """The same wait for every batch that has room, from when the device is free; 0: none."""
 
     def __init__(self, delay_s: float) -> None:
         super().__init__()

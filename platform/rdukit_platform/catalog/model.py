@@ -122,7 +122,7 @@ class Boxes:
 
 
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
-    """No box has that name; these have one."""
+    """Return the error for a name that no box has; it lists the names that boxes have."""
     legal = sorted(names)
     return NotFound(
         f"no ModelBox is called {name!r}; legal: {legal}; add your own with: rdukit box install FOLDER", legal=legal

@@ -35,7 +35,7 @@ def make_inputs(
 
 
 def make_model() -> ModelEntry:
-    """What ``module: model.py:make_model`` in modelbox.yaml names."""
+    """Make the model; ``module: model.py:make_model`` in modelbox.yaml names this function."""
     return ModelEntry(
         name="my_model",
         title="Two linear layers",

@@ -1,4 +1,4 @@
-"""Who did what, or was refused what, is kept."""
+"""An audit log: who did what, or was refused what."""
 
 import sqlalchemy as sa
 from alembic import op

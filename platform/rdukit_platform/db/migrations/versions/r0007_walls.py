@@ -1,4 +1,4 @@
-"""What is round the boxes of a worker's jobs."""
+"""The walls round the boxes of a worker's jobs."""
 
 import sqlalchemy as sa
 from alembic import op
