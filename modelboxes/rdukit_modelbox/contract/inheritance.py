@@ -110,7 +110,7 @@ def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
         fault = (_EXTENDS, f"{name!r} is not a task; {suggest(str(name), task_names())}")
         return EffectiveDocument(dict(written), faults=(fault,))
     merge = _Merge(written, read_task(name))
-    value = {**{key: merge.task[key] for key in _INHERITED if key in merge.task}, **written}
+    value = {**written, **{key: merge.task[key] for key in _INHERITED if key in merge.task and key not in written}}
     value["parameters"], value["artifacts"] = merge.parameters(), merge.artifacts()
     return EffectiveDocument(value, merge.origins, tuple(merge.faults))
 
