@@ -71,6 +71,8 @@ logger = logging.getLogger(__name__)
 PROGRESS_S: Final = 0.25
 LOCK_WAIT_S: Final = 3.0
 STOP_S: Final = 8.0
+#: Seconds for which a box that broke its connection may still be dying.
+DYING_S: Final = 2.0
 LOG_TAIL_LINES: Final = 20
 #: Seconds that a box has to answer, and bytes of an answer or event at most: it is not trusted to say only what there
 #: is to say.
@@ -462,7 +464,11 @@ def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
     if box is None:
         end = error.detail.get("end")
     else:
-        end = BoxEnd.LATE if box.is_alive() else box.events()[-1].end
+        # The connections of a process that dies close before it is gone.
+        until = time.monotonic() + DYING_S
+        while (is_alive := box.is_alive()) and time.monotonic() < until:
+            time.sleep(0.02)
+        end = BoxEnd.LATE if is_alive else box.events()[-1].end
     if end == BoxEnd.LATE:
         return AttemptOutcome.BOX_SLOW
     return AttemptOutcome.BOX_KILLED if end == BoxEnd.KILLED else AttemptOutcome.BOX_LOST
