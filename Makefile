@@ -13,7 +13,7 @@ CODE := $(ROOTS) tests benchmarks
 PROTO := core/rdukit/proto
 # Generated code is not ours to format; our packages are told from others' by where they lie.
 RUFF := $(BIN)/ruff
-RUFF_OPTIONS := --quiet --extend-exclude '*_pb2*' --config 'src = ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo"]'
+RUFF_OPTIONS := --quiet --extend-exclude '*_pb2*' --config 'src = ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "tests"]'
 #: More arguments for pytest: make test ARGS="-k pef -x"
 ARGS ?=
 #: Folder with checkouts of the vendor's programs, and more folders to import from: make conformance PROGRAMS=~/src
@@ -45,7 +45,7 @@ lint: setup
 	@$(RUFF) check $(RUFF_OPTIONS) $(CODE) scripts
 
 types: setup
-	@for root in $(ROOTS); do echo "mypy $$root"; $(BIN)/mypy --no-error-summary $$root || exit 1; done
+	@for root in $(ROOTS) tests/support; do echo "mypy $$root"; $(BIN)/mypy --no-error-summary $$root || exit 1; done
 
 imports: setup
 	@$(BIN)/lint-imports

@@ -40,11 +40,13 @@ from serving_peers import free_ports
 from serving_process import ServerProcess, cpu_seconds_of
 
 from rdukit.box.client import BoxClient
-from rdukit.testing.helpers import wait_until
 from rdukit_compiler.backend.measure_routes import load_routes
-from rdukit_modelbox.testing import run_verb, succeed
 from rdukit_zoo.comparisons.machine import write_json
 from rdukit_zoo.mlp import MultiLayerPerceptron
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.boxes import run_verb, succeed
+from support.helpers import wait_until
 
 RATIO_BAR = 0.9
 CONCURRENCIES = (1, 8, 32)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,12 +27,14 @@ from torch import nn
 from torch.nn import functional
 
 import sambaflow.samba as samba
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 from rdukit_runtime.application import Application, open_application
 from rdukit_zoo.comparisons.machine import write_json
 from rdukit_zoo.modules import Block
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 WATCHERS = {
     "sntilestat": "from rdukit_node.cli.sntilestat import main; main()",

@@ -32,8 +32,10 @@ import uvloop
 
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
-from rdukit_platform.testing.processes import platform_under_test
 from rdukit_zoo.comparisons.machine import write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.platform.processes import platform_under_test
 
 BOX = Path(__file__).parents[1] / "tests/integration/platform_box.py"
 GIB = 1 << 30

@@ -11,13 +11,16 @@ import argparse
 import contextlib
 import shutil
 import sqlite3
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
-from rdukit_node.testing.fault_load import percentile, run_fault_load
 from rdukit_zoo.comparisons.machine import write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.node.daemons import RunningDaemon, start_daemon, stop_daemon
+from support.node.fault_load import percentile, run_fault_load
 
 EVENTS_A_LINE = (20, 100, 1000)
 RESTART = "ETYPE_SND_RESTART"

@@ -10,6 +10,7 @@ that lost their lease. ::
 
 import argparse
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -19,8 +20,10 @@ from pathlib import Path
 
 from rdukit.errors import RdukitError
 from rdukit_platform.cli.client import ApiClient
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test
 from rdukit_zoo.comparisons.machine import write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.platform.processes import PlatformUnderTest, platform_under_test
 
 BOX = Path(__file__).parents[1] / "tests/integration/platform_box.py"
 CALLERS = 8

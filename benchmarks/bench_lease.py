@@ -14,16 +14,20 @@ import os
 import socket
 import statistics
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rdukit.hardware import MIB
 from rdukit_node.leases.memory import create_region, map_region
 from rdukit_node.private_node import open_lease
-from rdukit_node.testing.daemons import running_daemon
 from rdukit_zoo.comparisons.machine import write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.node.daemons import running_daemon
 
 REGION_BYTES = 16 * MIB
 

@@ -102,8 +102,10 @@ def prepare(folder: Path) -> tuple[Path, Path, list[float]]:
     import rdukit_runtime
     import rdukit_zoo
     import sambaflow
-    from rdukit_modelbox.testing import run_verb
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from rdukit_zoo.mlp import MultiLayerPerceptron
+    from support.boxes import run_verb
 
     os.environ["RDUKIT_HOME"] = str(folder / "home")
     # As an installer leaves packages, the peers' among them: without it each start of ours compiles its own modules.

@@ -61,8 +61,9 @@ class Bench:
 
     def compile(self, batch_size: int, **sizes: int) -> Model:
         """A PEF that serves, with random parameters."""
-        from rdukit_modelbox.testing import run_verb
+        sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
         from rdukit_zoo.mlp import MultiLayerPerceptron
+        from support.boxes import run_verb
 
         name = "-".join(map(str, (batch_size, *sizes.values())))
         with contextlib.redirect_stdout(sys.stderr):

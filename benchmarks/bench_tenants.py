@@ -16,8 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 from rdukit_zoo.comparisons.machine import write_json
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 PROGRAM = Path(__file__).parents[1] / "tests/integration/tenant_programs.py"
 PACKINGS = (1, 2, 4, 8)

@@ -8,7 +8,7 @@ def pytest_configure() -> None:
     """What must hold before the first test.
 
     Isolation of this process could not be undone, and its domain would bind all later tests; programs that tests start
-    with ``rdukit_node.testing.daemons.environment`` have it.
+    with ``support.node.daemons.environment`` have it.
 
     A shell that runs tests in the background ignores Ctrl-C for them; programs under test must not inherit that.
     """

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 
 class Clock(Protocol):
-    """A source of time. Tests pass ``rdukit.testing.FakeClock``."""
+    """A source of time. Tests pass ``support.FakeClock``."""
 
     def now(self) -> float:
         """Return the seconds since the epoch, UTC."""

@@ -20,7 +20,7 @@ from rdukit_platform.db.migrate import migrate
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.tokens import ensure_first_token
-from rdukit_platform.testing.gateway import Example, serving
+from support.platform.gateway import Example, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright, of the test extra")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

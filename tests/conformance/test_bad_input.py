@@ -25,10 +25,10 @@ from rdukit.errors import (
     UnknownTensor,
     UnsupportedOperator,
 )
-from rdukit_node.testing.daemons import running_daemon
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.testing import Loaded, LogReg, ResFFNLogReg, classifier_inputs, compile_model, load_model
+from support.node.daemons import running_daemon
 
 
 def sgd(parameters: Any) -> Any:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdukit.testing import wait_until
 from rdukit_zoo.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
 from rdukit_zoo.modules import Gpt2
+from support import wait_until
 
 BENCH = [sys.executable, "-c", "import sys; from rdukit.cli import run_command;"
          "from rdukit_zoo.comparisons.cli import bench; run_command(bench)"]  # fmt: skip

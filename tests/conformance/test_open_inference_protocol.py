@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from safetensors.torch import save_file
 from tritonclient.utils import InferenceServerException
 
-from rdukit_modelbox.testing import run_verb
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support.boxes import run_verb
 
 ROWS = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
 #: The protocol's routes, with paths as OpenAPI has them (the published file writes ``${NAME}``); ours.

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from rdukit.errors import Unavailable
-from rdukit.testing import wait_until
 from rdukit_platform.backends.contract import BoxBackend, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, RunningBox
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
-from rdukit_platform.testing.backends import START_S, BackendContract, contract_box
+from support import wait_until
+from support.platform.backends import START_S, BackendContract, contract_box
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.testing import wait_until
 from rdukit_platform.backends.container_options import LOG_BYTES
-from rdukit_platform.testing.hostile import ENVIRONMENT, PATIENCE_S, Hostile, HostileBoxes
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support import wait_until
+from support.platform.hostile import ENVIRONMENT, PATIENCE_S, Hostile, HostileBoxes
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.timeout(900)
 

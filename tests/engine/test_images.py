@@ -26,10 +26,10 @@ from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json, machine_name
 from rdukit_modelbox.image.push import push_image
 from rdukit_modelbox.image.verify import verify_layout
-from rdukit_modelbox.testing import run_verb
 from rdukit_platform.backends.contract import BoxLimits, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.pods import PodRules, make_pod
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support.boxes import run_verb
 
 TREE = Path(__file__).parents[2]
 MB = 1_000_000

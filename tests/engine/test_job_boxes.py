@@ -12,7 +12,7 @@ from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.image.build import build_layout
 from rdukit_platform.backends.engines import PodmanBackend
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.timeout(900)
 MEMORY = 4 << 30

@@ -20,9 +20,9 @@ from compose_stack import PATIENCE_S
 from safetensors.torch import save_file
 
 from rdukit.box.client import BoxClient
-from rdukit.testing.helpers import wait_until
-from rdukit_modelbox.testing import run_verb, succeed
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support.boxes import run_verb, succeed
+from support.helpers import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 

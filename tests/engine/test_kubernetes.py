@@ -26,7 +26,7 @@ from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder, RunningBox
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 from rdukit_platform.backends.pods import PodTemplate
-from rdukit_platform.testing.backends import START_S, BackendContract, contract_box
+from support.platform.backends import START_S, BackendContract, contract_box
 
 ADDRESS = os.environ.get("RDUKIT_TEST_KUBERNETES", "")
 IMAGE = os.environ.get("RDUKIT_TEST_KUBERNETES_IMAGE", "rdukit/modelbox:latest")

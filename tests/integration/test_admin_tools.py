@@ -14,7 +14,7 @@ import pytest
 
 from rdukit.pef.file import read_pef
 from rdukit_node.cli.slurmfeeder import needs_of
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, stop_daemon
+from support.node.daemons import RunningDaemon, environment, running_daemon, stop_daemon
 
 NOBODY = 65534
 #: The interpreter may be where another user cannot read, so everything is imported before the user changes.

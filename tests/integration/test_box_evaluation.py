@@ -24,9 +24,9 @@ from rdukit_modelbox.contract.models import load_own_module, read_shape
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.preprocessing.datasets import Samples, load_dataset, save_dataset
 from rdukit_modelbox.tasks.program import ModelProgram
-from rdukit_modelbox.testing import run_verb
 from rdukit_serving.device.loaded_model import LoadedModel
 from rdukit_serving.device.parameters import load_parameters
+from support.boxes import run_verb
 
 BATCH, FEATURES, CLASSES = 16, 12, 3
 #: Neither fills whole batches.

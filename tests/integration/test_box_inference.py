@@ -28,11 +28,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
-from rdukit.testing import wait_until
-from rdukit_modelbox.testing import children_of, run_verb
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import wait_until
+from support.boxes import children_of, run_verb
 
 BATCH, TOKEN = 8, "sesame"
 ROW = [round(((i * 37) % 64) / 64 - 0.5, 6) for i in range(64)]

@@ -18,12 +18,12 @@ import pytest
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, Unavailable
-from rdukit.testing import wait_until
 from rdukit_modelbox.artifacts.mounts import Exchange
 from rdukit_modelbox.operations.supervisor import ChildLimits, ChildOutcome, Listener, run_child
 from rdukit_modelbox.operations.webhook_dispatcher import AddressRefused, _find_address
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from support import wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"between us").decode()
 ENVIRONMENT = {

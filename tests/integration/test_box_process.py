@@ -19,11 +19,11 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, Unavailable, UnknownParameter
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit.testing import wait_until
 from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.server.state_folder import StateFolder
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from support import wait_until
 
 
 @pytest.fixture(scope="module")

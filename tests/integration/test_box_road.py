@@ -16,10 +16,10 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, InvalidArgument, PefCorrupt, PefMismatch, Unavailable
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit.testing import wait_until
-from rdukit_modelbox.testing import children_of, succeed
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from support import wait_until
+from support.boxes import children_of, succeed
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2"}
 

@@ -18,10 +18,10 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.http.unix_sockets import SocketPath
 from rdukit_modelbox.cli.main import box as box_commands
-from rdukit_modelbox.testing import run_verb
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support.boxes import run_verb
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from rdukit_platform.testing.gateway import Example, job_state, serving
+from support.platform.gateway import Example, job_state, serving
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "path"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_node.testing.daemons import start_daemon, stop_daemon
+from support.node.daemons import start_daemon, stop_daemon
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_1"
 

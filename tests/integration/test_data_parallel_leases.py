@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rdukit.testing import wait_until
-from rdukit_node.testing.daemons import environment, running_daemon
+from support import wait_until
+from support.node.daemons import environment, running_daemon
 
 PROGRAM = """
 import sys, time

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.testing import wait_until
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+from support import wait_until
+from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 
 _COMMAND = [sys.executable, "-m", "rdukit_node.cli.exporter"]
 

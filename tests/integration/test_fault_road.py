@@ -12,9 +12,9 @@ import pytest
 
 from rdukit.errors import DramUeException, LeaseLost, NoResources, TileFaultException
 from rdukit.snd import SndClient
-from rdukit.testing.pefs import write_example_pef
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 from rdukit_runtime.application import Application, open_application
+from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+from support.pefs.examples import write_example_pef
 
 RDU = "/NODE/XRDU_0/RDU_0"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_node.testing.daemons import environment
+from support.node.daemons import environment
 
 NODE_TOOLS = ("exporter", "slurmfeeder", "snconfig", "snddrstat", "snfadm", "snpciestat", "sntilestat")
 TOOLS = (*(f"rdukit_node.cli.{tool}" for tool in NODE_TOOLS), "rdukit_runtime.profile.snprof")

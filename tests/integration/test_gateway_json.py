@@ -19,8 +19,8 @@ from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from rdukit_platform.testing.gateway import Example, serving
-from rdukit_platform.testing.processes import short_folder
+from support.platform.gateway import Example, serving
+from support.platform.processes import short_folder
 
 WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}
 WORDS = {"stage": "train", "step": 3, "total": 4, "loss": "NaN", "throughput": "Infinity", "eta_s": "-Infinity"}

@@ -19,9 +19,9 @@ import httpx
 import pytest
 
 from rdukit.http.limits import RESERVED_FILES, choose_connections
-from rdukit.testing import wait_until
-from rdukit.testing.helpers import RawCaller, answer_of
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support import wait_until
+from support.helpers import RawCaller, answer_of
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 LONG_S = int(os.environ.get("RDUKIT_TEST_HOSTILE_S", "0"))

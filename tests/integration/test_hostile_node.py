@@ -21,10 +21,10 @@ import pytest
 
 from rdukit.errors import NoResources, OutOfDeviceMemory, PefError, Unavailable
 from rdukit.snd import SndClient
-from rdukit.testing.pefs import write_example_pef
 from rdukit_node.daemon.protocol import OPERATIONS
-from rdukit_node.testing.daemons import RunningDaemon, environment, node_command, running_daemon
 from rdukit_runtime.application import open_application
+from support.node.daemons import RunningDaemon, environment, node_command, running_daemon
+from support.pefs.examples import write_example_pef
 
 CONNECTIONS = int(os.environ.get("RDUKIT_STRESS_CONNECTIONS", "2000"))
 HELLO = b'{"op": "hello", "protocol": 1}\n'

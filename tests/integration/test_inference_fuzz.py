@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.proto import inference_pb2 as pb
-from rdukit_modelbox.testing import children_of, run_verb
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support.boxes import children_of, run_verb
 
 #: Of each wire. The bar is 1,000; FUZZ_REQUESTS says another number, FUZZ_SEED another sequence.
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "1000"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.fence import kernel
-from rdukit_node.testing.daemons import environment, running_daemon
+from support.node.daemons import environment, running_daemon
 
 SECRET = "weights-of-the-other-tenant"
 WAYS = ["mem", "fd", "map_files", "process_vm_readv", "pidfd_getfd", "ptrace"]

@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from rdukit.testing import wait_until
 from rdukit_node.isolation import CgroupGuard
 from rdukit_node.isolation.model import GroupLimits, find_hierarchies, group_in, may_take_over
-from rdukit_node.testing.daemons import environment, start_daemon, stop_daemon
+from support import wait_until
+from support.node.daemons import environment, start_daemon, stop_daemon
 
 
 def group_folder(controller: str) -> Path | None:

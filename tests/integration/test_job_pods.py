@@ -20,9 +20,9 @@ import pytest
 from rdukit.box.client import BoxClient
 from rdukit.errors import Unavailable
 from rdukit.files.home import make_folder
-from rdukit.testing import wait_until
 from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.kubernetes import KubernetesBackend
+from support import wait_until
 
 PODS = "/api/v1/namespaces/boxes/pods"
 

@@ -14,7 +14,7 @@ import pytest
 
 from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.kernel_cache import BUILDING, LOCKS, SCRATCH, KernelCache, list_kernels
-from rdukit_compiler.testing import LIBRARY_BYTES, fill, library_of
+from support.graphs import LIBRARY_BYTES, fill, library_of
 
 PLENTY = 1 << 30
 
@@ -23,7 +23,7 @@ PLENTY = 1 << 30
 def processes() -> ForkServerContext:
     """Makes processes that have torch already: a second less each."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rdukit_compiler.testing"])
+    context.set_forkserver_preload(["rdukit_compiler.backend.kernel_cache"])
     return context
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from rdukit.pef.file import LoadedPef, read_pef, write_pef
 from rdukit.pef.model import Pef
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 #: Trains three steps; prints losses, how many kernels are native, and what was imported that compiles. Torch itself
 #: imports other parts of inductor with its fake tensors, which a trace needs.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rdukit_node.testing.daemons import environment, running_daemon
+from support.node.daemons import environment, running_daemon
 
 TREE = Path(__file__).parents[2]
 SCRIPT = """

@@ -11,7 +11,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -24,11 +23,11 @@ from rdukit.errors import RdukitError
 from rdukit.files.atomic import sha256_of
 from rdukit.hardware import find_node
 from rdukit.snd import SndClient
-from rdukit.testing import wait_until
-from rdukit.testing.pefs import write_example_pef
 from rdukit_node.inventory import lanes_of, tile_of_path
-from rdukit_node.testing.daemons import environment, node_command
-from rdukit_runtime.testing.clients import DIARY, FINISHED, STOP, descendants, diary
+from support import wait_until
+from support.node.clients import DIARY, FINISHED, NURSERY, STOP, descendants, diary
+from support.node.daemons import environment, node_command
+from support.pefs.examples import write_example_pef
 
 KILLS = int(os.environ.get("RDUKIT_STRESS_KILLS", "40"))
 DAEMON_KILLS = int(os.environ.get("RDUKIT_STRESS_DAEMON_KILLS", "3"))
@@ -86,7 +85,7 @@ class StressedNode:
     def nursery(self, folder: Path, clients: int, *more: str) -> "subprocess.Popen[bytes]":
         folder.mkdir()
         process = subprocess.Popen(
-            [sys.executable, "-m", "rdukit_runtime.testing.clients", "--socket", str(self.socket),
+            [*NURSERY, "--socket", str(self.socket),
              "--folder", str(folder), "--clients", str(clients), *more],
             env=environment(
                 self.home, RDUKIT_NODE="daemon", RDUKIT_KERNELS="portable", RDUKIT_ACQUIRE_WAIT_S="5", **AT_ONCE

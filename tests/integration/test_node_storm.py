@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
-from rdukit_node.testing.fault_load import FaultLoad, percentile, run_fault_load
+from support.node.daemons import RunningDaemon, start_daemon, stop_daemon
+from support.node.fault_load import FaultLoad, percentile, run_fault_load
 
 
 @pytest.fixture

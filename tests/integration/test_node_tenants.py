@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 PROGRAM = Path(__file__).with_name("tenant_programs.py")
 

@@ -8,7 +8,7 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.contract.models import load_own_module
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_modelbox.testing import run_verb
+from support.boxes import run_verb
 
 
 @pytest.fixture(scope="module")

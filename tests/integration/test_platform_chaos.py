@@ -22,12 +22,12 @@ import torch
 from safetensors.torch import load
 
 from rdukit.errors import RdukitError
-from rdukit.testing.helpers import wait_until
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.cli.client import FINAL_STATES
 from rdukit_platform.cli.local import STEPS as VERBS
 from rdukit_platform.cli.local import demo_steps
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.helpers import wait_until
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 KILLS = int(os.environ.get("RDUKIT_CHAOS_KILLS", "12"))
 JOBS = int(os.environ.get("RDUKIT_CHAOS_JOBS", "24"))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rdukit.testing.helpers import wait_until
 from rdukit_platform.backends.process_tree import tree_of
-from rdukit_platform.testing.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
+from support.helpers import wait_until
+from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {"RDUKIT_WORKER_LEASE_S": "2", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_REPUBLISH_S": "1"}

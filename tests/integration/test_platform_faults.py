@@ -11,7 +11,7 @@ import pytest
 
 from rdukit.snd import SndClient
 from rdukit_platform.settings import Home
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 HANG = {"class": "tile-hang", "data": {"resets_that_fail": None}}

@@ -20,7 +20,7 @@ from rdukit.errors import (
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.jobs.broker import TASK, make_app
 from rdukit_platform.settings import Home
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 

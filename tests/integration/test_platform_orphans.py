@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rdukit_platform.testing.processes import has_ended, platform_under_test, short_folder
+from support.platform.processes import has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from rdukit_platform.backends.process_tree import tree_of
-from rdukit_platform.testing.processes import platform_under_test, short_folder
+from support.platform.processes import platform_under_test, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rdukit_platform.testing.processes import has_ended, platform_under_test, short_folder
+from support.platform.processes import has_ended, platform_under_test, short_folder
 
 RDUKIT = [sys.executable, "-c", "from rdukit.cli import main; main()"]
 

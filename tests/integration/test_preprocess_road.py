@@ -11,9 +11,9 @@ import pytest
 
 from rdukit.box.client import BoxClient
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
-from rdukit_modelbox.testing import children_of, succeed
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from support.boxes import children_of, succeed
 
 PARAMETERS: dict[str, Any] = {"max_seq_length": 64, "num_training_splits": 12, "dev_ratio": 0.1}
 

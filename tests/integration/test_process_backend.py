@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.testing import wait_until
 from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, RunningBox
 from rdukit_platform.backends.process import ProcessBackend, apply_limits
 from rdukit_platform.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
-from rdukit_platform.testing.backends import BackendContract, contract_box
+from support import wait_until
+from support.platform.backends import BackendContract, contract_box
 
 
 @pytest.fixture(scope="class")

@@ -13,9 +13,9 @@ from rdukit.pef import read_pef
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.models import load_own_module, read_shape
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_modelbox.testing import run_verb
 from rdukit_serving.device import loaded_model
 from rdukit_serving.device.loaded_model import LoadedModel, rows_run_alone
+from support.boxes import run_verb
 
 BATCH, FEATURES, CLASSES = 16, 784, 10
 #: To be appended to a box's file: a batch size of its own, because an override may narrow only.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 #: Trains a network with every kind of randomness that forward may have; prints losses and a digest of the parameters.
 PROGRAM = """

@@ -14,9 +14,9 @@ import torch
 import tritonclient.grpc as triton_grpc
 from safetensors.torch import save_file
 
-from rdukit.testing import wait_until
-from rdukit_modelbox.testing import run_verb
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import wait_until
+from support.boxes import run_verb
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 BATCH = 4

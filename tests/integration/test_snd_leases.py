@@ -19,10 +19,10 @@ from rdukit.errors import (
     Unauthenticated,
 )
 from rdukit.hardware import GIB
-from rdukit.testing import wait_until
 from rdukit_node.private_node import open_lease
 from rdukit_node.status_page import EXECUTE
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
+from support import wait_until
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 MIB = 1024**2
 

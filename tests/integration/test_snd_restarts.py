@@ -20,10 +20,10 @@ import pytest
 from rdukit.errors import LeaseLost, NoResources, Unauthenticated
 from rdukit.hardware import find_node
 from rdukit.snd import HeldLease, SndClient
-from rdukit.testing import wait_until
 from rdukit_node.leases.client import DaemonLease
 from rdukit_node.private_node import NodeLease, open_lease
-from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
+from support import wait_until
+from support.node.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 
 #: More for the long form: RDUKIT_TEST_RESTARTS=50.
 RESTARTS = int(os.environ.get("RDUKIT_TEST_RESTARTS", "4"))

@@ -18,7 +18,7 @@ from rdukit.errors import LeaseLost, Unavailable
 from rdukit.snd import SndClient
 from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES
 from rdukit_node.private_node import open_lease
-from rdukit_node.testing.daemons import (
+from support.node.daemons import (
     RunningDaemon,
     environment,
     node_command,

@@ -20,13 +20,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from rdukit.errors import InvalidArgument, NoResources, NotFound, RdukitError, Unauthenticated, Unavailable
-from rdukit.testing import wait_until
 from rdukit_node.settings import NodePaths
 from rdukit_node.snml.client import SnmlClient
 from rdukit_node.snml.server import SERVICES, start_snml
 from rdukit_node.snml.token import read_token
 from rdukit_node.snml.watch import MAX_WATCHERS
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+from support import wait_until
+from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 
 HERE = Path(__file__).parent
 PROTO = HERE.parents[1] / "core/rdukit/proto/snml.proto"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
+from support.node.daemons import RunningDaemon, environment, running_daemon
 
 _TOP = ["-c", "from rdukit.cli import run_command; from rdukit_node.cli.top import top; run_command(top)"]
 #: Makes the terminal the program's own, so that Ctrl-C becomes a signal, and goes on as the program.

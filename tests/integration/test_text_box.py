@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rdukit.testing.helpers import wait_until
 from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
-from rdukit_modelbox.testing import run_verb
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.llama import Llama, LlamaSizes
+from support.boxes import run_verb
+from support.helpers import wait_until
 
 CONTEXT = 256
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
-from rdukit_modelbox.testing import run_verb
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_serving.text.program import TextProgram, end_tokens, generate
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
+from support.boxes import run_verb
 
 TINY = {
     "width": 16, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 24, "vocabulary": 300,

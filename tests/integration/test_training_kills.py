@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.testing import run_verb
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_modelbox.training.journal import read_lines
 from rdukit_modelbox.verbs.context import VerbResult
+from support.boxes import run_verb
 
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from rdukit_modelbox.testing import run_verb
+from support.boxes import run_verb
 box, output, inputs, parameters, last = json.loads(sys.argv[1])
 
 def look(progress):

@@ -15,7 +15,7 @@ from rdukit.errors import Unavailable
 from rdukit.snd import SndClient
 from rdukit_node.settings import node_paths
 from rdukit_node.snml.client import SnmlClient
-from rdukit_node.testing.daemons import (
+from support.node.daemons import (
     RunningDaemon,
     environment,
     node_command,

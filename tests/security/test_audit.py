@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from rdukit.testing.helpers import RawCaller
 from rdukit_platform.audit.writer import ROWS_OF_ONE
-from rdukit_platform.testing.gateway import GatewayUnderTest, gateway_under_test
-from rdukit_platform.testing.processes import short_folder
+from support.helpers import RawCaller
+from support.platform.gateway import GatewayUnderTest, gateway_under_test
+from support.platform.processes import short_folder
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit.testing import wait_until
 from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import Home, with_password
+from support import wait_until
 
 COMPOSE = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
 TRUSTED = {"gateway", "scheduler", "worker"}

@@ -9,8 +9,8 @@ import pytest
 
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.tenants.tokens import create_token
-from rdukit_platform.testing.gateway import opened_platform
-from rdukit_platform.testing.processes import short_folder
+from support.platform.gateway import opened_platform
+from support.platform.processes import short_folder
 
 
 def test_a_token_without_an_end_is_found_in_the_database(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.testing import wait_until
-from rdukit.testing.helpers import RawCaller, answer_of
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
-from rdukit_platform.testing.processes import platform_under_test, short_folder
+from support import wait_until
+from support.helpers import RawCaller, answer_of
+from support.platform.processes import platform_under_test, short_folder
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 SILENCE_S = 2

@@ -10,8 +10,8 @@ import pytest
 from rdukit.errors import NotFenced
 from rdukit.fence.probe import what_holds
 from rdukit.pef.trust import key_path
-from rdukit_platform.testing.hostile import ENVIRONMENT, Hostile, HostileBoxes, is_audited
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.platform.hostile import ENVIRONMENT, Hostile, HostileBoxes, is_audited
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
 

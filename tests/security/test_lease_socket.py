@@ -14,9 +14,9 @@ import pytest
 from rdukit.errors import LeaseLost, PermissionDenied, Unavailable
 from rdukit.http.unix_sockets import SocketPath
 from rdukit.snd import HeldLease, SndClient
-from rdukit.testing import wait_until
 from rdukit_node.leases.files import MAX_CONNECTIONS
-from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
+from support import wait_until
+from support.node.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 
 PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 BOX = """

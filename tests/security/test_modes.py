@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.testing import wait_until
-from rdukit_platform.testing.processes import platform_under_test, short_folder
+from support import wait_until
+from support.platform.processes import platform_under_test, short_folder
 
 BIN = Path(sys.executable).parent
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from rdukit.fence.kernel import landlock_abi
-from rdukit.testing.mutations import mutate_pef
-from rdukit.testing.pefs import write_example_pef
+from support.pefs import trial
+from support.pefs.examples import write_example_pef
+from support.pefs.mutations import mutate_pef
 
 COUNT = int(os.environ.get("RDUKIT_TEST_MUTATIONS", "200"))
 DATA = Path(__file__).parents[1] / "data" / "pef"
@@ -46,15 +47,15 @@ def judge(folder: Path, paths: list[Path]) -> dict[Path, str]:
     found: dict[Path, str] = {}
     left = list(paths)
     while left:
-        trial = subprocess.run(
-            [sys.executable, "-m", "rdukit_runtime.testing.pefs", folder], cwd=folder, env=environment(folder),
+        tried = subprocess.run(
+            [sys.executable, "-P", trial.__file__, folder], cwd=folder, env=environment(folder),
             input="".join(f"{path}\n" for path in left), text=True, capture_output=True, check=False,
         )  # fmt: skip
-        told = [line for line in trial.stdout.splitlines() if line.startswith(("ran", "refused ", "bare "))]
+        told = [line for line in tried.stdout.splitlines() if line.startswith(("ran", "refused ", "bare "))]
         found.update(zip(left, told, strict=False))
         left = left[len(told) :]
         if left:
-            found[left.pop(0)] = f"died {trial.returncode}: {trial.stderr.strip()[-300:]}"
+            found[left.pop(0)] = f"died {tried.returncode}: {tried.stderr.strip()[-300:]}"
     return found
 
 

@@ -13,9 +13,9 @@ from rdukit.pef import read_pef
 from rdukit.pef.file import write_pef
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.operators import TEXTS, WORDS, find_signature, operator_lines
-from rdukit.testing.pefs import example_kernels, example_pef, forge_pef, write_example_pef
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
+from support.pefs.examples import example_kernels, example_pef, forge_pef, write_example_pef
 
 
 @pytest.fixture(autouse=True)

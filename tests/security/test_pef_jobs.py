@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rdukit.fence.probe import what_holds
-from rdukit.testing.pefs import forge_pef, write_example_pef
 from rdukit_platform.cli.client import ApiClient
-from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.pefs.examples import forge_pef, write_example_pef
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
 

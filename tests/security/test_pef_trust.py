@@ -8,7 +8,7 @@ import pytest
 
 from rdukit.pef import read_pef
 from rdukit.pef.trust import key_path, write_derived_key
-from rdukit.testing.pefs import forge_pef, write_example_pef
+from support.pefs.examples import forge_pef, write_example_pef
 
 
 @pytest.fixture(autouse=True)

@@ -20,16 +20,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rdukit.box.client import BoxClient
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.http.tls import client_context, find_server_files, make_server_context
-from rdukit.testing import wait_until
-from rdukit.testing.helpers import RawCaller
 from rdukit_node.snml.client import SnmlClient
-from rdukit_node.testing.daemons import start_daemon, stop_daemon
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.broker import Notifier
-from rdukit_platform.testing.processes import platform_under_test, short_folder
+from support import wait_until
+from support.helpers import RawCaller
+from support.node.daemons import start_daemon, stop_daemon
+from support.platform.processes import platform_under_test, short_folder
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.testing import FakeClock, wait_until
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.db.models import TokenRow
 from rdukit_platform.tenants.service import authenticate
 from rdukit_platform.tenants.tokens import MAX_TOKENS
-from rdukit_platform.testing.gateway import Example, GatewayUnderTest, gateway_under_test
-from rdukit_platform.testing.processes import short_folder
+from support import FakeClock, wait_until
+from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
+from support.platform.processes import short_folder
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 DAY_S = 86400.0

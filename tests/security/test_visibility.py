@@ -15,8 +15,8 @@ from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.nodes import OTHERS, NodeCapacity, nodes_for, services_for
 from rdukit_platform.scheduler.decide import QueuedJob, QueueSnapshot, decide
-from rdukit_platform.testing.gateway import Example, GatewayUnderTest, gateway_under_test
-from rdukit_platform.testing.processes import short_folder
+from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
+from support.platform.processes import short_folder
 
 SECRETS = ("secret", "victim", "lease-2", "4711", "/home/", "erin")
 

@@ -27,8 +27,8 @@ def test_a_source_root_holds_no_python_file_of_its_own(root: str) -> None:
     assert [path.name for path in (TREE / root).glob("*.py")] == []
 
 
-def test_tests_have_no_packages() -> None:
-    assert list((TREE / "tests").rglob("__init__.py")) == []
+def test_a_folder_of_tests_is_no_package() -> None:
+    assert [path for path in (TREE / "tests").rglob("__init__.py") if list(path.parent.glob("test_*.py"))] == []
 
 
 def test_test_files_have_names_of_their_own() -> None:
@@ -60,8 +60,10 @@ def test_the_distribution_is_not_called_sambaflow() -> None:
 
 
 def python_files() -> Iterator[Path]:
-    """The modules of all source roots, without generated ones."""
-    return (path for root in ROOTS for path in (TREE / root).rglob("*.py") if "_pb2" not in path.name)
+    """The modules of all source roots and of what tests share, without generated ones."""
+    return (
+        path for root in [*ROOTS, "tests/support"] for path in (TREE / root).rglob("*.py") if "_pb2" not in path.name
+    )
 
 
 def test_no_module_is_longer_than_the_limit() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
-from rdukit_compiler.testing import GraphBuilder
+from support.graphs import GraphBuilder
 
 
 def limit(value: float, precision: str) -> float:

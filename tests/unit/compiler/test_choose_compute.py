@@ -6,7 +6,7 @@ import pytest
 
 from rdukit_compiler.ir import ComputeDtypes, ModelGraph
 from rdukit_compiler.passes.choose_compute import DECLARED, NARROW, ROUNDED, WIDE, choose_compute
-from rdukit_compiler.testing import GraphBuilder
+from support.graphs import GraphBuilder
 
 
 def graph(disabled: bool = False) -> ModelGraph:

@@ -3,8 +3,8 @@
 import json
 
 from rdukit.hardware import CHIPS
-from rdukit.testing.pefs import example_pef
 from rdukit_compiler.reports import artifact_files
+from support.pefs.examples import example_pef
 
 
 def test_every_section_has_its_utilization_and_all_files_are_listed() -> None:

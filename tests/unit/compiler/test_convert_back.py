@@ -5,7 +5,7 @@ from dataclasses import replace
 from rdukit.pef.kernel import Special
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
-from rdukit_compiler.testing import GraphBuilder
+from support.graphs import GraphBuilder
 
 F32 = Special("dtype", "float32")
 

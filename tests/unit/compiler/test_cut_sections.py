@@ -16,7 +16,7 @@ from rdukit_compiler.operators.vocabulary import is_trivial
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
 from rdukit_compiler.rules import load_default_rules
-from rdukit_compiler.testing import GraphBuilder, gpt_graph, graph_of, llama_graph
+from support.graphs import GraphBuilder, gpt_graph, graph_of, llama_graph
 
 SN30 = CHIPS["sn30"]
 

@@ -11,7 +11,7 @@ from rdukit_compiler.heuristics.capacity import pack, section_limits
 from rdukit_compiler.heuristics.registry import Heuristic
 from rdukit_compiler.heuristics.sharding import Gemm, choose_sharding, gemm_of, utilisation
 from rdukit_compiler.ir import ModelGraph
-from rdukit_compiler.testing import GraphBuilder, gpt_graph, graph_of, llama_graph
+from support.graphs import GraphBuilder, gpt_graph, graph_of, llama_graph
 
 SN30 = CHIPS["sn30"]
 

@@ -13,7 +13,7 @@ from rdukit_compiler.operators.supported import is_supported, nearest_supported,
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.host_operators import choose_host_operators, split_around_host
 from rdukit_compiler.patterns.syntax import parse_rules
-from rdukit_compiler.testing import GraphBuilder, graph_of
+from support.graphs import GraphBuilder, graph_of
 
 
 def named(op: str) -> ModelGraph:

@@ -12,8 +12,8 @@ import sambaflow.samba as samba
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.join_regions import join_regions
-from rdukit_compiler.testing import GraphBuilder
 from sambaflow.tracing.tracer import trace_model
+from support.graphs import GraphBuilder
 
 ROWS, COLUMNS = 4, 8
 

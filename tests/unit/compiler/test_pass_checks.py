@@ -10,7 +10,7 @@ from rdukit.hardware import find_chip
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.passes.checks import STAGES, check_plans, check_stage
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
-from rdukit_compiler.testing import GraphBuilder
+from support.graphs import GraphBuilder
 
 
 def chain() -> ModelGraph:

@@ -8,7 +8,7 @@ from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import parse_rules
 from rdukit_compiler.rules import load_default_rules
-from rdukit_compiler.testing import gpt_graph, graph_of, llama_graph
+from support.graphs import gpt_graph, graph_of, llama_graph
 
 SELF_ATTENTION_PROJECTION = """
 llama2_self_attn_proj:

@@ -7,8 +7,8 @@ from rdukit.pef.kernel import KernelGraph, Ref
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.differentiate import build_kernels
-from rdukit_compiler.testing import GraphBuilder
 from rdukit_runtime.engine.portable import build_portable
+from support.graphs import GraphBuilder
 
 PRECISION = Precision("f32", True)
 

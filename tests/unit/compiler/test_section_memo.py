@@ -17,8 +17,8 @@ from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs
 from rdukit_compiler.passes.section_cache import SectionCache, describe_structure
 from rdukit_compiler.rules import load_default_rules
-from rdukit_compiler.testing import GraphBuilder
 from sambaflow.tracing.tracer import trace_model
+from support.graphs import GraphBuilder
 
 
 class ForgetfulMemo(SectionCache):

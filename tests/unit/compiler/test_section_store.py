@@ -13,7 +13,7 @@ from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels
 from rdukit_compiler.passes.section_cache import SectionCache, SectionStore, open_section_store
-from rdukit_compiler.testing import GraphBuilder
+from support.graphs import GraphBuilder
 
 PLENTY = 1 << 20
 PRECISION = Precision("f32", True)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.topology import OperatorGroups, Topology
-from rdukit_compiler.testing import GraphBuilder, graph_of
+from support.graphs import GraphBuilder, graph_of
 
 
 @st.composite

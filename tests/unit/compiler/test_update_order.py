@@ -1,7 +1,7 @@
 """A buffer gets its new value as soon as nothing reads the old one."""
 
 from rdukit_compiler.patterns.topology import move_copies
-from rdukit_compiler.testing import GraphBuilder
+from support.graphs import GraphBuilder
 
 
 def order(build: GraphBuilder, value: str) -> list[str]:

@@ -19,7 +19,7 @@ from rdukit.pef.kernel import (
     kernel_from_json,
     references,
 )
-from rdukit.testing.pefs import example_kernels
+from support.pefs.examples import example_kernels
 
 NAMES = st.text("abcxyz_.0123", min_size=1, max_size=8)
 SCALARS = (

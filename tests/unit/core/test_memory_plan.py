@@ -31,7 +31,7 @@ from rdukit.pef.model import (
     pef_from_dict,
     pef_to_dict,
 )
-from rdukit.testing.pefs import write_example_pef
+from support.pefs.examples import write_example_pef
 
 SIZES = {"x": 16, "w": 8, "h": 100, "s": 40, "y": 20, "y__grad": 20, "h__grad": 100, "w__grad": 8}
 KINDS = {

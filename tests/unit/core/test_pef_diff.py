@@ -13,7 +13,7 @@ from rdukit.cli.tables import format_table
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.file import LoadedPef
 from rdukit.pef.model import Pef, Section
-from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
+from support.pefs.examples import example_kernels, example_pef, write_example_pef
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 

@@ -8,7 +8,7 @@ from rdukit.cli.tables import format_table
 from rdukit.errors import NotFound
 from rdukit.pef.explain import bounds_table, explain_section, find_bound, find_sections, section_tables
 from rdukit.pef.model import Section, pef_from_dict, pef_to_dict
-from rdukit.testing.pefs import example_pef
+from support.pefs.examples import example_pef
 
 
 def timed(**terms: float) -> Section:

@@ -11,7 +11,7 @@ from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
 from rdukit.pef.file import COMMENT, FORMAT_VERSION, INDEX
 from rdukit.pef.model import pef_from_dict, pef_to_dict
-from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
+from support.pefs.examples import example_kernels, example_pef, write_example_pef
 
 
 def rewrite(path: Path, change: dict[str, bytes | None]) -> None:

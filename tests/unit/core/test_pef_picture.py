@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from rdukit.pef.picture import MAX_OPERATORS, draw_pef, find_edges
-from rdukit.testing.pefs import example_pef, write_example_pef
+from support.pefs.examples import example_pef, write_example_pef
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 SVG = "{http://www.w3.org/2000/svg}"

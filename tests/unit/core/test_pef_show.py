@@ -10,7 +10,7 @@ import pytest
 from rdukit.cli.tables import format_table
 from rdukit.pef.file import read_pef
 from rdukit.pef.inspect import describe_pef, pef_tables, projected_seconds, symbols_table
-from rdukit.testing.pefs import example_pef, write_example_pef
+from support.pefs.examples import example_pef, write_example_pef
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 

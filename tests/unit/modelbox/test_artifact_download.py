@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit.testing import FakeClock
 from rdukit_modelbox.artifacts.download import Opened, TransferInterrupted, download
+from support import FakeClock
 
 
 class CutSource:

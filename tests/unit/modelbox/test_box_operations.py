@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
-from rdukit.testing import FakeClock
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
 from rdukit_modelbox.operations import table as module
 from rdukit_modelbox.operations.table import KEPT_EVENTS, OperationTable
 from rdukit_modelbox.operations.values import FINAL_STATES, TRANSITIONS, OperationState, StateEvent, next_state
 from rdukit_modelbox.verbs.context import Progress
+from support import FakeClock
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from rdukit.errors import Cancelled, InvalidArgument, NotFound
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.preprocessing.datasets import check_dataset_fits, load_dataset
 from rdukit_modelbox.tasks.classification import judge
-from rdukit_modelbox.testing import RecordingContext
 from rdukit_modelbox.verbs.preprocess import prepare, run_preprocess
+from support.boxes import RecordingContext
 
 
 def recorder(cancel_at: int = 0) -> RecordingContext:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import Unavailable
-from rdukit.testing import FakeClock
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
 from rdukit_modelbox.operations import table as module
@@ -15,6 +14,7 @@ from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.table import KEPT_EVENTS, SEQUENCE_GAP, OperationTable
 from rdukit_modelbox.operations.values import OperationState, StateEvent
 from rdukit_modelbox.verbs.context import Progress
+from support import FakeClock
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.preprocessing.columns import ColumnFigures
 from rdukit_modelbox.preprocessing.datasets import load_dataset, write_dataset
-from rdukit_modelbox.testing import RecordingContext
 from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_modelbox.verbs.preprocess import run_preprocess
+from support.boxes import RecordingContext
 
 
 def recorder(box: str = "mlp", cancel_at: int = 0) -> RecordingContext:

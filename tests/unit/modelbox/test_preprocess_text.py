@@ -18,9 +18,9 @@ from rdukit.files.atomic import sha256_of_file
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer, learn_tokenizer
-from rdukit_modelbox.testing import RecordingContext
 from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_modelbox.verbs.preprocess import run_preprocess
+from support.boxes import RecordingContext
 
 PARAMETERS: dict[str, Any] = {
     "max_seq_length": 16, "input_packing_config": "full", "packing_boundary": "jsonl", "attention_boundary": "jsonl",

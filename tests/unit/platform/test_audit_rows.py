@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import select
 
 from rdukit.errors import PermissionDenied
-from rdukit.testing import FakeClock
 from rdukit_platform.audit.service import (
     Act,
     AuditOutcome,
@@ -21,7 +20,8 @@ from rdukit_platform.audit.service import (
 )
 from rdukit_platform.audit.writer import ROWS_OF_ALL, ROWS_OF_ONE, SOURCES, WINDOW_S, AuditWriter, Flood, network
 from rdukit_platform.db.models import AuditRow
-from rdukit_platform.testing.processes import fresh_database
+from support import FakeClock
+from support.platform.processes import fresh_database
 
 
 def refusal(

@@ -15,10 +15,10 @@ import pytest
 
 from rdukit.errors import Cancelled, PermissionDenied, Unavailable
 from rdukit.fence.in_pod import OPEN, UNTRIED
-from rdukit.testing import FakeClock
 from rdukit_platform.backends.contract import BoxEventKind, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.in_cluster import AccountToken, in_cluster_client, own_namespace
 from rdukit_platform.backends.kubernetes import KubernetesBackend
+from support import FakeClock
 
 
 class ImitatedCluster:

@@ -10,12 +10,12 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy.exc import DataError
 
-from rdukit.testing import FakeClock
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
 from rdukit_platform.gateway.middleware import add_error_handlers
 from rdukit_platform.scheduler.loop import Scheduler
 from rdukit_platform.settings import Home
+from support import FakeClock
 
 
 @pytest.fixture

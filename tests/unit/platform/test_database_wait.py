@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from rdukit.testing import FakeClock
 from rdukit_platform.db.engine import Database, wait_until_reachable
+from support import FakeClock
 
 
 class LateClock(FakeClock):

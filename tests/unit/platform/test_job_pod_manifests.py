@@ -13,7 +13,6 @@ import yaml
 
 from rdukit.errors import InvalidArgument
 from rdukit.fence.in_pod import take_variables, wait_shut
-from rdukit.testing import FakeClock
 from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.pods import (
     PodRules,
@@ -24,6 +23,7 @@ from rdukit_platform.backends.pods import (
     make_trying_pod,
     read_template,
 )
+from support import FakeClock
 
 JOB = Path("/var/lib/rdukit/home/work/job-1")
 SPEC = BoxSpec(

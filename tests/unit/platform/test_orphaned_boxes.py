@@ -25,7 +25,6 @@ from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.settings import BOX_BACKEND, Home
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing.processes import counter_boxes, fresh_database
 from rdukit_platform.worker.orphans import (
     choose_orphans,
     clear_folders,
@@ -33,6 +32,7 @@ from rdukit_platform.worker.orphans import (
     reap_earlier,
     reap_orphans,
 )
+from support.platform.processes import counter_boxes, fresh_database
 
 
 class Boxes:

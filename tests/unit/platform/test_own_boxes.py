@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, Overloaded, PermissionDenied, Unavailable
-from rdukit.testing import wait_until
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.catalog import own
 from rdukit_platform.catalog.catalog import MAX_READ, Catalog, clear_incoming, describe_folder, incoming_folder
@@ -21,7 +20,8 @@ from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, show_job
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing.processes import COUNTER, counter_boxes, fresh_database
+from support import wait_until
+from support.platform.processes import COUNTER, counter_boxes, fresh_database
 
 BOXES = counter_boxes()
 MODELBOX = [sys.executable, "-m", "rdukit_modelbox"]

@@ -13,7 +13,7 @@ from rdukit_platform.catalog.catalog import read_catalog
 from rdukit_platform.catalog.check import check_parameters, is_legal
 from rdukit_platform.catalog.model import VerbParameter, read_box
 from rdukit_platform.db.rows import check_limit
-from rdukit_platform.testing.processes import COUNTER, counter_boxes
+from support.platform.processes import COUNTER, counter_boxes
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepReques
 from rdukit_platform.jobs.states import JobEvent, JobReason
 from rdukit_platform.tenants.service import create_tenant, hash_token
 from rdukit_platform.tenants.tokens import create_token
-from rdukit_platform.testing.processes import counter_boxes, fresh_database
+from support.platform.processes import counter_boxes, fresh_database
 
 BOXES = counter_boxes()
 LEASE_S = 5.0

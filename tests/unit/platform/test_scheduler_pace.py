@@ -1,7 +1,7 @@
 """When the scheduler takes a silent worker for dead, and when it looks to its own clock first."""
 
-from rdukit.testing import FakeClock
 from rdukit_platform.scheduler.loop import ClockWatch
+from support import FakeClock
 
 LEASE_S = 8.0
 

@@ -13,7 +13,7 @@ from rdukit_platform.scheduler import snapshot
 from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_wait_reasons
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing.processes import counter_boxes, fresh_database
+from support.platform.processes import counter_boxes, fresh_database
 
 REQUEST = JobRequest(box="counter", verb="preprocess")
 

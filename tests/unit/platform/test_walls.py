@@ -12,7 +12,6 @@ from rdukit_platform.backends.job_boxes import read_claim
 from rdukit_platform.services import beat_service
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import check_may_add, create_tenant
-from rdukit_platform.testing.processes import fresh_database
 from rdukit_platform.worker.walls import (
     TenantFences,
     WallKind,
@@ -23,6 +22,7 @@ from rdukit_platform.worker.walls import (
     open_walls,
     read_uids,
 )
+from support.platform.processes import fresh_database
 
 HOLDS = Fence(Way.USER, MappingProxyType({}))
 BROKEN = Fence(None, MappingProxyType({FencePart.NAMESPACES: "the kernel refuses them to user 7"}))

@@ -12,12 +12,12 @@ import pytest
 
 from rdukit.hardware import GIB
 from rdukit.snd import SndClient
-from rdukit.testing import FakeClock
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.database_writer import DatabaseWriter
 from rdukit_node.daemon.server import SndServer, listening
 from rdukit_node.faults.store import FaultStore
-from rdukit_node.testing.harness import DaemonHarness, acquire
+from support import FakeClock
+from support.node.harness import DaemonHarness, acquire
 
 STEPS = (-86_400.0, 86_400.0)
 

@@ -3,7 +3,7 @@
 from rdukit_node.cli import snddrstat, snpciestat
 from rdukit_node.cli.intervals import StatisticsOptions
 from rdukit_node.telemetry.sampling import Reading
-from rdukit_node.testing.harness import FakeNode
+from support.node.harness import FakeNode
 
 RDU = "/NODE/XRDU_0/RDU_0"
 

@@ -12,13 +12,13 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.kernel import Special
 from rdukit.pef.memory import persistent_layout
-from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine import device as places
 from rdukit_runtime.engine.device import CPU, allocate_regions, choose_device, engine_device, run_on_host
 from rdukit_runtime.engine.device_operators import attention, attention_backward
 from rdukit_runtime.engine.optimizer_operators import _of_one_dtype
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
+from support.pefs.examples import example_kernels, example_pef
 
 META = torch.device("meta")
 ATEN = torch.ops.aten

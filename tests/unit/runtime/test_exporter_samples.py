@@ -8,7 +8,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
-from rdukit.testing import FakeClock
 from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, node_samples
 from rdukit_node.telemetry.exporter_process import (
     ExporterSettings,
@@ -17,7 +16,8 @@ from rdukit_node.telemetry.exporter_process import (
     read_settings,
     switch,
 )
-from rdukit_node.testing.harness import FakeNode
+from support import FakeClock
+from support.node.harness import FakeNode
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 

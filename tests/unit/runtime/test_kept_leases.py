@@ -7,7 +7,7 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import GIB
 from rdukit_node.leases.files import LeaseFile
-from rdukit_node.testing.harness import DaemonHarness, acquire
+from support.node.harness import DaemonHarness, acquire
 
 
 def restarted(desk: DaemonHarness, folder: Path, patience: float = 10) -> DaemonHarness:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rdukit_node.daemon.connections import Peer
-from rdukit_node.testing.harness import ADMIN_TOKEN, DaemonHarness, acquire
+from support.node.harness import ADMIN_TOKEN, DaemonHarness, acquire
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"
 

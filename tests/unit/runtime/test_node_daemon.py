@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rdukit.hardware import GIB
-from rdukit_node.testing.harness import DaemonHarness, acquire
+from support.node.harness import DaemonHarness, acquire
 
 
 @pytest.fixture

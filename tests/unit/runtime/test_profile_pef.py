@@ -15,7 +15,6 @@ from rdukit.cli.tables import format_table
 from rdukit.pef import KernelGraph, KernelNode, Ref, Section, SectionType, TensorSpec
 from rdukit.pef.kernel import Argument, Special
 from rdukit.pef.model import Cost, SectionResources
-from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.profile.operators import OperatorClock
@@ -33,6 +32,7 @@ from rdukit_runtime.profile.pef import (
 from rdukit_runtime.profile.reports import operators_table, profile_tables, trace_profile
 from rdukit_runtime.profile.roofline import Dot, Rectangle, draw_roofline, place_labels
 from rdukit_runtime.profile.run import index_bounds
+from support.pefs.examples import example_kernels, example_pef
 
 #: 100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOPs per byte.
 LIMITS = MachineLimits("processor", 1, 10.0, 8.0, {"f32": 100.0, "bf16": 400.0, "int8": 0.0}, 1e-6)

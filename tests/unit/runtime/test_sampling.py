@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_node.telemetry.sampling import apportion, is_same_daemon, lease_rates, rdu_rates, tile_shares
-from rdukit_node.testing.harness import FakeNode
+from support.node.harness import FakeNode
 
 COUNTS = st.integers(min_value=0, max_value=2**63 - 1)
 

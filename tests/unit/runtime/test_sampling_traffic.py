@@ -6,7 +6,7 @@ import pytest
 
 from rdukit.hardware import find_node
 from rdukit_node.telemetry.traffic import DDR, PCIE, Traffic, spread_traffic
-from rdukit_node.testing.harness import FakeNode
+from support.node.harness import FakeNode
 
 RDU = "/NODE/XRDU_0/RDU_0"
 LINKS = find_node("SN10-8").chip.pcie_links

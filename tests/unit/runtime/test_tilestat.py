@@ -14,7 +14,7 @@ from rdukit_node.cli.snddrstat import snddrstat
 from rdukit_node.cli.snpciestat import snpciestat
 from rdukit_node.cli.sntilestat import TOOL, sntilestat, tile_lines, tile_rows
 from rdukit_node.telemetry.sampling import Reading
-from rdukit_node.testing.harness import FakeNode
+from support.node.harness import FakeNode
 
 
 def readings(platform: str = "SN10-8") -> tuple[Reading, Reading, FakeNode]:

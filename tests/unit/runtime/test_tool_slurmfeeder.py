@@ -15,8 +15,8 @@ from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch, PefNotFound,
 from rdukit.pef.file import FORMAT_VERSION, INDEX, LoadedPef
 from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import Pef, SectionType
-from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
 from rdukit_node.cli.slurmfeeder import env_lines, needs_lines, needs_of, sbatch_lines, slurmfeeder
+from support.pefs.examples import example_kernels, example_pef, write_example_pef
 
 
 def loaded(pef: Pef) -> LoadedPef:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rdukit_node.cli.top import draw, draw_down, rate_text, top
 from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture
 from rdukit_node.telemetry.sampling import Reading, holders
-from rdukit_node.testing.harness import START_NS, FakeNode
+from support.node.harness import START_NS, FakeNode
 
 START = START_NS / 1e9
 

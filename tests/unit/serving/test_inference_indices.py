@@ -8,9 +8,9 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
 from rdukit.pef.model import Pef
-from rdukit.testing.pefs import example_pef
 from rdukit_serving.checks import check_indices, find_tables
 from rdukit_serving.signature import InferRequest, RawTensor, ServedSignature, ServedTensor
+from support.pefs.examples import example_pef
 
 TABLE = packed_spec("table", "float32", (20, 4))
 SMALL = packed_spec("small", "float32", (3, 7))

@@ -4,7 +4,7 @@ A client takes a lease, checks that its memory is zeros at first and its own unt
 begins anew. That tiles are exclusive is witnessed by the kernel: a client that holds tiles also holds a POSIX lock on
 one byte a tile, which the kernel gives back before it closes a killed process's sockets. ::
 
-    python -m rdukit_runtime.testing.clients --socket run/snd.sock --folder clients --clients 8 [--pef example.pef]
+    python -P tests/support/node/clients.py --socket run/snd.sock --folder clients --clients 8 [--pef example.pef]
 """
 
 import argparse
@@ -32,6 +32,8 @@ from rdukit_node.leases.client import DaemonLease
 DIARY: Final = "diary.jsonl"
 STOP: Final = "stop"
 FINISHED, WRONG = 0, 9
+#: The command of a nursery, without its arguments.
+NURSERY: Final = (sys.executable, "-P", __file__)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _EXPECTED: Final = (LeaseLost, HwException, Unavailable, NoResources)
 

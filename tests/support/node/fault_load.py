@@ -36,7 +36,7 @@ class FaultLoad:
 def run_fault_load(socket: Path, seconds: float, rate: int, events_a_line: int, seed: int = 1) -> FaultLoad:
     """Let another process inject at ``rate`` events a second while this one uses the daemon as others do."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rdukit_node.testing.fault_load", "--socket", str(socket), "--seconds", str(seconds),
+        [sys.executable, "-P", __file__, "--socket", str(socket), "--seconds", str(seconds),
          "--rate", str(rate), "--line", str(events_a_line), "--seed", str(seed)],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

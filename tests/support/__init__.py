@@ -1,5 +1,5 @@
 """Fakes for tests, the real interfaces, nothing patched; and how tests wait for other processes."""
 
-from rdukit.testing.helpers import FakeClock, wait_until
+from support.helpers import FakeClock, wait_until
 
 __all__ = ["FakeClock", "wait_until"]

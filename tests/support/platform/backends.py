@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from rdukit.errors import Cancelled, Unavailable
-from rdukit.testing import wait_until
 from rdukit_platform.backends.contract import BoxBackend, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, RunningBox
+from support import wait_until
 
 START_S: Final = 120.0
 OWNER: Final = "contract-test"

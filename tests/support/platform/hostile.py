@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from rdukit.pef.trust import key_path
-from rdukit.testing import wait_until
 from rdukit_platform.cli.client import ApiClient
-from rdukit_platform.testing.processes import PlatformUnderTest
+from support import wait_until
+from support.platform.processes import PlatformUnderTest
 
 #: Of the platform whose boxes are tried, whatever is round them; and ``worker.box_disk`` of 64 MiB.
 ENVIRONMENT: Final = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.pef.operators import operator_lines
-from rdukit.testing.pefs import forge_pef
+from support.pefs.examples import forge_pef
 
 #: What takes the place of a value.
 _VALUES: Final[tuple[Any, ...]] = (

@@ -1,4 +1,4 @@
-"""Runs PEFs that may be anything: ``python -m rdukit_runtime.testing.pefs FOLDER``, paths on stdin, a line for each.
+"""Runs PEFs that may be anything: ``python -P trial.py FOLDER``, paths on stdin, a line for each.
 
 A line is ``ran``, ``refused <code>``, or ``bare <error>``; a process that dies leaves a path without a line. It may
 write beneath the folder only, and has 4 GiB of memory and 20 s of processor time for each PEF.

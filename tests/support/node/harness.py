@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any, Final
 
 from rdukit.hardware import GIB, find_node
-from rdukit.testing import FakeClock
 from rdukit_node.daemon.connections import PageGrant, Peer, Response
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.faults.machine import FaultMachine
@@ -15,6 +14,7 @@ from rdukit_node.inventory import inventory_rows, node_tiles, rdu_path
 from rdukit_node.leases.allocator import Allocator
 from rdukit_node.status_page import StatusPage, private_page
 from rdukit_node.telemetry.sampling import BUSY_PHASES, Reading
+from support import FakeClock
 
 ADMIN_TOKEN = "secret of the node"
 

@@ -1,1 +1,0 @@
-"""Helpers of tests: a platform of real processes, a gateway with example jobs, contracts of backends and fences."""

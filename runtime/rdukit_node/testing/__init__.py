@@ -1,1 +1,0 @@
-"""A daemon, clients and faults for tests."""

@@ -1,1 +1,0 @@
-"""Programs and PEFs for tests."""

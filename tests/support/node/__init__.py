@@ -1,0 +1,1 @@
+"""A daemon, its clients and faults."""

@@ -1,0 +1,1 @@
+"""An example PEF, changed ones, and a process that runs what may be anything."""

@@ -1,0 +1,1 @@
+"""A platform of real processes, a gateway with example jobs, contracts of backends and fences."""
