@@ -1,4 +1,4 @@
-"""Self-test of the private names of torch that the SDK and the runtime use: each is there and does what we rely on."""
+"""Self-test of the private names of torch that we use: each is there and does what we rely on."""
 
 import importlib
 import re
@@ -147,3 +147,37 @@ def test_operators_and_stores_are_known() -> None:
     store = HashStore()
     store.set("a", "b")
     assert store.get("a") == b"b"
+
+
+def test_records_hold_the_gradients_and_views_that_the_compiler_looks_for() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from rdukit_compiler.backend.torch_private import trace_aten
+    from rdukit_compiler.capture.record import record_forward
+
+    def joint(primal: torch.Tensor, tangent: torch.Tensor) -> list[torch.Tensor]:
+        out = primal.tanh() * 2
+        return [out, *torch.autograd.grad([out], [primal], [tangent])]
+
+    traced = trace_aten(joint, [torch.ones(3, requires_grad=True), torch.ones(3)])
+    assert any(str(node.target) == "aten.tanh_backward.default" for node in traced.graph.nodes)
+    with FakeTensorMode():
+        values = [torch.empty(3, 4)]
+    recorded = record_forward(lambda tensors: [tensors[0].t() + 1, tensors[0].t() + 1], values)
+    made = [(str(node.target), node.meta["val"].shape) for node in recorded.graph.nodes if node.op == "call_function"]
+    assert made == [("aten.t.default", (4, 3)), ("aten.add.Tensor", (4, 3))] * 2
+
+
+@pytest.mark.filterwarnings("ignore")  # inductor's own, as it is imported
+def test_inductor_writes_code_that_makes_a_section_and_adds_into_memory_in_order() -> None:
+    from rdukit_compiler.backend.section_library import section_namespace
+    from rdukit_compiler.backend.torch_private import trace_aten, write_code
+
+    rows, gradients = torch.zeros(512, dtype=torch.int64), torch.zeros(512, 99)
+    summed = trace_aten(lambda a, b: [a + b], [torch.zeros(64)] * 2)
+    section_namespace("section", *write_code(summed, [torch.zeros(64)] * 2, {}, threads=1))
+    adding = trace_aten(
+        lambda i, g: [torch.ops.aten.embedding_dense_backward(g, i, 99, -1, False)], [rows, gradients]
+    )  # fmt: skip
+    _, kernels = write_code(adding, [rows, gradients], {}, threads=2)
+    assert "+" in kernels and "atomic_add" not in kernels

@@ -22,6 +22,7 @@ from rdukit.errors import CompileError
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.file import LIST_RUNNER, section_symbol
 from rdukit.settings import SANITIZE, resolve
+from rdukit_compiler.backend.torch_private import compile_command
 
 SOURCES: Final = Path(__file__).parent / "native_source"
 
@@ -93,8 +94,6 @@ def compile_sections(
     Raises:
         CompileError: the C++ compiler refused; with its first error.
     """
-    from rdukit_compiler.backend.torch_private import compile_command
-
     with tempfile.TemporaryDirectory(prefix="rdukit-sections-", dir=scratch) as folder:
         source, made = Path(folder, "sections.cpp"), Path(folder, "sections.o")
         codes = {section_symbol(digest): code for digest, code in sections.items()}

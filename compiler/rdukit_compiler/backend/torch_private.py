@@ -1,6 +1,6 @@
-"""Private interfaces of torch that native code generation and differentiation use, with a self-test.
+"""Private interfaces of torch that native code generation and differentiation use.
 
-torch is pinned to one exact version; an upgrade runs ``self_test`` first.
+torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says what an upgrade lacks or has changed.
 
 - Splits: a minimal cut decides what a forward saves. Where torch's refuses a graph, ``split_saving`` saves every value
   that the backward reads: right for any graph, optimal for none.
@@ -14,26 +14,20 @@ torch is pinned to one exact version; an upgrade runs ``self_test`` first.
 import contextlib
 import logging
 import shlex
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.errors import UnsupportedOperator
-from rdukit_compiler.backend.section_library import section_namespace
-from rdukit_compiler.capture.record import record_forward
 from rdukit_compiler.operators.run_operator import quiet_failures
 
 logger = logging.getLogger(__name__)
 
 #: Elements of a loop that pay for waking a thread: some 10 µs of work.
 _LEAST_CHUNK: Final = 16384
-#: Positions of rows, and the gradient of what was read there.
-_ROWS: Final = (torch.zeros(512, dtype=torch.int64), torch.zeros(512, 99))
 #: Set on a kernel of inductor's that adds into memory.
 _ADDS: Final = "rdukit_adds_into_memory"
 
@@ -76,8 +70,7 @@ def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
 
 def _whole_power(base: complex, exponent: torch.Tensor) -> Any:
     """Raise a whole number to the power of whole numbers: inductor's C interface hands the number on as a float, and
-    reads
-    the floats that come of it as whole numbers.
+    reads the floats that come of it as whole numbers.
     """
     if not isinstance(base, int) or exponent.is_floating_point() or exponent.is_complex():
         return NotImplemented
@@ -220,33 +213,6 @@ def compile_command(source: Path, target: Path) -> list[str]:
         command = shlex.split(builder.get_command_line())
     command[command.index("-o") + 1] = str(target)
     return command
-
-
-def self_test() -> None:
-    """Check that the private interfaces behave as this module says; raises AssertionError if not."""
-
-    def joint(primals: list[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor]:
-        out = primals[0].tanh() * 2
-        return [out, *torch.autograd.grad([out], [primals[0]], tangents)]
-
-    x = torch.ones(3, requires_grad=True)
-    traced = trace_aten(lambda a, b: joint([a], [b]), [x, torch.ones(3)])
-    assert any(str(node.target) == "aten.tanh_backward.default" for node in traced.graph.nodes)
-    with FakeTensorMode():
-        values = [torch.empty(3, 4)]
-    recorded = record_forward(lambda tensors: [tensors[0].t() + 1, tensors[0].t() + 1], values)
-    made = [(str(node.target), node.meta["val"].shape) for node in recorded.graph.nodes if node.op == "call_function"]
-    assert made == [("aten.t.default", (4, 3)), ("aten.add.Tensor", (4, 3))] * 2
-    graph = fx.Graph()
-    a, b = graph.placeholder("a"), graph.placeholder("b")
-    graph.output((graph.call_function(torch.ops.aten.add.Tensor, (a, b)),))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        code = write_code(fx.GraphModule(torch.nn.Module(), graph), [torch.zeros(64)] * 2, {}, threads=1)
-        adding = trace_aten(lambda i, g: [torch.ops.aten.embedding_dense_backward(g, i, 99, -1, False)], _ROWS)
-        added = write_code(adding, _ROWS, {}, threads=2)
-    section_namespace("section", *code)
-    assert "+" in added[1] and "atomic_add" not in added[1]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from rdukit_compiler.backend.torch_private import self_test
 from rdukit_compiler.capture.record import record_forward
 
 Forward = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -204,7 +203,3 @@ def test_operands_that_do_not_fit_are_refused_in_torchs_words(wrong: Callable[..
     with pytest.raises(type(theirs.value)) as ours:
         record_forward(forward, values)
     assert str(ours.value) == str(theirs.value)
-
-
-def test_torchs_private_interfaces_behave_as_the_compiler_takes_for_granted() -> None:
-    self_test()
