@@ -1,5 +1,6 @@
 """``rdukit cache`` (kernels and sections kept for later) and ``rdukit pef build`` (native kernels for a PEF)."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -206,6 +207,7 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
     from rdukit.system.cpu import native_signature
     from rdukit_compiler.backend.native import build_natives, has_native_form
     from rdukit_compiler.backend.section_library import find_cpp_compiler
+    from rdukit_compiler.reports import ConsoleReporter
 
     loaded = read_pef(source)
     if loaded.pef.mode == "o0":
@@ -213,12 +215,16 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
     if find_cpp_compiler() is None:
         raise CompileError("no C++ compiler was found (g++, or $CXX); install one")
     failures: list[str] = []
+    ready, wanted = itertools.count(1), sum(has_native_form(kernel) for kernel in loaded.kernels.values())
+    with ConsoleReporter() as reporter:
 
-    def on_built(digest: str, error: str | None) -> None:
-        if error:
-            failures.append(f"kernel {digest[:12]}: {error}")
+        def on_built(digest: str, error: str | None) -> None:
+            reporter.progress("kernels", next(ready), wanted)
+            if error:
+                failures.append(f"kernel {digest[:12]}: {error}")
 
-    natives = build_natives(loaded.kernels, on_built)
+        reporter.progress("kernels", 0, wanted)
+        natives = build_natives(loaded.kernels, on_built)
     for failure in failures:
         click.echo(f"not native: {failure}", err=True)
     pef = replace(
@@ -226,4 +232,4 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
     )  # fmt: skip
     output.parent.mkdir(parents=True, exist_ok=True)
     write_pef(output, pef, loaded.kernels, natives)
-    return len(natives), sum(has_native_form(kernel) for kernel in loaded.kernels.values())
+    return len(natives), wanted

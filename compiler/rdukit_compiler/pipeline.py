@@ -103,6 +103,7 @@ def _compile(
         joined, typed_graphs = typed_graphs, quantize_weights(typed_graphs)
         for before, typed in zip(joined, typed_graphs, strict=True):
             check_stage(typed, "quantize_weights", before)
+    reporter.phase("cutting sections")
     choices = load_choices(options, typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
         plans = cut_sections(typed, choices)
@@ -139,6 +140,7 @@ def _compile(
         },
         metadata=metadata,
     )
+    reporter.phase("writing the PEF")
     write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
     reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
     write_reports(options.pef_path.parent, reports)
@@ -176,6 +178,7 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     """Decide where and in which dtype each operator runs: the graph as traced, and with device dtypes."""
     graph = traced.graph
     reporter.info(f"Mapping for graph/function: {graph.name}_samba")
+    reporter.phase(f"dtypes of {graph.name}")
     check_stage(graph, "trace")
     marked = choose_host_operators(graph, options.host_fallback)
     check_stage(marked, "choose_host_operators", graph)
@@ -224,8 +227,10 @@ def _build_natives(
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:
-    """Return a function that reports one more at each call."""
+    """Report that none is ready; return a function that reports one more at each call."""
     numbers = itertools.count(1)
+    if total:
+        reporter.progress(what, 0, total)
     return lambda: reporter.progress(what, next(numbers), total)
 
 

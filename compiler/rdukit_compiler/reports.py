@@ -7,7 +7,6 @@ public. All figures are projections for the emulated chip.
 import json
 import sys
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -20,8 +19,8 @@ from rdukit_compiler.passes.cut_sections import SectionPlan
 if TYPE_CHECKING:  # most compiles have no terminal
     from rich.progress import Progress, TaskID
 
-#: A bar is drawn again after so long at the earliest: drawing costs more than a section of a small model.
-REDRAW_S: Final = 0.1
+#: How often a terminal is drawn again: drawing costs more than a section of a small model.
+REDRAWN_HZ: Final = 5
 
 
 class Reporter(Protocol):
@@ -32,6 +31,9 @@ class Reporter(Protocol):
 
     def warning(self, text: str) -> None:
         """Report something that the user should act on."""
+
+    def phase(self, name: str) -> None:
+        """Report what the compile does from now on, where there is nothing to count."""
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Report how many of ``what`` (sections, kernels) are ready. May come from any thread."""
@@ -46,22 +48,24 @@ class SilentReporter:
     def warning(self, text: str) -> None:
         pass
 
+    def phase(self, name: str) -> None:
+        pass
+
     def progress(self, what: str, done: int, total: int) -> None:
         pass
 
 
 class ConsoleReporter:
-    """Prints ``[info    ]: …`` to stdout and, in a terminal, progress bars on stderr; keeps all lines.
+    """Prints ``[info    ]: …`` to stdout and, in a terminal, what is done on stderr; keeps all lines.
 
-    A bar is there while something of its kind is missing. Used as ``with ConsoleReporter() as reporter:``, so that the
-    terminal is as before however the compile ends.
+    One line says the phase, how many sections or kernels of all are ready, and the time since it began. Used as ``with
+    ConsoleReporter() as reporter:``, so that the terminal is as before however the compile ends.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
         self._bars: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-        self._drawn = 0.0
+        self._shown = ""
         self._lock = threading.Lock()
         self.lines: list[str] = []
 
@@ -80,27 +84,31 @@ class ConsoleReporter:
     def warning(self, text: str) -> None:
         self._say(f"[warning Samba]: {text}")
 
+    def phase(self, name: str) -> None:
+        self._show(name, 0, 0)
+
     def progress(self, what: str, done: int, total: int) -> None:
+        self._show(what, done, total)
+
+    def _show(self, what: str, done: int, total: int) -> None:
+        """Show one line in the terminal; with 0 of 0 nothing is counted, and all of all ends the line."""
         if self._quiet or not sys.stderr.isatty():
             return
         with self._lock:
-            if self._bars is None:
-                self._bars = _new_bars()
-                self._bars.start()
-            if what not in self._tasks:
-                self._tasks[what] = self._bars.add_task(what, total=total)
-            self._bars.update(self._tasks[what], completed=done, total=total)
-            if done >= total:
+            count = f"{done}/{total}" if total else ""
+            if self._bars is None or what != self._shown:
                 self._stop()
-            elif time.monotonic() - self._drawn > REDRAW_S:
-                self._bars.refresh()
-                self._drawn = time.monotonic()
+                self._bars, self._shown = _new_bars(), what
+                self._bars.add_task(what, total=total or None, completed=done, count=count)
+                self._bars.start()
+            self._bars.update(self._bars.task_ids[0], completed=done, count=count)
+            if total and done >= total:
+                self._stop()
 
     def _stop(self) -> None:
         if self._bars is not None:
             self._bars.stop()
         self._bars = None
-        self._tasks.clear()
 
     def _say(self, line: str) -> None:
         self.lines.append(line)
@@ -109,13 +117,17 @@ class ConsoleReporter:
 
 
 def _new_bars() -> "Progress":
-    """Return the bars on stderr that leave nothing behind; what is printed meanwhile appears above them."""
+    """Return bars on stderr that leave nothing behind; what is printed to a terminal meanwhile appears above them.
+
+    Output that goes elsewhere goes there: rich would bring it to stderr, too.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
-        TextColumn("  compiling {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True, auto_refresh=False,
+        TextColumn("  compiling: {task.description}"), BarColumn(), TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(), console=Console(stderr=True), transient=True, refresh_per_second=REDRAWN_HZ,
+        redirect_stdout=sys.stdout.isatty(),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def test_a_bar_appears_in_a_terminal_and_the_cursor_comes_back(monkeypatch: pyte
     monkeypatch.setattr("sys.stderr", terminal)
     with ConsoleReporter() as reporter:
         reporter.progress("kernels", 1, 3)
-        assert "compiling kernels" in terminal.getvalue()
+        assert "compiling: kernels" in terminal.getvalue()
         assert "1/3" in terminal.getvalue()
         reporter.progress("kernels", 3, 3)
     assert terminal.getvalue().count("\x1b[?25h") == terminal.getvalue().count("\x1b[?25l") == 1
