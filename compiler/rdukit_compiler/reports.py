@@ -17,7 +17,7 @@ from rdukit.pef.model import Section
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
 if TYPE_CHECKING:  # most compiles have no terminal
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 #: How often a terminal is drawn again: drawing costs more than a section of a small model.
 REDRAWN_HZ: Final = 5

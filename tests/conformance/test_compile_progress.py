@@ -1,4 +1,4 @@
-"""A compile shows its phases in a terminal; what a program prints to a pipe or file is the same with and without one."""
+"""A compile shows its phases in a terminal; what a program prints into a pipe or file is the same without one."""
 
 import fcntl
 import os
