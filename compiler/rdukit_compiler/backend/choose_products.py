@@ -14,7 +14,7 @@ from torch import fx
 from rdukit_compiler.backend.native_operators import operator_named, product
 from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, Route, Routes, choose_route
 from rdukit_compiler.capture.torch_private import OpOverload
-from rdukit_compiler.operators.naming import aten_names
+from rdukit_compiler.operators.naming import aten_names, aten_word, dtype_name
 from rdukit_compiler.operators.own_operators import own_operator
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: R
         return True
     is_narrow = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
     if is_narrow and routes.bf16 == "f32":
-        wide = {str(target).split(".")[1] for target in _WIDENED} | {"scaled_dot_product_attention"}
+        wide = {aten_word(target) for target in _WIDENED} | {"scaled_dot_product_attention"}
         return bool(names & (set(_PRODUCTS) | wide) or any(name.startswith(("conv", "_conv")) for name in names))
     if not names & set(_PRODUCTS):
         return False
@@ -94,7 +94,7 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
     left, right = a.meta["val"], b.meta["val"]
     (m, k), n = left.shape, right.shape[1]
     in_rows, is_row_major = right.stride() == (1, k), right.stride() == (n, 1)
-    route = choose_route(routes, str(right.dtype).removeprefix("torch."), m, n, k, in_rows, is_row_major)
+    route = choose_route(routes, dtype_name(right.dtype), m, n, k, in_rows, is_row_major)
     if left.dtype != right.dtype:
         return
     if route is not Route.FEW and bias is None and _is_few_turned(left, right, routes):
@@ -113,7 +113,7 @@ def _is_few_turned(left: torch.Tensor, right: torch.Tensor, routes: Routes) -> b
     (m, k), n = left.shape, right.shape[1]
     if left.stride() != (1, m) or right.stride() != (n, 1):
         return False
-    dtype, rows = str(left.dtype).removeprefix("torch."), max(n, FEW_ROWS + 1)  # fewer rows are no slower
+    dtype, rows = dtype_name(left.dtype), max(n, FEW_ROWS + 1)  # fewer rows are no slower
     return choose_route(routes, dtype, rows, m, k, False, True) is Route.FEW
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from rdukit_compiler.backend.native_operators import operator_named
+from rdukit_compiler.operators.naming import aten_word
 
 aten = torch.ops.aten
 
@@ -68,7 +69,7 @@ def choose_small_convolutions(module: fx.GraphModule) -> bool:
     """
     graph = module.graph
     graph.eliminate_dead_code()
-    found = [node for node in graph.nodes if node.op == "call_function" and "conv" in _operator_name(node)]
+    found = [node for node in graph.nodes if node.op == "call_function" and "conv" in aten_word(node.target)]
     if not found or not all(_is_ours(node) for node in found):
         return False
     for node in found:
@@ -98,10 +99,6 @@ def is_small(layer: Geometry, needs_input_gradient: bool) -> bool:
         and layer.batch * prod(made) >= _LEAST_POSITIONS
         and prod(made) >= _LEAST_WANTED * blocks
     )
-
-
-def _operator_name(node: fx.Node) -> str:
-    return str(node.target).split(".")[1] if str(node.target).startswith("aten.") else ""
 
 
 def _is_ours(node: fx.Node) -> bool:

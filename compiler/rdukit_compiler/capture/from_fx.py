@@ -13,7 +13,7 @@ from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from rdukit.errors import CompileError, RdukitError, UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref, Special
+from rdukit.pef.kernel import Argument, Ref, Special, parse_operator
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.capture.custom_functions import ENTRY, extract_backward
 from rdukit_compiler.capture.graph_writer import EXACT, GraphWriter
@@ -46,7 +46,7 @@ from rdukit_compiler.capture.views import (
 )
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
-from rdukit_compiler.operators.naming import dtype_name, encode, find_functional, name_of
+from rdukit_compiler.operators.naming import aten_word, dtype_name, encode, find_functional, name_of
 from rdukit_compiler.operators.supported import REFUSED
 from rdukit_compiler.patterns.topology import move_copies, reads_after
 
@@ -205,7 +205,7 @@ class _Converter:
             raise UnsupportedOperator(f"in module {module_of(node)!r}: {REFUSED[op]}")
         if "out" in node.kwargs:
             raise UnsupportedOperator(
-                f"in module {module_of(node)!r}: {op.split('.')[1]} has out=, which the RDU "
+                f"in module {module_of(node)!r}: {parse_operator(op).word} has out=, which the RDU "
                 "does not support; use what the operator returns"
             )
         if op == _BROADCAST:
@@ -312,7 +312,7 @@ class _Converter:
         """Write an in-place operator as one that is not: what it overwrites stands for the result from now on."""
         root = self._aliases.root(mutated)
         owner = self._aliases.name(root)
-        base = op.split(".")[1]
+        base = parse_operator(op).word
         what = f"in module {module_of(node)!r}: {base}"
         if base != "detach_" and turns_a_tensor(node) and self._graph.values[owner].kind is ValueKind.OPERATOR:
             self._add(node, _functional(op, what), args, kwargs)  # a view, by which the tensor goes from now on
@@ -405,7 +405,7 @@ class _Converter:
         if not (training and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)):
             return args
         assert isinstance(x, fx.Node) and isinstance(momentum, float)
-        word = str(node.target).split(".")[1]
+        word = aten_word(node.target)
         by_instance = word == "instance_norm"
         dims: list[Argument] = [d for d in range(2 if by_instance else 0, x.meta["val"].dim()) if d != 1]
         seen = self._graph.emit(node, DETACH, [Ref(self._aliases.name(x))])

@@ -19,6 +19,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rdukit.errors import TraceError, UnsupportedOperator
+from rdukit.pef.kernel import parse_operator
 from rdukit_compiler.capture.record_nodes import NO_GRAD_META, shares_memory
 from rdukit_compiler.capture.torch_private import OpOverload, has_kernel_for_key
 
@@ -139,7 +140,7 @@ def _is_in_place(node: fx.Node) -> bool:
 
 
 def _is_followed(node: fx.Node) -> bool:
-    word = str(node.target).partition(".")[2].partition(".")[0]
+    word = parse_operator(str(node.target)).word
     return word not in _UNFOLLOWED and (_is_differentiable(node) or not isinstance(node.meta.get("val"), torch.Tensor))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref, references
+from rdukit.pef.kernel import Argument, Ref, parse_operator, references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.capture.record_nodes import LABELS_META, LOSS_META, MODULE_META, NAMED_META
 from rdukit_compiler.capture.views import DETACH
@@ -46,7 +46,7 @@ class GraphWriter:
 
     def emit(self, node: fx.Node, op: str, args: list[Argument], kwargs: Mapping[str, Argument] = _NO_KWARGS) -> str:
         """Add an operator of our own making next to ``node``; returns its value's name."""
-        op_type, module = op.split(".")[1], str(node.meta.get(MODULE_META, ""))
+        op_type, module = parse_operator(op).word, str(node.meta.get(MODULE_META, ""))
         name = self._named_after(module, op_type)
         value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *self.infer(op, args, kwargs))
         self.values[value.name] = value
@@ -62,7 +62,7 @@ class GraphWriter:
         Raises:
             UnsupportedOperator: a result is no dense tensor of a dtype that the device has.
         """
-        op_type = op.split(".")[1]
+        op_type = parse_operator(op).word
         module = str(node.meta.get(MODULE_META, ""))
         name = self._named_after(module, op_type)
         made = node.meta["val"]

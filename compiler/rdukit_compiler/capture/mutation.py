@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument
+from rdukit.pef.kernel import Argument, parse_operator
 from rdukit_compiler.capture.record_nodes import memory_of, shares_memory
 from rdukit_compiler.capture.views import Emit, leaves_gradient, write_back
 
@@ -189,7 +189,7 @@ def keeps_dtype(node: fx.Node, op: str) -> bool:
     """Return whether the functional form of an in-place operator surely makes the dtype of what is overwritten."""
     dtypes = {n.meta["val"].dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
     is_floating = all(dtype.is_floating_point for dtype in dtypes)
-    return len(dtypes) == 1 and is_floating and op.split(".")[1].removesuffix("_") not in _OTHER_DTYPE
+    return len(dtypes) == 1 and is_floating and parse_operator(op).word.removesuffix("_") not in _OTHER_DTYPE
 
 
 def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tuple[str, list[Argument]] | None:

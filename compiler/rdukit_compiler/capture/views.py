@@ -13,9 +13,9 @@ import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref, Special
+from rdukit.pef.kernel import Argument, Ref, Special, parse_operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION
-from rdukit_compiler.operators.naming import dtype_name, encode, find_functional, name_of
+from rdukit_compiler.operators.naming import aten_word, callable_of, dtype_name, encode, find_functional, name_of
 
 #: Node → name of its value; None for what is no node.
 NameOf = Callable[[Any], str | None]
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
     @property
     def word(self) -> str:
-        return self.op.split(".")[1]
+        return parse_operator(self.op).word
 
 
 #: Operators that return their operand with a part replaced.
@@ -70,8 +70,7 @@ def asks_for_places(node: fx.Node) -> bool:
 
 
 def word_of(node: fx.Node) -> str:
-    op = str(node.target)
-    return op.split(".")[1] if op.startswith("aten.") else ""
+    return aten_word(node.target)
 
 
 def leaves_gradient(view: fx.Node) -> bool:
@@ -226,7 +225,7 @@ def _call_of(view: fx.Node, base: fx.Node) -> Call | None:
         op = name_of(view.target)
     except UnsupportedOperator:
         return None
-    if not op.startswith("aten.") or not view.args or not isinstance(view.args[0], fx.Node):
+    if parse_operator(op).namespace != "aten" or not view.args or not isinstance(view.args[0], fx.Node):
         return None
     turns = torch.Tag.inplace_view in getattr(view.target, "tags", ())
     found = find_functional(op) if turns else op
@@ -260,9 +259,7 @@ def _layout(call: Call, base: fx.Node) -> MemoryLayout | None:
             return argument
         return torch.empty(argument.meta["val"].shape, dtype=argument.meta["val"].dtype, device="meta")
 
-    function: Any = torch.ops.aten
-    for name in call.op.split(".")[1:]:
-        function = getattr(function, name)
+    function = callable_of(call.op)
     args = fx.node.map_aggregate(call.args, example)
     try:
         made = function(whole, *args, **call.kwargs)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, references
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, parse_operator, references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.cost.work import VIEW_OPS, Shape, base_name
 
@@ -146,10 +146,10 @@ class _Run:
         read = [self.values[name].shown[0] for name in references([*node.args])]
         if node.op in _MAKERS:
             return read
-        return [] if node.op.startswith("rdukit.") else read[:1]
+        return [] if parse_operator(node.op).namespace == "rdukit" else read[:1]
 
     def _workspace(self, node: KernelNode) -> int:
-        if not node.op.startswith("rdukit."):
+        if parse_operator(node.op).namespace != "rdukit":
             return 0
         if node.op == "rdukit.all_reduce_mean":  # the buckets in which gradients travel
             return sum(self.values[node.name].shown)
@@ -174,8 +174,7 @@ def _last_uses(kernel: KernelGraph) -> dict[int, list[str]]:
 
 def _is_in_first(op: str) -> bool:
     """Return whether what the operator returns is in the memory of its first tensor: views, and updates in place."""
-    is_in_place = op.startswith("aten.") and op.split(".")[1].endswith("_")
-    return is_in_place or base_name(op) in VIEW_OPS
+    return parse_operator(op).is_in_place or base_name(op) in VIEW_OPS
 
 
 def _with_absent(node: KernelNode, sizes: list[int]) -> list[int]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import prod, sqrt
 from typing import Final
 
+from rdukit.pef.kernel import parse_operator
 from rdukit.pef.model import ITEM_BYTES
 
 #: A tensor's shape in elements and its dtype by torch name.
@@ -67,8 +68,7 @@ def operator_work(op: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
 
 def base_name(op: str) -> str:
     """Return a name's word: ``aten.add_.Tensor`` -> ``add``; ``rdukit.sgd`` -> ``sgd``; ``_foreach_`` stays."""
-    parts = op.replace("::", ".").split(".")
-    word = parts[1] if len(parts) > 1 else parts[0]
+    word = parse_operator(op.replace("::", ".")).word
     return word.rstrip("_") or word
 
 

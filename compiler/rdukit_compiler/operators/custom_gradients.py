@@ -7,7 +7,7 @@ backward is a graph in text among the operator's arguments, so that any comparis
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, kernel_from_json, packed_spec
+from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, kernel_from_json, packed_spec, parse_operator
 from rdukit_compiler.ir import ModelGraph, Operator, Value
 
 #: (outputs, entries, saved, backward, refusal): tensors that forward made, its differentiable arguments, what backward
@@ -50,5 +50,5 @@ def operators_of(graph: KernelGraph, module: str) -> Iterator[Operator]:
             made[node.name] = []
     for node in graph.nodes:
         if node.name in made:
-            word = node.op.split(".")[1]
+            word = parse_operator(node.op).word
             yield Operator(node.name, node.op, word, node.args, node.kwargs, tuple(made[node.name]), module)

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref, Special
+from rdukit.pef.kernel import Argument, OperatorName, Ref, Special, parse_operator
 from rdukit_compiler.capture.torch_private import OpOverload
 
 GETITEM = "getitem"
@@ -34,7 +34,7 @@ def callable_of(op: str) -> Callable[..., Any]:
     if op == GETITEM:
         return operator.getitem
     found: Any = torch.ops
-    for part in op.split("."):
+    for part in filter(None, parse_operator(op)):
         try:
             found = getattr(found, part)
         except AttributeError as cause:
@@ -66,15 +66,16 @@ def name_of(target: object) -> str:
 
 def find_functional(op: str) -> str | None:
     """Find what overwrites nothing and takes the same arguments: ``aten.relu_.default`` → ``aten.relu.default``."""
-    namespace, base, overload = op.split(".")
-    packet: Any = getattr(getattr(torch.ops, namespace), base.removesuffix("_"), None)
+    name = parse_operator(op)
+    word = name.word.removesuffix("_")
+    packet: Any = getattr(getattr(torch.ops, name.namespace), word, None)
     if packet is None:
         return None
     wanted, known = _arguments_of(callable_of(op)), packet.overloads()
-    for other in (overload, *known):
+    for other in (name.overload, *known):
         found = getattr(packet, other) if other in known else None
         if found is not None and not found._schema.is_mutable and _arguments_of(found) == wanted:
-            return f"{namespace}.{base.removesuffix('_')}.{other}"
+            return str(OperatorName(name.namespace, word, other))
     return None
 
 
@@ -127,7 +128,7 @@ def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
         case complex():
             return Special("complex", str(value))
         case torch.dtype():
-            return Special("dtype", str(value).removeprefix("torch."))
+            return Special("dtype", dtype_name(value))
         case torch.device():
             return Special("device", str(value))
         case torch.memory_format():
@@ -147,7 +148,13 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def aten_word(target: object) -> str:
+    """Return the word of an ATen operator: ``linear`` for ``aten.linear.default``; "" for everything else."""
+    name = parse_operator(str(target))
+    return name.word if name.namespace == "aten" else ""
+
+
 def aten_names(module: fx.GraphModule) -> set[str]:
     """Return the ATen operators that a graph calls, without overloads: ``linear`` for ``aten.linear.default``."""
-    targets = (str(node.target) for node in module.graph.nodes if node.op == "call_function")
-    return {target.split(".")[1] for target in targets if target.startswith("aten.")}
+    words = {aten_word(node.target) for node in module.graph.nodes if node.op == "call_function"}
+    return words - {""}

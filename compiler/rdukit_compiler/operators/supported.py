@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rdukit.errors import CompileError, RdukitError, UnsupportedOperator
+from rdukit.pef.kernel import parse_operator
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, backward_operators
 
@@ -108,8 +109,8 @@ NORMS: Final = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 
 def is_supported(operator: Operator) -> bool:
     """Return whether the device has ``operator``."""
-    namespace, _, name = operator.op.partition(".")
-    if not name:
+    name = parse_operator(operator.op)
+    if not name.namespace:
         return True  # Python's getitem, which takes one tensor out of several
     if operator.op in GROUPED_MM_OF_OTHERS:
         return True
@@ -117,7 +118,7 @@ def is_supported(operator: Operator) -> bool:
         return all(map(is_supported, backward_operators(operator)))
     if operator.op_type in _POWERS:
         return isinstance(operator.args[1], int) and operator.args[1] >= 0  # repeated products; below, of an inverse
-    return namespace in _NAMESPACES and name.split(".")[0].rstrip("_") not in _NEAREST
+    return name.namespace in _NAMESPACES and name.word.rstrip("_") not in _NEAREST
 
 
 def nearest_supported(operator: Operator) -> str:

@@ -21,6 +21,7 @@ from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import split_joint, trace_functional, without_onednn
 from rdukit_compiler.capture.torch_private import FakeTensorMode, OpOverload
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.operators.naming import dtype_name
 from rdukit_compiler.operators.run_operator import run_operator
 from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
@@ -289,11 +290,7 @@ def _bind(
         if source not in extras:
             extras.append(source)
         node.meta["val"] = value = _as_dense(node.meta["val"])
-        saved.append(
-            SavedValue(
-                None, extras.index(source), str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape))
-            )
-        )
+        saved.append(SavedValue(None, extras.index(source), dtype_name(value.dtype), tuple(map(int, value.shape))))
     result.args = ((*leaving[: len(outputs)], *(_dense_node(node, result) for node in extras)),)
     _pack(forward.graph, range(len(outputs)))
     _pack(backward.graph, range(len(gradients)))
@@ -418,7 +415,7 @@ def _shapes(values: Sequence[object]) -> tuple[TensorShape, ...]:
     found: list[TensorShape] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append((tuple(map(int, value.shape)), str(value.dtype).removeprefix("torch.")))
+            found.append((tuple(map(int, value.shape)), dtype_name(value.dtype)))
         elif isinstance(value, list | tuple):
             found.extend(_shapes(value))
     return tuple(found)

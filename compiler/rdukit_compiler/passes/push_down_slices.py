@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref, Special, packed_stride, references
+from rdukit.pef.kernel import Argument, Ref, Special, packed_stride, parse_operator, references
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.operators.naming import callable_of, decode
 
@@ -387,5 +387,5 @@ class _Writer:
         name = f"{reader.name}__rows_{len(self.operators)}"
         value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *made)
         self.values[value.name] = value
-        self.operators.append(Operator(name, op, op.split(".")[1], args, kwargs, (value.name,), reader.module))
+        self.operators.append(Operator(name, op, parse_operator(op).word, args, kwargs, (value.name,), reader.module))
         return Ref(value.name)

@@ -7,11 +7,36 @@ are ATen names (``aten.linear.default``) or our own (``rdukit.sgd``).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdukit.errors import PefCorrupt
 from rdukit.files.atomic import sha256_of
+
+
+class OperatorName(NamedTuple):
+    """Parts of an operator's name: ``aten.add_.Tensor`` has three, ``rdukit.sgd`` no overload, ``getitem`` a word."""
+
+    namespace: str
+    word: str
+    overload: str = ""
+
+    def __str__(self) -> str:
+        return ".".join(part for part in self if part)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Return whether torch marks it as writing to its first argument: ``aten.add_.Tensor``."""
+        return self.namespace == "aten" and self.word.endswith("_")
+
+
+@lru_cache(maxsize=4096)
+def parse_operator(op: str) -> OperatorName:
+    """Return the parts of an operator's name; what comes after the second dot is the overload, dots included."""
+    namespace, dot, rest = op.partition(".")
+    word, _, overload = rest.partition(".")
+    return OperatorName(namespace, word, overload) if dot else OperatorName("", op)
 
 
 @dataclass(frozen=True, slots=True)

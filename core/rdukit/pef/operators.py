@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 from rdukit.errors import PefCorrupt, PefNotAllowed
-from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, parse_operator
 from rdukit.pef.model import ITEM_BYTES
 
 #: Takes one tensor out of several; not an operator of any library.
@@ -92,10 +92,9 @@ def find_signature(op: str) -> OperatorSignature | None:
 
 def is_foreign(op: str) -> bool:
     """Return whether ``op`` belongs to a program's own library, neither torch's nor rdukit's."""
-    namespace, *rest = op.split(".")
-    return (
-        len(rest) == 2 and namespace not in TORCH_NAMESPACES
-        and all(part.isidentifier() and not part.startswith("__") for part in (namespace, *rest))
+    name = parse_operator(op)
+    return name.namespace not in TORCH_NAMESPACES and all(
+        part.isidentifier() and not part.startswith("__") for part in name
     )  # fmt: skip
 
 

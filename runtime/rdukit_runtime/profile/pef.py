@@ -17,7 +17,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final
 
-from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Special, references
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Special, parse_operator, references
 from rdukit.pef.model import Section
 from rdukit_runtime.engine.machine_limits import MachineLimits
 
@@ -299,8 +299,7 @@ def limit_dtype(kernel: KernelGraph) -> str:
 
 def is_product(op: str) -> bool:
     """Return whether an operator multiplies matrices."""
-    parts = op.split(".")
-    name = parts[1] if len(parts) > 1 else parts[0]
+    name = parse_operator(op).word
     return name in _PRODUCTS or name.startswith(_PRODUCT_PREFIXES)
 
 

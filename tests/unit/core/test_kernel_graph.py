@@ -17,6 +17,7 @@ from rdukit.pef.kernel import (
     TensorSpec,
     check_kernel,
     kernel_from_json,
+    parse_operator,
     references,
 )
 from support.pefs.examples import example_kernels
@@ -116,3 +117,24 @@ def test_equal_kernels_have_equal_digests_and_others_do_not() -> None:
     digests = [kernel.digest() for kernel in example_kernels().values()]
     assert digests == list(example_kernels())
     assert len(set(digests)) == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "parts"),
+    [
+        ("aten.add_.Tensor", ("aten", "add_", "Tensor")), ("rdukit.sgd", ("rdukit", "sgd", "")),
+        ("getitem", ("", "getitem", "")), ("aten.linear.default", ("aten", "linear", "default")),
+        ("own.f.a.b", ("own", "f", "a.b")),
+    ],
+)  # fmt: skip
+def test_an_operators_name_has_up_to_three_parts_and_is_written_as_it_was_read(
+    op: str, parts: tuple[str, str, str]
+) -> None:
+    assert parse_operator(op) == parts
+    assert str(parse_operator(op)) == op
+
+
+def test_only_torchs_underscore_marks_an_operator_as_in_place() -> None:
+    assert parse_operator("aten.add_.Tensor").is_in_place
+    assert not parse_operator("aten.add.Tensor_").is_in_place
+    assert not parse_operator("rdukit.sgd_").is_in_place
