@@ -8,8 +8,8 @@ VENV ?= .venv
 export VENV PYTHON
 
 BIN := $(VENV)/bin
-ROOTS := core sdk compiler runtime modelboxes platform zoo
-CODE := $(ROOTS) tests benchmarks
+ROOTS := core sdk compiler runtime modelboxes platform zoo benchmarks
+CODE := $(ROOTS) tests
 PROTO := core/rdukit/proto
 # Generated code is not ours to format; our packages are told from others' by where they lie.
 RUFF := $(BIN)/ruff
@@ -45,7 +45,7 @@ lint: setup
 	@$(RUFF) check $(RUFF_OPTIONS) $(CODE) scripts
 
 types: setup
-	@for root in $(ROOTS) tests/support; do echo "mypy $$root"; $(BIN)/mypy --no-error-summary $$root || exit 1; done
+	@for root in $(ROOTS:benchmarks=benchmarks/rdukit_bench) tests/support tests/fuzzing tests/opdb; do echo "mypy $$root"; $(BIN)/mypy --no-error-summary $$root || exit 1; done
 
 imports: setup
 	@$(BIN)/lint-imports
@@ -97,7 +97,7 @@ browser: setup ## The console in a real browser.
 
 bench: setup ## Benchmarks: one JSON line per question, ratios within one run.
 	@$(BIN)/rdukit bench || exit 1; \
-	for file in benchmarks/bench_*.py; do echo "== $$file" >&2; $(BIN)/python $$file || exit 1; done
+	for file in benchmarks/programs/bench_*.py; do echo "== $$file" >&2; $(BIN)/python $$file || exit 1; done
 
 lock: setup ## requirements.lock anew from pyproject.toml; ARGS=--upgrade takes the newest versions.
 	$(BIN)/python scripts/lock.py $(ARGS)

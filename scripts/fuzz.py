@@ -12,10 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sambaflow.fuzz.generate import generate
-from sambaflow.fuzz.programs import class_text, script_text
-from sambaflow.fuzz.sweep import shrink_failure, simplest_way, sweep
-from sambaflow.fuzz.trial import Outcome, Verdict, Way, judge_alone
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from fuzzing.generate import generate
+from fuzzing.programs import class_text, script_text
+from fuzzing.sweep import shrink_failure, simplest_way, sweep
+from fuzzing.trial import Outcome, Verdict, Way, judge_alone
 
 
 def parse() -> argparse.Namespace:

@@ -12,8 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from sambaflow.opdb import page
-from sambaflow.opdb.sweep import Plan, prepare_environment, read_records, run_in_children, run_plan
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from opdb import page
+from opdb.sweep import Plan, prepare_environment, read_records, run_in_children, run_plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
@@ -208,7 +209,9 @@ def run_eager(net: nn.Module, inputs: Mapping[str, torch.Tensor], dtype: torch.d
 
 def _run_device(net: nn.Module, inputs: Mapping[str, torch.Tensor], mode: str, precision: str) -> Results:
     from sambaflow import samba
-    from sambaflow.testing import load_model
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+    from support.programs import load_model
 
     def make_optimizer(parameters: Any) -> Any:
         return samba.optim.SGD([p for p in parameters if p.requires_grad], lr=0.0)

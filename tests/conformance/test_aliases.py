@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import compare_step
+from support.programs import compare_step
 
 ROWS, WIDTH = 4, 6
 WEIGHT = torch.linspace(-1, 1, 20).reshape(5, 4)

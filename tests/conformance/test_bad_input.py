@@ -27,8 +27,8 @@ from rdukit.errors import (
 )
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.testing import Loaded, LogReg, ResFFNLogReg, classifier_inputs, compile_model, load_model
 from support.node.daemons import running_daemon
+from support.programs import Loaded, LogReg, ResFFNLogReg, classifier_inputs, compile_model, load_model
 
 
 def sgd(parameters: Any) -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 BATCH, STEPS, WIDTH, WORDS = 4, 12, 16, 20
 SEEDS = range(int(os.environ.get("RDUKIT_TEST_TRAININGS", "6")))

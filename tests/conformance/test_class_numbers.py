@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import SectionFailed
 from sambaflow import samba
-from sambaflow.testing import compare_step, load_model
+from support.programs import compare_step, load_model
 
 
 class OneHot(nn.Module):

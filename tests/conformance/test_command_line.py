@@ -16,7 +16,7 @@ from sambaflow.samba import utils
 from sambaflow.samba.utils.argparser import parse_app_args, parse_yaml_to_args
 from sambaflow.samba.utils.common import common_app_driver
 from sambaflow.samba.utils.pef_utils import PefInfoStruct, get_pef_info, get_pefmeta, get_pefmeta_dict
-from sambaflow.testing import LogReg, classifier_inputs
+from support.programs import LogReg, classifier_inputs
 
 COMMANDS = ["compile", "run", "test", "measure-performance", "measure-sections"]
 

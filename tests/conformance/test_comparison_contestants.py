@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from rdukit_bench.comparisons.contestants import Contestants
 
 from rdukit.errors import RuntimeFault
-from rdukit_zoo.comparisons.contestants import Contestants
 
 #: Everybody writes down when it worked, and may break at a call.
 MODULE = """
 import os, time, torch
-from rdukit_zoo.comparisons.contestant import ContestantCalls
+from rdukit_bench.comparisons.contestant import ContestantCalls
 
 def worker(name, log, breaks_at=0, how="raise", seconds=0.01):
     print("noise on stdout")

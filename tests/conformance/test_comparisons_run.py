@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rdukit_bench.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
 
-from rdukit_zoo.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
 from rdukit_zoo.modules import Gpt2
 from support import wait_until
 
 BENCH = [sys.executable, "-c", "import sys; from rdukit.cli import run_command;"
-         "from rdukit_zoo.comparisons.cli import bench; run_command(bench)"]  # fmt: skip
+         "from rdukit_bench.comparisons.cli import bench; run_command(bench)"]  # fmt: skip
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -66,7 +66,7 @@ def test_an_interrupt_prints_what_is_done_and_kills_the_children(tmp_path: Path)
     assert process.returncode == 130
     assert "training_step: interrupted" in out
     assert not log.exists()
-    wait_until(lambda: "rdukit_zoo.comparisons.runner" not in commands_in(tmp_path), 120)
+    wait_until(lambda: "rdukit_bench.comparisons.runner" not in commands_in(tmp_path), 120)
 
 
 def wait_for_child(folder: Path) -> Path:
@@ -74,7 +74,7 @@ def wait_for_child(folder: Path) -> Path:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = list(folder.glob("rdukit-bench-*/training_step.log"))
-        if found and "rdukit_zoo.comparisons.runner" in commands_in(folder):
+        if found and "rdukit_bench.comparisons.runner" in commands_in(folder):
             return found[0]
         time.sleep(0.05)
     pytest.fail("no comparison has started")

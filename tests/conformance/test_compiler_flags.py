@@ -12,7 +12,7 @@ from rdukit.pef import read_pef
 from rdukit.pef.cli import pef as pef_command
 from sambaflow import samba
 from sambaflow.samba.utils.argparser import parse_app_args
-from sambaflow.testing import LogReg, classifier_inputs
+from support.programs import LogReg, classifier_inputs
 
 #: Flags → attribute and value. Source: SDK reference 8.1, compiler reference 4.1 to 4.5.
 FLAGS: dict[str, tuple[str, Any]] = {

@@ -11,7 +11,7 @@ from torch import nn
 from sambaflow import samba
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.testing import LogReg, ResFFNLogReg, classifier_inputs
+from support.programs import LogReg, ResFFNLogReg, classifier_inputs
 
 
 class Nested(nn.Module):

@@ -23,7 +23,7 @@ from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
-from sambaflow.testing import LogReg, ResFFNLogReg, compile_model, load_model
+from support.programs import LogReg, ResFFNLogReg, compile_model, load_model
 
 META = torch.device("meta")
 STEPS = 6

@@ -14,7 +14,7 @@ import torch
 
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.testing import ResFFNLogReg, compile_model
+from support.programs import ResFFNLogReg, compile_model
 
 BATCH, STEPS = 8, 6
 
@@ -25,7 +25,7 @@ import torch
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.utils.argparser import parse_app_args
-from sambaflow.testing import ResFFNLogReg
+from support.programs import ResFFNLogReg
 
 def options(parser):
     parser.add_argument("--ways", default="whole")

@@ -12,7 +12,7 @@ from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.utils.argparser import parse_app_args
-from sambaflow.testing import LogReg, classifier_inputs, compile_model, load_model
+from support.programs import LogReg, classifier_inputs, compile_model, load_model
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.directives import op_fusion, sdpa_directives
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 
 class Blocks(nn.Module):

@@ -14,7 +14,7 @@ from torch import distributions, nn
 from torch.nn import functional as F
 
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 
 def student(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

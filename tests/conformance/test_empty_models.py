@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from sambaflow import samba
-from sambaflow.testing import LogReg, classifier_inputs, load_model
+from support.programs import LogReg, classifier_inputs, load_model
 
 
 def empty_model() -> LogReg:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 TOKENS, WIDTH, INNER, EXPERTS, CHOSEN = 10, 8, 6, 5, 2
 #: f32: sums of 8 products, in another order.

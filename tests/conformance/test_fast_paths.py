@@ -20,7 +20,7 @@ from rdukit.errors import CompileError
 from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.native import build_natives
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 STEPS = 3
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from rdukit.errors import SectionFailed, TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 
 class Guarded(nn.Module):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from rdukit.errors import RdukitError, TraceError
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 
 class PaddedConvolution(nn.Module):

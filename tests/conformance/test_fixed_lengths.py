@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model
+from support.programs import compare_step, compile_model
 
 
 class Packed(nn.Module):

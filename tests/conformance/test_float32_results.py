@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 ROWS, CLASSES, LENGTH = 6, 50, 700
 #: f32 sums of a few hundred numbers, in another order than torch's

@@ -12,7 +12,7 @@ from torch import nn
 
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 
 class Model(nn.Module):

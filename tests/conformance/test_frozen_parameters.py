@@ -10,7 +10,7 @@ from torch import nn
 
 from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model
+from support.programs import compare_step, compile_model
 
 
 class Computes(nn.Module):

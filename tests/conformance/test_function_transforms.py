@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from sambaflow import samba
-from sambaflow.testing import compare_step
+from support.programs import compare_step
 
 #: torch's own, of forward-mode gradients.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -13,7 +13,7 @@ from rdukit.errors import UnsupportedOperator
 from rdukit.pef import read_pef
 from rdukit_compiler.backend.torch_private import find_overwriting, trace_functional
 from sambaflow import samba
-from sambaflow.testing import compare_step, load_model
+from support.programs import compare_step, load_model
 
 MODES = ["o0", "o1", "o3"]
 

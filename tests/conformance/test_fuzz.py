@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sambaflow.fuzz.generate import generate
-from sambaflow.fuzz.programs import class_text
-from sambaflow.fuzz.trial import Outcome, Way, judge_together
+from fuzzing.generate import generate
+from fuzzing.programs import class_text
+from fuzzing.trial import Outcome, Way, judge_together
 
 #: Programs of each way, judged one by one or in one PEF.
 _ALONE, _TOGETHER = 8, 6

@@ -10,7 +10,7 @@ from torch import nn
 
 from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import compare_step, load_model
+from support.programs import compare_step, load_model
 
 MODES = ["o0", "o1", "o3"]
 

@@ -11,7 +11,7 @@ from torch import nn
 from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.testing import compare_step, compile_model
+from support.programs import compare_step, compile_model
 
 Answers = list[tuple[bool, bool, bool]]
 

@@ -16,8 +16,8 @@ from rdukit.errors import CompileError, TraceError
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
-from sambaflow.testing import load_model
 from sambaflow.tracing.tracer import trace_model
+from support.programs import load_model
 
 BF16 = {"o1": True}
 F32 = {"precision": "f32", "o1": True}

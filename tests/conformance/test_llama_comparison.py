@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rdukit_bench.comparisons.llama_contestants import LlamaProgram
+from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
 
-from rdukit_zoo.comparisons.llama_contestants import LlamaProgram
-from rdukit_zoo.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
 from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
 
 SIZES = LlamaSizes(width=64, layers=2, heads=4, feed_forward=96, vocabulary=97, positions=32, prompt=7)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 
 class Model(nn.Module):

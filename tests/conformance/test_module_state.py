@@ -10,7 +10,7 @@ from torch import nn
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 MODES = ["o0", "o1", "o3"]
 

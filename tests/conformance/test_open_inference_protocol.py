@@ -217,7 +217,7 @@ def test_kserves_client_works_unchanged(box: ProcessBox) -> None:
         pytest.skip(
             "PEERS_HOME names no folder with the environment v-kserve (docs/bench.md): KServe's client was not run"
         )
-    script = Path(__file__).parents[2] / "benchmarks" / "peers" / "kserve_client.py"
+    script = Path(__file__).parents[2] / "benchmarks" / "programs" / "peers" / "kserve_client.py"
     ended = subprocess.run(
         [str(python), str(script), box.rest_url, box.grpc_address], capture_output=True, text=True, check=False
     )

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import CompileError, SectionFailed, UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 #: weight [3, 4], input → output.
 Function = Callable[[torch.Tensor, Any], torch.Tensor]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sambaflow.opdb import page
-from sambaflow.opdb.cases import operator_table
-from sambaflow.opdb.compare import Results, State, compare, compare_rounded
-from sambaflow.opdb.sweep import Plan, choose_operators, read_records, run_plan
+from opdb import page
+from opdb.cases import operator_table
+from opdb.compare import Results, State, compare, compare_rounded
+from opdb.sweep import Plan, choose_operators, read_records, run_plan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 #: Twelve operators, the same on every day, and some whose arguments are out of the ordinary.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 MODES = ["o0", "o1", "o3"]
 

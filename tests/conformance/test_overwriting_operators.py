@@ -15,7 +15,7 @@ from rdukit_compiler.capture.replaced_functions import find_single
 from rdukit_compiler.operators.naming import callable_of, find_functional, name_of
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 Forward = Callable[[Any, Any], Any]
 ATEN = sorted({str(n).split("::")[1].split(".")[0] for n in torch._C._dispatch_get_all_op_names() if "aten::" in n})

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 
 def through_type_as(y: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from rdukit_runtime.profile.cli import profile
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
-from sambaflow.testing import ResFFNLogReg, classifier_inputs, compile_model
+from support.programs import ResFFNLogReg, classifier_inputs, compile_model
 
 #: Of the best of many products of any size; one small one in f32 reaches 60 to 90 % where nobody else computes.
 LEAST_SHARE = 0.3

@@ -11,7 +11,7 @@ from torch import nn
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model
+from support.programs import compare_step, compile_model
 
 CALLS = 0
 STATE: dict[str, Any] = {"n": 0, "tensor": torch.ones(4)}

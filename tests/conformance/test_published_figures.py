@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "programs"
 
 
 @pytest.fixture(scope="module")

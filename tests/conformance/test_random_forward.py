@@ -11,7 +11,7 @@ from torch import nn
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 SHAPE = (64, 3, 8)
 

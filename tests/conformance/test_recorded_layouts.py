@@ -9,7 +9,7 @@ from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import trace_aten
 from rdukit_runtime.engine.portable import build_portable
 from sambaflow import samba
-from sambaflow.testing import compare_step
+from support.programs import compare_step
 
 
 def test_a_view_of_what_lies_otherwise_than_recorded_is_a_copy() -> None:

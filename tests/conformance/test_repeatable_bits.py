@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.testing import compile_model
+from support.programs import compile_model
 
 
 class Reader(nn.Module):

@@ -11,7 +11,7 @@ from rdukit.errors import InvalidArgument, RuleError
 from rdukit_compiler.patterns.review import check_words, find_nearest
 from rdukit_compiler.rules import load_default_rules
 from sambaflow import samba
-from sambaflow.testing import LogReg, classifier_inputs, compile_model
+from support.programs import LogReg, classifier_inputs, compile_model
 
 
 class Pooled(nn.Module):

@@ -9,7 +9,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.testing import LogReg, classifier_inputs, load_model
+from support.programs import LogReg, classifier_inputs, load_model
 
 
 def trained(tmp_path: Path) -> Any:
@@ -35,7 +35,7 @@ def test_a_whole_model_needs_trust_only_for_the_classes_of_torch_and_the_program
     torch.save(loaded.model, file)
     foreign = get_unsafe_globals_in_checkpoint(file)
     assert sorted(foreign) == [
-        "sambaflow.testing.LogReg", "torch.nn.modules.linear.Linear", "torch.nn.modules.loss.CrossEntropyLoss",
+        "support.programs.LogReg", "torch.nn.modules.linear.Linear", "torch.nn.modules.loss.CrossEntropyLoss",
     ]  # fmt: skip
     with safe_globals([LogReg, nn.Linear, nn.CrossEntropyLoss]):
         model = torch.load(file)

@@ -12,7 +12,7 @@ from torch import nn
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.testing import LogReg, ResFFNLogReg, classifier_inputs, load_model
+from support.programs import LogReg, ResFFNLogReg, classifier_inputs, load_model
 
 
 def sgd(parameters: Any) -> Any:

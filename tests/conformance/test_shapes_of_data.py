@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model
+from support.programs import compare_step, compile_model
 
 
 class Program(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sambaflow import samba
-from sambaflow.testing import Loaded, LogReg, ResFFNLogReg, classifier_inputs, load_model
+from support.programs import Loaded, LogReg, ResFFNLogReg, classifier_inputs, load_model
 
 Model = type[LogReg] | type[ResFFNLogReg]
 

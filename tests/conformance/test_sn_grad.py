@@ -13,7 +13,7 @@ from rdukit.errors import InvalidArgument, UnknownTensor
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.testing import LogReg, classifier_inputs, compile_model, load_model
+from support.programs import LogReg, classifier_inputs, compile_model, load_model
 
 
 def sgd(parameters: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.testing import Loaded, LogReg, ResFFNLogReg, classifier_inputs, load_model
+from support.programs import Loaded, LogReg, ResFFNLogReg, classifier_inputs, load_model
 
 
 def sgd(parameters: Any) -> Any:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import SectionFailed, TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model, load_model
+from support.programs import compare_step, compile_model, load_model
 
 
 class Reading(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba.utils.checkpoint import load_sharded_checkpoint
-from sambaflow.testing import compare_step, load_model
+from support.programs import compare_step, load_model
 
 
 class Clashing(nn.Module):

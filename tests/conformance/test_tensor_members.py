@@ -14,7 +14,7 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, SambaTensors, wrap
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 PLAIN = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) + 0.1
 

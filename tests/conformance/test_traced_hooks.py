@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from rdukit.errors import RdukitError, UnsupportedOperator
 from sambaflow import samba
-from sambaflow.testing import compare_step, compile_model
+from support.programs import compare_step, compile_model
 
 
 def sgd(parameters: Any) -> Any:

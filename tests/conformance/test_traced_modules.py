@@ -12,8 +12,8 @@ from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, load_model
 from sambaflow.tracing import static_forms as orthogonal_maps
+from support.programs import compare_step, load_model
 
 
 class Layered(nn.Module):

@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.testing import Loaded, LogReg, classifier_inputs, load_model
+from support.programs import Loaded, LogReg, classifier_inputs, load_model
 
 
 class Regression(nn.Module):

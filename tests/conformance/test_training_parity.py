@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
-from sambaflow.testing import load_model
+from support.programs import load_model
 
 STEPS = 20
 TOLERANCE = 1e-5

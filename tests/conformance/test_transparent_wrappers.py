@@ -12,7 +12,7 @@ from torch.profiler import record_function
 
 from rdukit.errors import TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step
+from support.programs import compare_step
 
 
 class Model(nn.Module):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "compare_with_triton.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "programs" / "compare_with_triton.py"
 
 
 def test_a_box_answers_what_triton_answers_and_never_takes_what_it_refuses(tmp_path: Path) -> None:

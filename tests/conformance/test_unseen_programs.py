@@ -20,7 +20,7 @@ from sambaflow.samba.schema.snconfig import SNConfig
 from sambaflow.samba.sn_private import sn_reduce
 from sambaflow.samba.utils.argparser import SambaConfig, parse_app_args
 from sambaflow.samba.utils.tensorboard_debug import dump_accuracy_debug_info
-from sambaflow.testing import LogReg, classifier_inputs, load_model
+from support.programs import LogReg, classifier_inputs, load_model
 
 #: Old names, redefined options, four commands, profiles, meters: the habits of programs of many releases in one.
 OLD_PROGRAM = """

@@ -13,7 +13,7 @@ from torch import nn
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from rdukit.pef.file import read_pef
 from sambaflow import samba
-from sambaflow.testing import compile_model, load_model
+from support.programs import compile_model, load_model
 
 
 def sgd(parameters: Any) -> Any:

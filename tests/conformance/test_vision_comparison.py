@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rdukit_bench.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from torch import nn
 
-from rdukit_zoo.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from rdukit_zoo.modules import Unet, UnetSizes, Vit, VitSizes, vary_statistics
 
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int, int]]] = {

@@ -1,6 +1,6 @@
 """Eight small training programs, each with its own PEF, that run on one node: alone, a few at a time, or all at once.
 
-Run as a program by ``test_node_tenants`` and ``benchmarks/bench_tenants.py``; ``RDUKIT_HOME`` says which node. ::
+Run as a program by ``test_node_tenants`` and ``bench_tenants``; ``RDUKIT_HOME`` says which node. ::
 
     python tenant_programs.py compile FOLDER
     python tenant_programs.py run FOLDER --at-once 8 --seconds 0.2

@@ -15,7 +15,7 @@ import torch
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.utils.argparser import parse_app_args
-from sambaflow.testing import LogReg, classifier_inputs
+from support.programs import LogReg, classifier_inputs
 
 args = parse_app_args(sys.argv[1:])
 model, inputs = LogReg(), classifier_inputs()

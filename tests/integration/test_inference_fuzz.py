@@ -404,7 +404,7 @@ def device_process(box: ProcessBox) -> int:
 
 
 def test_under_load_and_kills_every_request_is_answered_and_memory_stays(box: ProcessBox) -> None:
-    """Seconds of what benchmarks/soak_serving.py does for minutes."""
+    """Seconds of what benchmarks/programs/soak_serving.py does for minutes."""
     statuses: list[int] = []
     stop = threading.Event()
 

@@ -1,6 +1,6 @@
 """Ten thousand fault events a second: the daemon answers others, and each event is counted once, also across kill -9.
 
-``benchmarks/bench_fault_storm.py`` is the long form.
+``benchmarks/programs/bench_fault_storm.py`` is the long form.
 """
 
 import contextlib

@@ -17,8 +17,8 @@ PROJECT = tomllib.loads((TREE / "pyproject.toml").read_text())
 ROOTS = PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"]
 
 
-def test_the_seven_source_roots_are_there() -> None:
-    assert ROOTS == ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo"]
+def test_the_eight_source_roots_are_there() -> None:
+    assert ROOTS == ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "benchmarks"]
     assert all((TREE / root).is_dir() for root in ROOTS)
 
 
@@ -62,7 +62,10 @@ def test_the_distribution_is_not_called_sambaflow() -> None:
 def python_files() -> Iterator[Path]:
     """The modules of all source roots and of what tests share, without generated ones."""
     return (
-        path for root in [*ROOTS, "tests/support"] for path in (TREE / root).rglob("*.py") if "_pb2" not in path.name
+        path
+        for root in [*ROOTS, "tests/support", "tests/fuzzing", "tests/opdb"]
+        for path in (TREE / root).rglob("*.py")
+        if "_pb2" not in path.name
     )
 
 

@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.settings import CORE_SETTINGS, Setting, resolve
 
 CHECKOUT: Final = Path(__file__).parents[3]
-ROOTS: Final = ("core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo")
+ROOTS: Final = ("core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "benchmarks")
 
 _DURATION = "a time: only a timed test would show it, and tests wait for states"
 _ARGUMENT = "tests give the value as an argument to what the setting is resolved for: "

@@ -2,10 +2,10 @@
 
 import torch
 
-from sambaflow.fuzz.generate import generate
-from sambaflow.fuzz.judge import expected_results, find_differences
-from sambaflow.fuzz.programs import Declared, Program, Step, build_module, class_text, draw_inputs, without_unused
-from sambaflow.fuzz.shrink import shrink
+from fuzzing.generate import generate
+from fuzzing.judge import expected_results, find_differences
+from fuzzing.programs import Declared, Program, Step, build_module, class_text, draw_inputs, without_unused
+from fuzzing.shrink import shrink
 
 
 def program(*steps: Step, outputs: tuple[str, ...]) -> Program:

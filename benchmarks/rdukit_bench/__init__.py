@@ -1,0 +1,1 @@
+"""Benchmarks against what people use today; ``rdukit bench`` runs them."""

@@ -1,0 +1,141 @@
+"""The contestants of the Llama comparison, each for a process of its own: torch, ours, llama.cpp.
+
+Each has the calls ``prefill``; ``fill``, which puts the text up to ``POSITION`` into the cache; and ``decode``, one
+token there. All give logits [1, vocabulary] but ``fill``.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from rdukit_bench.comparisons.contestant import ContestantCalls
+from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, write_gguf
+from rdukit_zoo.llama import Llama, LlamaSizes
+from sambaflow import samba
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.session import SambaSession
+
+#: Where decode is timed: the cache is filled up to here.
+POSITION: Final = 200
+#: Larger than the last-level cache of most processors.
+READ_BYTES: Final = 256 << 20
+
+
+def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, torch.Tensor]:
+    """Build the model, its sizes and a text [1, POSITION + 1], the same in every process, and set up inference.
+
+    ``layers``: fewer than usual, to be quick.
+    """
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    torch.manual_seed(0)
+    sizes = LlamaSizes() if layers is None else LlamaSizes(layers=layers)
+    return Llama(sizes).eval(), sizes, torch.randint(sizes.vocabulary, (1, POSITION + 1))
+
+
+def eager(layers: int | None, threads: int) -> ContestantCalls:
+    """Build the module in torch; also ``read``, which reads ``READ_BYTES`` from memory. The fact ``weights`` counts
+    them.
+    """
+    model, sizes, text = make_llama(layers, threads)
+    source, vector = torch.ones(READ_BYTES // 4).view(-1, 1024), torch.ones(1024)
+
+    def fill() -> None:
+        model(text[:, : sizes.prompt])
+        for i in range(sizes.prompt, POSITION):
+            model(text[:, i : i + 1], torch.tensor([i]))
+
+    position = torch.tensor([POSITION])
+    return ContestantCalls(
+        {
+            "prefill": lambda: model(text[:, : sizes.prompt]), "fill": fill,
+            "decode": lambda: model(text[:, -1:], position), "read": lambda: torch.mv(source, vector),
+        },
+        {"weights": sum(p.numel() for p in model.parameters())},
+    )  # fmt: skip
+
+
+def compiled(precision: str, layers: int | None, threads: int) -> ContestantCalls:
+    """Build the module under ``torch.compile``, in f32 or with bf16 weights and caches; f32 logits; only prefill."""
+    model, sizes, text = make_llama(layers, threads)
+    if precision == "bf16":
+        model = model.bfloat16()
+    forward = torch.compile(model)
+    return ContestantCalls({"prefill": lambda: forward(text[:, : sizes.prompt]).float()})
+
+
+def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, threads: int) -> ContestantCalls:
+    """Build a SambaFlow program; ``config`` as ``compile_multigraph`` takes it."""
+    model, sizes, text = make_llama(layers, threads)
+    program = LlamaProgram(
+        model, sizes,
+        {**config, "o3": True, "output_folder": folder, "pef_name": name, "num_tiles": 1, "log_level": "error"},
+    )  # fmt: skip
+
+    def fill() -> None:
+        program.prefill(text[:, : sizes.prompt])
+        for i in range(sizes.prompt, POSITION):
+            program.decode(text[:, i : i + 1], torch.tensor([i]))
+
+    position = torch.tensor([POSITION])
+    return ContestantCalls({"prefill": lambda: program.prefill(text[:, : sizes.prompt]), "fill": fill,
+                 "decode": lambda: program.decode(text[:, -1:], position)})  # fmt: skip
+
+
+def llama_cpp(weights: str, folder: str, layers: int | None, threads: int) -> ContestantCalls:
+    """Load llama.cpp, with weights in its format ``weights``."""
+    model, sizes, text = make_llama(layers, threads)
+    path = Path(folder) / f"{weights}.gguf"
+    write_gguf(model, sizes, path, weights)
+    peer = LlamaCpp(path, sizes, threads)
+    return ContestantCalls({"prefill": lambda: peer.prefill(text[:, : sizes.prompt]),
+                 "fill": lambda: peer.prefill(text[:, :POSITION]),
+                 "decode": lambda: peer.decode(text[:, -1:], POSITION)})  # fmt: skip
+
+
+class LlamaProgram:
+    """A loaded PEF with the graphs ``prefill`` and ``decode``.
+
+    The caches are buffers of the model, in device memory; each graph updates them in place. Each program has a session
+    of its own, so that several can be loaded in one process.
+    """
+
+    def __init__(self, model: Llama, sizes: LlamaSizes, config: Mapping[str, Any]) -> None:
+        """Compile and load; ``config`` as ``compile_multigraph`` takes it. ``model`` becomes a samba model."""
+        self.session = SambaSession()
+        self.config = dict(config)
+        samba.from_torch_model_(model)
+        tokens = samba.zeros(1, sizes.prompt, dtype=torch.int64, name="tokens")
+        token = samba.zeros(1, 1, dtype=torch.int64, name="token")
+        position = samba.zeros(1, dtype=torch.int64, name="position")
+        (self._after_prompt,) = self.session.trace_multigraph(model, (tokens,), "prefill")
+        (self._after_token,) = self.session.trace_multigraph(model, (token, position), "decode")
+        self.session.add_graph(FwdGraph(tokens, self._after_prompt, "prefill"))
+        self.session.add_graph(FwdGraph((token, position), self._after_token, "decode"))
+        self.pef_path = self.session.compile_multigraph(name="llama", config_dict=self.config)
+        self.session.init_multigraph_runtime(self.pef_path)
+
+    def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits [1, vocabulary] after a prompt [1, sizes.prompt], which is in the caches from then on."""
+        given = [samba.from_torch_tensor(tokens, name="tokens")]
+        return self.session.run(given, [self._after_prompt], graph_name="prefill")[0].data
+
+    def decode(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Return logits [1, vocabulary] after one token [1, 1] at ``position`` [1]."""
+        given = [samba.from_torch_tensor(token, name="token"), samba.from_torch_tensor(position, name="position")]
+        return self.session.run(given, [self._after_token], graph_name="decode")[0].data
+
+    def generate(self, prompt: torch.Tensor, count: int) -> list[int]:
+        """Greedy continuation of ``prompt`` [1, sizes.prompt] by ``count`` tokens."""
+        token = self.prefill(prompt).argmax(-1, keepdim=True)
+        made = [int(token)]
+        for position in range(prompt.shape[1], prompt.shape[1] + count - 1):
+            token = self.decode(token, torch.tensor([position])).argmax(-1, keepdim=True)
+            made.append(int(token))
+        return made
+
+    def close(self) -> None:
+        """Unload the PEF."""
+        self.session.close()
