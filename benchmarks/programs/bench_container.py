@@ -8,7 +8,8 @@ core, the client (h2load) on the other, and they are asked in turn. A figure is 
 the machine does only takes away. Beside it: the same container without the port's forwarding (``at its address``), and
 the processor's time that its box needs for a request, which other work on the machine disturbs least. ::
 
-    python benchmarks/programs/bench_container.py [--image rdukit/modelbox:latest] [--rounds 5] [--seconds 2] [--json FILE]
+    python benchmarks/programs/bench_container.py [--image rdukit/modelbox:latest] [--rounds 5] [--seconds 2]
+        [--json FILE]
 
 Needs docker, the image (docs/containers.md), h2load and g++. Only ratios within one run mean anything.
 """

@@ -6,7 +6,8 @@ machine (what that takes of its processors is not the door's doing), and while i
 too long; what is closed is opened again) and ``--uploads`` strangers each send 1 GiB at once, again and again. Prints
 how long health takes at most, the honest caller's 99th percentiles, and what memory the server took. ::
 
-    python benchmarks/programs/bench_doors.py [--json FILE] [--connections 5000] [--uploads 100] [--seconds 15] [--addresses 1]
+    python benchmarks/programs/bench_doors.py [--json FILE] [--connections 5000] [--uploads 100] [--seconds 15]
+        [--addresses 1]
 
 ``--addresses``: from how many addresses the hostile process comes; the honest caller has one of its own.
 """

@@ -6,7 +6,8 @@ no server can be faster than: uvloop, httptools and the model without a framewor
 server's answer is checked before it is loaded; servers are pinned to one core and the client to another; the rounds
 are interleaved, and a figure is the median of the rounds. ::
 
-    python benchmarks/programs/bench_serving.py --peers-home ~/peers [--rounds 3] [--seconds 3] [--json FILE] [--only REGEX]
+    python benchmarks/programs/bench_serving.py --peers-home ~/peers [--rounds 3] [--seconds 3] [--json FILE]
+        [--only REGEX]
 
 A peer whose environment is missing, or that fails, is left out with its reason. docs/bench.md says how the
 environments are made. About 5 minutes a round with all peers. Only ratios within one run mean anything.
