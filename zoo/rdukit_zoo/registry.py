@@ -1,7 +1,7 @@
 """The list of models: each file of the zoo adds one entry with ``@model``. A box's own module makes one too."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -10,14 +10,42 @@ from rdukit.errors import InvalidArgument, suggest
 if TYPE_CHECKING:
     from torch import nn
 
+    from rdukit_zoo.checkpoints.hub_format import HubFormat
     from sambaflow.samba import SambaTensor
 
-#: Modules of the zoo that register a model; one line per file.
-MODULES: Final = ("ffn", "llama", "logreg", "mlp")
+#: Model → the module of the zoo that registers it; one line per file.
+MODULES: Final = {
+    "bert": "language.bert",
+    "bert-classifier": "language.bert",
+    "bert-embedder": "language.bert",
+    "bloom": "language.bloom",
+    "falcon": "language.falcon",
+    "ffn": "ffn",
+    "gpt2": "language.gpt2",
+    "llama": "language.llama",
+    "logreg": "logreg",
+    "mlp": "mlp",
+    "neox": "language.neox",
+}
 #: What a model may be for: it decides which inputs, outputs and figures it has.
-TASKS: Final = ("classification", "language-modelling")
+TASKS: Final = (
+    "classification", "language-modelling", "masked-language-modelling", "sequence-classification", "embedding"
+)
 
-Sizes = Mapping[str, int]
+#: A label that counts in no loss, as torch's cross entropy has it by default.
+IGNORED: Final = -100
+
+SizeValue = int | float | str | bool
+Sizes = Mapping[str, SizeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A model's sizes that have a name: what differs from its defaults, and the exact number of parameters."""
+
+    sizes: Sizes
+    #: Tied parameters count once.
+    parameters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +86,16 @@ class ModelEntry:
     build: "Callable[..., nn.Module]"
     make_inputs: "Callable[..., tuple[SambaTensor, ...]]"
     text_serving: TextServing | None = None
+    #: Published sizes by name.
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    #: How Hugging Face folders hold its parameters.
+    hub: "HubFormat | None" = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise InvalidArgument(f"model {self.name!r} is for {self.task!r}; legal: {', '.join(TASKS)}")
 
-    def check_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def check_sizes(self, sizes: Sizes) -> dict[str, SizeValue]:
         """Return all sizes; missing ones have their defaults.
 
         Raises:
@@ -76,6 +108,18 @@ class ModelEntry:
             )
         return {**self.sizes, **sizes}
 
+    def sizes_of(self, variant: str) -> dict[str, SizeValue]:
+        """Return all sizes of a variant.
+
+        Raises:
+            InvalidArgument: the model has no variant of that name.
+        """
+        if variant not in self.variants:
+            raise InvalidArgument(
+                f"model {self.name!r} has no variant {variant!r}; legal: {', '.join(self.variants) or 'none'}"
+            )
+        return self.check_sizes(self.variants[variant].sizes)
+
 
 _ENTRIES: dict[str, ModelEntry] = {}
 
@@ -83,11 +127,14 @@ _ENTRIES: dict[str, ModelEntry] = {}
 def model(
     *, name: str, title: str, task: str, licence: str, source: str, sizes: Sizes,
     make_inputs: "Callable[..., tuple[SambaTensor, ...]]", text_serving: TextServing | None = None,
+    variants: Mapping[str, Variant] | None = None, hub: "HubFormat | None" = None,
 ) -> "Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]":  # fmt: skip
     """Register the decorated module class or builder as the model ``name``."""
 
     def register(build: "Callable[..., nn.Module]") -> "Callable[..., nn.Module]":
-        _ENTRIES[name] = ModelEntry(name, title, task, licence, source, dict(sizes), build, make_inputs, text_serving)
+        _ENTRIES[name] = ModelEntry(
+            name, title, task, licence, source, dict(sizes), build, make_inputs, text_serving, variants or {}, hub
+        )
         return build
 
     return register
@@ -108,5 +155,5 @@ def get_model(name: str) -> ModelEntry:
         raise InvalidArgument(
             f"the zoo has no model {name!r}; legal: {', '.join(model_names())}.{suggest(name, model_names())}"
         )
-    import_module(f"rdukit_zoo.{name}")
+    import_module(f"rdukit_zoo.{MODULES[name]}")
     return _ENTRIES[name]

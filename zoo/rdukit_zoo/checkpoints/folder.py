@@ -1,0 +1,232 @@
+"""Hugging Face folders: ``config.json`` and weights, whole or in shards, as safetensors or as old pickles.
+
+Tensors are read one after another and mapped from the file, so that a checkpoint needs its own size in memory and no
+more. Pickles are read with ``weights_only``: no program in them runs.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.files.atomic import write_json_atomic
+from rdukit_zoo.checkpoints.hub_format import HubFormat
+from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
+
+CONFIG: Final = "config.json"
+#: Names of weights in the order in which they are looked for; ``{}.index.json`` names the shards.
+WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
+#: Bytes of a shard, as ``save_pretrained`` has it by default.
+SHARD_BYTES: Final = 50_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HubFolder:
+    """A folder whose ``config.json`` is of a model of the zoo."""
+
+    path: Path
+    entry: ModelEntry
+    hub: HubFormat
+    config: Mapping[str, Any]
+    sizes: Mapping[str, SizeValue]
+
+
+def open_hub_folder(path: Path) -> HubFolder:
+    """Read a folder's ``config.json`` and find the model of the zoo that it is of.
+
+    Raises:
+        NotFound: there is no such file. InvalidArgument: it is damaged, or no model of the zoo has its architecture or
+            values.
+    """
+    config = _read_json(path / CONFIG)
+    named = config.get("architectures") or []
+    known: dict[str, ModelEntry] = {}
+    for name in model_names():
+        entry = get_model(name)
+        known |= dict.fromkeys(entry.hub.architectures if entry.hub else (), entry)
+    entry = next((known[name] for name in named if name in known), None)
+    if entry is None or entry.hub is None:
+        raise InvalidArgument(
+            f"{path / CONFIG}: no model of the zoo has an architecture of {named or 'none'}; legal: "
+            f"{', '.join(sorted(known))}"
+        )
+    try:
+        sizes = entry.hub.sizes_of_config(config)
+    except KeyError as cause:
+        raise InvalidArgument(f"{path / CONFIG} lacks {cause}") from cause
+    return HubFolder(path, entry, entry.hub, config, sizes)
+
+
+def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
+    """Return the folder's model with its weights, which stay mapped from the file until they are written.
+
+    ``build(**sizes)`` makes another module with the same parameters, such as one that serves.
+
+    Raises:
+        NotFound, InvalidArgument: as ``open_hub_folder`` and ``read_tensors``.
+    """
+    folder = open_hub_folder(path)
+    with _DrawNothing():
+        model = (build or folder.entry.build)(**folder.sizes)
+    model.load_state_dict(dict(read_tensors(folder, model)), assign=True, strict=False)
+    _tie_again(model, folder)
+    return model
+
+
+def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of each parameter and persistent buffer of ``model``, in the order of the files.
+
+    Raises:
+        NotFound: there are no weights. InvalidArgument: a file is damaged, a shape is wrong, a name is missing or left
+            over; all of them are named.
+    """
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    missing, left_over = set(wanted), []
+    shared = _shared_names(model, folder.hub)
+    with open_weights(folder.path) as stored:
+        for stored_name, read in stored:
+            name = folder.hub.name_of(stored_name, wanted)
+            if name is None or (name in shared and name not in missing):
+                continue
+            if name not in wanted:
+                left_over.append(stored_name)
+                continue
+            tensor = folder.hub.convert(name, read())
+            if tuple(tensor.shape) != wanted[name]:
+                raise InvalidArgument(
+                    f"{folder.path}: {stored_name} has shape {tuple(tensor.shape)}; {folder.entry.name} with this "
+                    f"config.json has {wanted[name]}"
+                )
+            missing.discard(name)
+            yield name, tensor
+    # Of names that share a tensor one is enough.
+    missing = {name for name in missing if name not in shared or shared[name] in missing}
+    if missing or left_over:
+        raise InvalidArgument(
+            f"{folder.path} does not fit {folder.entry.name}: missing {_some(missing)}; left over {_some(left_over)}"
+        )
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Iterator[tuple[str, Callable[[], torch.Tensor]]]]:
+    """Open a folder's weights: yield name and a function that reads the tensor, file after file.
+
+    Raises:
+        NotFound: there are none. InvalidArgument: a file or the index of shards is damaged.
+    """
+    with ExitStack() as stack:
+        yield _stored_tensors(weight_files(path), stack)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files that hold a folder's weights, shards in order of their names.
+
+    Raises:
+        NotFound: there are none, or one that the index names is missing. InvalidArgument: the index is damaged.
+    """
+    for name in WEIGHTS:
+        if (path / name).is_file():
+            return [path / name]
+        index = path / f"{name}.index.json"
+        if index.is_file():
+            try:
+                shards = sorted({str(shard) for shard in _read_json(index)["weight_map"].values()})
+            except (KeyError, AttributeError) as cause:
+                raise InvalidArgument(f"{index} is damaged: it has no weight_map") from cause
+            for shard in shards:
+                if Path(shard).name != shard or not (path / shard).is_file():
+                    raise NotFound(f"{index} names {shard}, which is not in the folder")
+            return [path / shard for shard in shards]
+    raise NotFound(f"{path} has no weights; legal: {', '.join(WEIGHTS)}, or either with .index.json and its shards")
+
+
+def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+    for file in files:
+        if file.suffix == ".safetensors":
+            try:
+                stream = stack.enter_context(safe_open(file, framework="pt"))
+                for name in stream.keys():  # noqa: SIM118  (the stream is no mapping)
+                    yield name, lambda name=name, stream=stream: stream.get_tensor(name)
+            except SafetensorError as cause:
+                raise InvalidArgument(f"{file} is damaged: {cause}") from cause
+        else:
+            try:
+                values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            except Exception as cause:  # torch's reader raises many kinds for files that are no checkpoint
+                raise InvalidArgument(f"{file} is damaged, or holds more than tensors: {cause}") from cause
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    yield name, lambda value=value: value
+
+
+def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[str, SizeValue], path: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors`` as ``save_pretrained`` does: tied tensors once.
+
+    Raises:
+        InvalidArgument: the model has no such format.
+    """
+    if entry.hub is None:
+        raise InvalidArgument(f"model {entry.name!r} has no Hugging Face format")
+    path.mkdir(parents=True, exist_ok=True)
+    shared = _shared_names(model, entry.hub)
+    tensors = {
+        entry.hub.stored_name(name): entry.hub.convert(name, tensor.detach()).contiguous()
+        for name, tensor in model.state_dict().items()
+        if name not in shared
+    }
+    unfinished = path / f".{WEIGHTS[0]}.unfinished"
+    save_file(tensors, unfinished, metadata={"format": "pt"})
+    unfinished.replace(path / WEIGHTS[0])
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values() if tensor.is_floating_point()}
+    write_json_atomic(path / CONFIG, {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")})
+
+
+class _DrawNothing(TorchFunctionMode):
+    """Leaves new weights unwritten, so that what a checkpoint replaces takes neither time nor memory."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return args[0]
+        return function(*args, **(kwargs or {}))
+
+
+def _shared_names(model: torch.nn.Module, hub: HubFormat) -> dict[str, str]:
+    """Return which names of the model share another's tensor; none where the sizes do not tie them."""
+    state = model.state_dict(keep_vars=True)
+    return {name: other for name, other in hub.tied.items() if name in state and state[name] is state.get(other)}
+
+
+def _tie_again(model: torch.nn.Module, folder: HubFolder) -> None:
+    """Let tied names share one parameter again, after each got a tensor of its own."""
+    with torch.device("meta"):
+        fresh = _shared_names(folder.entry.build(**folder.sizes), folder.hub) if folder.hub.tied else {}
+    for name, other in fresh.items():
+        place, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(place), attribute, model.get_parameter(other))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is no {path}") from cause
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause}") from cause
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{path} is damaged: it holds no JSON object")
+    return value
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return (", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")) or "nothing"

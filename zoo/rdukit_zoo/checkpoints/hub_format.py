@@ -1,0 +1,78 @@
+"""How a model's parameters are named and laid out in a Hugging Face folder. Deciding only; ``folder`` reads and writes.
+
+Modules of the zoo name their parameters as ``save_pretrained`` writes them to disk, so that a format says only what
+differs: a prefix that some files lack, weights that are stored transposed, tied ones, old spellings, buffers.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rdukit.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import torch
+
+    from rdukit_zoo.registry import SizeValue
+
+
+@dataclass(frozen=True, slots=True)
+class HubFormat:
+    """The format of one architecture's folders.
+
+    ``sizes_of_config`` reads a ``config.json`` and refuses, with ``InvalidArgument``, what the model does not have;
+    ``config_of_sizes`` writes one. Patterns are searched in names on disk.
+    """
+
+    #: Names in ``architectures`` of ``config.json``; the first is written.
+    architectures: tuple[str, ...]
+    sizes_of_config: "Callable[[Mapping[str, Any]], dict[str, SizeValue]]"
+    config_of_sizes: "Callable[[Mapping[str, SizeValue]], dict[str, Any]]"
+    #: Prefix of the body's names, which files that were saved without a head lack.
+    prefix: str = ""
+    #: Whether the prefix is written; not for a body without a head.
+    writes_prefix: bool = True
+    #: Name → the name whose tensor it shares if the sizes tie them; it may be absent on disk, or there twice.
+    tied: Mapping[str, str] = field(default_factory=dict)
+    #: Names that hold no parameter, such as masks and tables of old files.
+    ignored: tuple[str, ...] = ()
+    #: Names of weights that are stored [in, out], where ``nn.Linear`` has [out, in].
+    transposed: tuple[str, ...] = ()
+    #: Old spellings and what they are today, applied in order.
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def name_of(self, stored: str, names: Iterable[str]) -> str | None:
+        """Return the model's name of a tensor on disk; None if it is to be ignored.
+
+        ``names``: all of the model. A name that the model does not have is returned as it is.
+        """
+        for pattern, replacement in self.renamed:
+            stored = re.sub(pattern, replacement, stored)
+        if any(re.search(pattern, stored) for pattern in self.ignored):
+            return None
+        known = names if isinstance(names, set | frozenset | dict) else set(names)
+        return self.prefix + stored if stored not in known and self.prefix + stored in known else stored
+
+    def stored_name(self, name: str) -> str:
+        """Return the name on disk of a name of the model."""
+        return name if self.writes_prefix else name.removeprefix(self.prefix)
+
+    def is_transposed(self, name: str) -> bool:
+        """Return whether the weight is stored [in, out]."""
+        return any(re.search(pattern, name) for pattern in self.transposed)
+
+    def convert(self, name: str, tensor: "torch.Tensor") -> "torch.Tensor":
+        """Return a tensor in the other layout, disk to model or model to disk: the same step both ways."""
+        return tensor.t().contiguous() if self.is_transposed(name) else tensor
+
+
+def require_value(config: Mapping[str, Any], key: str, wanted: object) -> None:
+    """Refuse a ``config.json`` that asks for what the model does not compute; an absent key is as wanted.
+
+    Raises:
+        InvalidArgument: the value is another one.
+    """
+    found = config.get(key, wanted)
+    if found != wanted:
+        raise InvalidArgument(f"config.json: {key} is {found!r}; this model has {wanted!r} only")

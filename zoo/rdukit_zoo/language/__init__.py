@@ -1,0 +1,1 @@
+"""Language models: a file for each architecture, with what they share in ``attention`` and ``decoder``."""
