@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, suggest
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import nn
 
     from rdukit_zoo.checkpoints.hub_format import HubFormat
@@ -19,6 +20,8 @@ MODULES: Final = {
     "bert-classifier": "language.bert",
     "bert-embedder": "language.bert",
     "bloom": "language.bloom",
+    "braggnn": "science.braggnn",
+    "dcrnn": "science.dcrnn",
     "falcon": "language.falcon",
     "ffn": "ffn",
     "gpt2": "language.gpt2",
@@ -26,10 +29,12 @@ MODULES: Final = {
     "logreg": "logreg",
     "mlp": "mlp",
     "neox": "language.neox",
+    "uno": "science.uno",
 }
 #: What a model may be for: it decides which inputs, outputs and figures it has.
 TASKS: Final = (
-    "classification", "language-modelling", "masked-language-modelling", "sequence-classification", "embedding"
+    "classification", "language-modelling", "masked-language-modelling", "sequence-classification", "embedding", "regression",
+    "forecasting", "segmentation", "image-classification",
 )
 
 #: A label that counts in no loss, as torch's cross entropy has it by default.
@@ -90,6 +95,12 @@ class ModelEntry:
     variants: Mapping[str, Variant] = field(default_factory=dict)
     #: How Hugging Face folders hold its parameters.
     hub: "HubFormat | None" = None
+    #: ``generate(count, seed, **sizes)`` draws data from a model of the physics: an array for each of the inputs, the
+    #: samples first.
+    generate: "Callable[..., dict[str, NDArray[Any]]] | None" = None
+    #: What an output is measured in, and the size that it is a share of.
+    output_unit: str = ""
+    output_scale: str = ""
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -128,12 +139,14 @@ def model(
     *, name: str, title: str, task: str, licence: str, source: str, sizes: Sizes,
     make_inputs: "Callable[..., tuple[SambaTensor, ...]]", text_serving: TextServing | None = None,
     variants: Mapping[str, Variant] | None = None, hub: "HubFormat | None" = None,
+    generate: "Callable[..., dict[str, NDArray[Any]]] | None" = None, output_unit: str = "", output_scale: str = "",
 ) -> "Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]":  # fmt: skip
     """Register the decorated module class or builder as the model ``name``."""
 
     def register(build: "Callable[..., nn.Module]") -> "Callable[..., nn.Module]":
         _ENTRIES[name] = ModelEntry(
-            name, title, task, licence, source, dict(sizes), build, make_inputs, text_serving, variants or {}, hub
+            name, title, task, licence, source, dict(sizes), build, make_inputs, text_serving, variants or {}, hub, generate,
+            output_unit, output_scale,
         )
         return build
 

@@ -1,0 +1,1 @@
+"""Models of images and volumes: classification and segmentation."""
