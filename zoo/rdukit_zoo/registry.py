@@ -29,7 +29,9 @@ MODULES: Final = {
     "logreg": "logreg",
     "mlp": "mlp",
     "neox": "language.neox",
+    "unet2d": "vision.unet2d",
     "uno": "science.uno",
+    "vit": "vision.vit",
 }
 #: What a model may be for: it decides which inputs, outputs and figures it has.
 TASKS: Final = (

@@ -7,7 +7,7 @@ import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,3 +135,23 @@ def find_idx(folder: Path, stem: str) -> Path | None:
             if (place / name).is_file():
                 return place / name
     return None
+
+
+def digit_images(count: int, seed: int, image_size: int = SIDE, channels: int = 1) -> dict[str, NDArray[Any]]:
+    """Return ``count`` of the bundled digits, in an order that the seed gives; repeated beyond 10,000.
+
+    Returns:
+        ``image`` [N, channels, image_size, image_size] float32 on 0..1, cut or padded around the middle, and ``label``
+        [N] int64.
+    """
+    digits = load_bundled()
+    images = np.concatenate([digits.train_images, digits.test_images])
+    labels = np.concatenate([digits.train_labels, digits.test_labels])
+    order = np.random.default_rng([seed, 16]).permutation(IMAGES)[np.arange(count) % IMAGES]
+    images_NHW = images[order].astype(np.float32) / np.float32(255)
+    margin = max(0, image_size - SIDE)
+    before = margin // 2
+    images_NHW = np.pad(images_NHW, ((0, 0), (before, margin - before), (before, margin - before)))
+    cut = (images_NHW.shape[1] - image_size) // 2
+    images_NHW = images_NHW[:, cut : cut + image_size, cut : cut + image_size]
+    return {"image": np.repeat(images_NHW[:, None], channels, 1), "label": labels[order]}
