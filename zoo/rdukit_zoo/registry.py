@@ -16,20 +16,27 @@ if TYPE_CHECKING:
 
 #: Model → the module of the zoo that registers it; one line per file.
 MODULES: Final = {
+    "autophasenn": "science.autophasenn",
     "bert": "language.bert",
     "bert-classifier": "language.bert",
     "bert-embedder": "language.bert",
     "bloom": "language.bloom",
     "braggnn": "science.braggnn",
     "dcrnn": "science.dcrnn",
+    "cosmictagger2d": "vision.cosmictagger",
+    "cosmictagger3d": "vision.cosmictagger",
+    "deepvit": "vision.deepvit",
     "falcon": "language.falcon",
     "ffn": "ffn",
     "gpt2": "language.gpt2",
+    "lenet": "vision.lenet",
     "llama": "language.llama",
     "logreg": "logreg",
     "mlp": "mlp",
     "neox": "language.neox",
+    "rescalenet": "vision.rescalenet",
     "unet2d": "vision.unet2d",
+    "unet3d": "vision.unet3d",
     "uno": "science.uno",
     "vit": "vision.vit",
 }
@@ -37,6 +44,7 @@ MODULES: Final = {
 TASKS: Final = (
     "classification", "language-modelling", "masked-language-modelling", "sequence-classification", "embedding", "regression",
     "forecasting", "segmentation", "image-classification",
+    "self-supervised",
 )
 
 #: A label that counts in no loss, as torch's cross entropy has it by default.
