@@ -9,9 +9,12 @@ import torch
 from rdukit_bench.comparisons.llama_contestants import LlamaProgram
 from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
 
-from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
+from rdukit_zoo.language.decoder import generate_by_recomputing
+from rdukit_zoo.language.llama import Llama, LlamaSizes
 
-SIZES = LlamaSizes(width=64, layers=2, heads=4, feed_forward=96, vocabulary=97, positions=32, prompt=7)
+SIZES = LlamaSizes(
+    width=64, layers=2, heads=4, key_value_heads=4, feed_forward=96, vocabulary=97, context_length=32, prompt_length=7
+)
 
 
 def make_model(sizes: LlamaSizes = SIZES) -> Llama:
@@ -71,7 +74,7 @@ def test_in_bf16_the_caches_are_bf16_and_logits_stay_near(
 
 def test_two_programs_run_side_by_side_in_one_process() -> None:
     model, other = make_model(), make_model()
-    torch.nn.init.normal_(other.embedding.weight, std=0.3)
+    torch.nn.init.normal_(other.model.embed_tokens.weight, std=0.3)
     config = {"o3": True, "precision": "f32", "log_level": "error", "num_tiles": 1}
     pair = [
         LlamaProgram(copy.deepcopy(m), SIZES, {**config, "pef_name": f"p{i}"}) for i, m in enumerate((model, other))
@@ -88,7 +91,10 @@ def test_two_programs_run_side_by_side_in_one_process() -> None:
 
 @pytest.mark.skipif(find_missing_package() is not None, reason="llama.cpp is not installed: pip install rdukit[bench]")
 def test_llama_cpp_gives_our_logits_from_the_same_weights(tmp_path: Path) -> None:
-    sizes = LlamaSizes(width=64, layers=2, heads=4, feed_forward=128, vocabulary=128, positions=64, prompt=16)
+    sizes = LlamaSizes(
+        width=64, layers=2, heads=4, key_value_heads=4, feed_forward=128, vocabulary=128, context_length=64,
+        prompt_length=16,
+    )  # fmt: skip
     model = make_model(sizes)
     prompt, token = torch.randint(128, (1, 16)), torch.randint(128, (1, 1))
     with torch.no_grad():

@@ -20,7 +20,7 @@ from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
-from rdukit_zoo.llama import Llama, LlamaSizes
+from rdukit_zoo.language.llama import Llama, LlamaSizes
 from support.boxes import run_verb
 from support.helpers import wait_until
 
@@ -31,7 +31,11 @@ CONTEXT = 256
 def model() -> Llama:
     """Random parameters: any text will do, and the same request gives the same text."""
     torch.manual_seed(0)
-    return Llama(LlamaSizes(16, 1, 2, 16, 257, positions=CONTEXT, prompt=16, key_value_heads=1), has_cache=False)
+    sizes = LlamaSizes(
+        width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16, vocabulary=257, context_length=CONTEXT,
+        prompt_length=16,
+    )  # fmt: skip
+    return Llama(sizes, has_cache=False)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_serving.text.program import TextProgram, end_tokens, generate
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
-from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
+from rdukit_zoo.language.decoder import generate_by_recomputing
+from rdukit_zoo.language.llama import Llama, LlamaSizes
 from support.boxes import run_verb
 
 TINY = {
@@ -53,7 +54,11 @@ def infer(made: dict[str, Path], purpose: str, name: str, **parameters: Any) -> 
 
 def plain_torch(made: dict[str, Path]) -> Llama:
     """The model without device and cache, with the trained weights."""
-    model = Llama(LlamaSizes(16, 2, 4, 24, 300, positions=24, prompt=8, key_value_heads=2), has_cache=False)
+    sizes = LlamaSizes(
+        width=16, layers=2, heads=4, key_value_heads=2, feed_forward=24, vocabulary=300, context_length=24,
+        prompt_length=8,
+    )  # fmt: skip
+    model = Llama(sizes, has_cache=False)
     model.load_state_dict(dict(load_checkpoint(made["checkpoint"]).parameters))
     return model
 

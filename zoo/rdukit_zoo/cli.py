@@ -2,13 +2,12 @@
 
 import json
 from importlib import import_module
-from pathlib import Path
 
 import click
 
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_table, print_tables
-from rdukit_zoo.registry import ModelEntry, get_model, model_names
+from rdukit_zoo.registry import MODULES, ModelEntry, get_model, model_names
 
 
 @click.group(cls=ExtensibleGroup)
@@ -30,7 +29,8 @@ def list_models(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_describe(entry) for entry in entries], sort_keys=True))
         return
-    print_table(("NAME", "TASK", "RUN", "TITLE"), [(e.name, e.task, _command_of(e), e.title) for e in entries])
+    rows = [(e.name, e.task, ", ".join(e.variants) or "-", e.title) for e in entries]
+    print_table(("NAME", "TASK", "VARIANTS", "TITLE"), rows)
 
 
 @zoo.command("show")
@@ -48,13 +48,21 @@ def show_model(name: str, as_json: bool) -> None:
         return
     sizes = " ".join(f"{key}={value}" for key, value in entry.sizes.items())
     shown = described | {"sizes": sizes, "run": _command_of(entry)}
-    print_tables([Table("", ("", ""), tuple((key, str(value)) for key, value in shown.items()))])
+    del shown["variants"]
+    tables = [Table("", ("", ""), tuple((key, str(value)) for key, value in shown.items()))]
+    if entry.variants:
+        rows = tuple(
+            (key, f"{variant.parameters:,}", " ".join(f"{size}={value}" for size, value in variant.sizes.items()))
+            for key, variant in entry.variants.items()
+        )
+        tables.append(Table("variants", ("VARIANT", "PARAMETERS", "SIZES"), rows))
+    print_tables(tables)
 
 
 def _command_of(entry: ModelEntry) -> str:
     """Return the command that runs the model: as a program if the model's file is one, otherwise as a box."""
-    module = import_module(f"rdukit_zoo.{entry.name}")
-    return f"python -m rdukit_zoo.{entry.name}" if hasattr(module, "main") else f"rdukit box run {entry.name}"
+    module = import_module(f"rdukit_zoo.{MODULES[entry.name]}")
+    return f"python -m {module.__name__}" if hasattr(module, "main") else f"rdukit box run {entry.name}"
 
 
 def _describe(entry: ModelEntry) -> dict[str, object]:
@@ -65,5 +73,9 @@ def _describe(entry: ModelEntry) -> dict[str, object]:
         "sizes": dict(entry.sizes),
         "licence": entry.licence,
         "source": entry.source,
-        "program": str(Path(__file__).with_name(f"{entry.name}.py")),
+        "variants": {
+            name: {"parameters": variant.parameters, "sizes": dict(variant.sizes)}
+            for name, variant in entry.variants.items()
+        },
+        "program": str(import_module(f"rdukit_zoo.{MODULES[entry.name]}").__file__),
     }

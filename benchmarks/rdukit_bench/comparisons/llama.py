@@ -18,7 +18,7 @@ from rdukit_bench.comparisons.llama_contestants import POSITION, READ_BYTES
 from rdukit_bench.comparisons.llama_cpp_peer import find_missing_package
 from rdukit_bench.comparisons.model import PEER_MISSING, BenchOptions, ComparisonRow, comparison
 from rdukit_bench.comparisons.timing import SampleTiming, pair_row, rounds_of
-from rdukit_zoo.llama import LlamaSizes
+from rdukit_bench.comparisons.llama_contestants import sizes_of
 
 EAGER: Final = "eager f32"
 READ: Final = "memory read"
@@ -63,7 +63,7 @@ def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """Yield the rows of prefill, then of decode."""
     with tempfile.TemporaryDirectory(dir=options.folder or None) as folder, Contestants(Path(folder)) as contestants:
         _start(contestants, folder, options)
-        for call, case in (("prefill", f"prefill {LlamaSizes().prompt}"), ("decode", f"decode at {POSITION}")):
+        for call, case in (("prefill", f"prefill {sizes_of(None).prompt_length}"), ("decode", f"decode at {POSITION}")):
             if options.wants(case):
                 yield from _compare_call(call, case, contestants, options)
 

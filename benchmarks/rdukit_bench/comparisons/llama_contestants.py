@@ -12,7 +12,8 @@ import torch
 
 from rdukit_bench.comparisons.contestant import ContestantCalls
 from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, write_gguf
-from rdukit_zoo.llama import Llama, LlamaSizes
+from rdukit_zoo.language.llama import Llama, LlamaSizes
+from rdukit_zoo.registry import get_model
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.session import SambaSession
@@ -23,6 +24,12 @@ POSITION: Final = 200
 READ_BYTES: Final = 256 << 20
 
 
+def sizes_of(layers: int | None) -> LlamaSizes:
+    """Return the sizes of the Llama of 110 million parameters, with fewer layers if ``layers`` says so."""
+    sizes = get_model("llama").sizes_of("110m")
+    return LlamaSizes(**(sizes if layers is None else sizes | {"layers": layers}))  # type: ignore[arg-type]
+
+
 def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, torch.Tensor]:
     """Build the model, its sizes and a text [1, POSITION + 1], the same in every process, and set up inference.
 
@@ -31,7 +38,7 @@ def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, tor
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     torch.manual_seed(0)
-    sizes = LlamaSizes() if layers is None else LlamaSizes(layers=layers)
+    sizes = sizes_of(layers)
     return Llama(sizes).eval(), sizes, torch.randint(sizes.vocabulary, (1, POSITION + 1))
 
 
@@ -43,14 +50,14 @@ def eager(layers: int | None, threads: int) -> ContestantCalls:
     source, vector = torch.ones(READ_BYTES // 4).view(-1, 1024), torch.ones(1024)
 
     def fill() -> None:
-        model(text[:, : sizes.prompt])
-        for i in range(sizes.prompt, POSITION):
+        model(text[:, : sizes.prompt_length])
+        for i in range(sizes.prompt_length, POSITION):
             model(text[:, i : i + 1], torch.tensor([i]))
 
     position = torch.tensor([POSITION])
     return ContestantCalls(
         {
-            "prefill": lambda: model(text[:, : sizes.prompt]), "fill": fill,
+            "prefill": lambda: model(text[:, : sizes.prompt_length]), "fill": fill,
             "decode": lambda: model(text[:, -1:], position), "read": lambda: torch.mv(source, vector),
         },
         {"weights": sum(p.numel() for p in model.parameters())},
@@ -63,7 +70,7 @@ def compiled(precision: str, layers: int | None, threads: int) -> ContestantCall
     if precision == "bf16":
         model = model.bfloat16()
     forward = torch.compile(model)
-    return ContestantCalls({"prefill": lambda: forward(text[:, : sizes.prompt]).float()})
+    return ContestantCalls({"prefill": lambda: forward(text[:, : sizes.prompt_length]).float()})
 
 
 def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, threads: int) -> ContestantCalls:
@@ -75,12 +82,12 @@ def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, 
     )  # fmt: skip
 
     def fill() -> None:
-        program.prefill(text[:, : sizes.prompt])
-        for i in range(sizes.prompt, POSITION):
+        program.prefill(text[:, : sizes.prompt_length])
+        for i in range(sizes.prompt_length, POSITION):
             program.decode(text[:, i : i + 1], torch.tensor([i]))
 
     position = torch.tensor([POSITION])
-    return ContestantCalls({"prefill": lambda: program.prefill(text[:, : sizes.prompt]), "fill": fill,
+    return ContestantCalls({"prefill": lambda: program.prefill(text[:, : sizes.prompt_length]), "fill": fill,
                  "decode": lambda: program.decode(text[:, -1:], position)})  # fmt: skip
 
 
@@ -90,7 +97,7 @@ def llama_cpp(weights: str, folder: str, layers: int | None, threads: int) -> Co
     path = Path(folder) / f"{weights}.gguf"
     write_gguf(model, sizes, path, weights)
     peer = LlamaCpp(path, sizes, threads)
-    return ContestantCalls({"prefill": lambda: peer.prefill(text[:, : sizes.prompt]),
+    return ContestantCalls({"prefill": lambda: peer.prefill(text[:, : sizes.prompt_length]),
                  "fill": lambda: peer.prefill(text[:, :POSITION]),
                  "decode": lambda: peer.decode(text[:, -1:], POSITION)})  # fmt: skip
 
@@ -107,7 +114,7 @@ class LlamaProgram:
         self.session = SambaSession()
         self.config = dict(config)
         samba.from_torch_model_(model)
-        tokens = samba.zeros(1, sizes.prompt, dtype=torch.int64, name="tokens")
+        tokens = samba.zeros(1, sizes.prompt_length, dtype=torch.int64, name="tokens")
         token = samba.zeros(1, 1, dtype=torch.int64, name="token")
         position = samba.zeros(1, dtype=torch.int64, name="position")
         (self._after_prompt,) = self.session.trace_multigraph(model, (tokens,), "prefill")
@@ -118,7 +125,7 @@ class LlamaProgram:
         self.session.init_multigraph_runtime(self.pef_path)
 
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return logits [1, vocabulary] after a prompt [1, sizes.prompt], which is in the caches from then on."""
+        """Return logits [1, vocabulary] after a prompt [1, sizes.prompt_length], which is in the caches from then on."""
         given = [samba.from_torch_tensor(tokens, name="tokens")]
         return self.session.run(given, [self._after_prompt], graph_name="prefill")[0].data
 
@@ -128,7 +135,7 @@ class LlamaProgram:
         return self.session.run(given, [self._after_token], graph_name="decode")[0].data
 
     def generate(self, prompt: torch.Tensor, count: int) -> list[int]:
-        """Greedy continuation of ``prompt`` [1, sizes.prompt] by ``count`` tokens."""
+        """Greedy continuation of ``prompt`` [1, sizes.prompt_length] by ``count`` tokens."""
         token = self.prefill(prompt).argmax(-1, keepdim=True)
         made = [int(token)]
         for position in range(prompt.shape[1], prompt.shape[1] + count - 1):

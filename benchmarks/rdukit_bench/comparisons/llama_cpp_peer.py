@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_zoo.llama import EPSILON, ROTARY_BASE, Llama, LlamaSizes
+from rdukit_zoo.language.llama import Llama, LlamaSizes
 
 #: Weight formats: name → how GGUF calls it.
 FORMATS: Final = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0"}
@@ -33,15 +33,15 @@ def write_gguf(model: Llama, sizes: LlamaSizes, path: Path, weights: str) -> Non
         raise InvalidArgument(f"weights {weights!r} are not legal; legal: {', '.join(FORMATS)}")
     kind = gguf.GGMLQuantizationType[FORMATS[weights]]
     writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(sizes.positions)
+    writer.add_context_length(sizes.context_length)
     writer.add_embedding_length(sizes.width)
     writer.add_block_count(sizes.layers)
     writer.add_feed_forward_length(sizes.feed_forward)
     writer.add_head_count(sizes.heads)
     writer.add_head_count_kv(sizes.heads)
-    writer.add_layer_norm_rms_eps(EPSILON)
-    writer.add_rope_dimension_count(sizes.head_width)
-    writer.add_rope_freq_base(ROTARY_BASE)
+    writer.add_layer_norm_rms_eps(sizes.epsilon)
+    writer.add_rope_dimension_count(sizes.width_of_head)
+    writer.add_rope_freq_base(sizes.rotary_base)
     writer.add_vocab_size(sizes.vocabulary)
     writer.add_tokenizer_model("no_vocab")
     for name, weight in _named_weights(model, sizes.heads):
@@ -58,20 +58,20 @@ def write_gguf(model: Llama, sizes: LlamaSizes, path: Path, weights: str) -> Non
 
 def _named_weights(model: Llama, heads: int) -> Iterator[tuple[str, torch.Tensor]]:
     """Map GGUF's names to weights. The head is the embedding, which GGUF says by leaving it out."""
-    yield "token_embd.weight", model.embedding.weight
-    for number, layer in enumerate(model.layers):
-        attention: Any = layer.attention
-        feed_forward: Any = layer.feed_forward
+    yield "token_embd.weight", model.model.embed_tokens.weight
+    for number, layer in enumerate(model.model.layers):
+        attention: Any = layer.self_attn
+        feed_forward: Any = layer.mlp
         named = {
-            "attn_norm": layer.attention_norm,
-            "attn_q": attention.query,
-            "attn_k": attention.key,
-            "attn_v": attention.value,
-            "attn_output": attention.output,
-            "ffn_norm": layer.feed_forward_norm,
-            "ffn_gate": feed_forward.gate,
-            "ffn_up": feed_forward.up,
-            "ffn_down": feed_forward.down,
+            "attn_norm": layer.input_layernorm,
+            "attn_q": attention.q_proj,
+            "attn_k": attention.k_proj,
+            "attn_v": attention.v_proj,
+            "attn_output": attention.o_proj,
+            "ffn_norm": layer.post_attention_layernorm,
+            "ffn_gate": feed_forward.gate_proj,
+            "ffn_up": feed_forward.up_proj,
+            "ffn_down": feed_forward.down_proj,
         }
         for name, module in named.items():
             weight: Any = module.weight
@@ -79,7 +79,7 @@ def _named_weights(model: Llama, heads: int) -> Iterator[tuple[str, torch.Tensor
                 f"blk.{number}.{name}.weight",
                 interleave_halves(weight, heads) if name in {"attn_q", "attn_k"} else weight,
             )
-    yield "output_norm.weight", model.norm.weight
+    yield "output_norm.weight", model.model.norm.weight
 
 
 def interleave_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
@@ -112,7 +112,7 @@ class LlamaCpp:
         if not self._model:
             raise InvalidArgument(f"llama.cpp cannot load {path}")
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = params.n_batch = sizes.positions
+        params.n_ctx = params.n_batch = sizes.context_length
         params.n_threads = params.n_threads_batch = threads
         if is_exact:
             params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32

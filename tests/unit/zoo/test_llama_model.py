@@ -7,15 +7,19 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_zoo.llama import IGNORED, Llama, LlamaServing, LlamaSizes, LlamaTraining
+from rdukit_zoo.language.llama import Llama, LlamaSizes, build
+from rdukit_zoo.registry import IGNORED
 
-SIZES = LlamaSizes(16, 2, 4, 24, 50, positions=12, prompt=6, key_value_heads=2)
+SMALL = {
+    "width": 16, "layers": 2, "heads": 4, "feed_forward": 24, "vocabulary": 50, "context_length": 12, "prompt_length": 6,
+}  # fmt: skip
+SIZES = LlamaSizes(**SMALL, key_value_heads=2)
 
 
-def make_pair() -> tuple[LlamaServing, Llama]:
+def make_pair() -> tuple[Llama, Llama]:
     """The serving model, and one with the same weights that keeps no cache."""
     torch.manual_seed(1)
-    serving = LlamaServing(SIZES)
+    serving = Llama(SIZES)
     for parameter in serving.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     whole = Llama(SIZES, has_cache=False)
@@ -42,9 +46,9 @@ def test_a_padded_prompt_and_decode_steps_give_the_logits_of_the_whole_text() ->
 @torch.no_grad()
 def test_grouped_queries_are_plain_attention_with_repeated_heads() -> None:
     _, whole = make_pair()
-    plain = Llama(LlamaSizes(16, 2, 4, 24, 50, positions=12, prompt=6), has_cache=False)
+    plain = Llama(LlamaSizes(**SMALL, key_value_heads=4), has_cache=False)
     state = whole.state_dict()
-    for name in [name for name in state if name.endswith(("key.weight", "value.weight"))]:
+    for name in [name for name in state if name.endswith(("k_proj.weight", "v_proj.weight"))]:
         state[name] = state[name].view(2, 4, 16).repeat_interleave(2, 0).reshape(16, 16)
     plain.load_state_dict(state)
     text = torch.randint(50, (1, 9))
@@ -54,7 +58,7 @@ def test_grouped_queries_are_plain_attention_with_repeated_heads() -> None:
 def test_labels_that_are_ignored_count_in_no_loss() -> None:
     torch.manual_seed(0)
     sizes = {"width": 16, "layers": 1, "heads": 2, "key_value_heads": 1, "feed_forward": 24, "vocabulary": 50}
-    model = LlamaTraining(**sizes, context_length=8, prompt_length=4)
+    model = build(**sizes, context_length=8, prompt_length=4)
     tokens, labels = torch.randint(50, (2, 8)), torch.randint(50, (2, 8))
     labels[1] = IGNORED
     torch.testing.assert_close(model(tokens, labels), model(tokens[:1], labels[:1]))
@@ -63,10 +67,10 @@ def test_labels_that_are_ignored_count_in_no_loss() -> None:
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"width": 10, "heads": 4}, "not an even number of elements for each of 4 heads"),
-        ({"width": 12, "heads": 4}, "not an even number"),
+        ({"width": 10, "heads": 4}, "width 10 is no multiple of heads 4"),
+        ({"width": 12, "heads": 4}, "legal: an even number"),
         ({"heads": 4, "key_value_heads": 3, "width": 16}, "key_value_heads 3 does not divide heads 4"),
-        ({"prompt": 600}, "legal: 2 <= x <= 512"),
+        ({"prompt_length": 600}, "legal: 2 <= x <= 128"),
     ],
 )
 def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, int], words: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -38,13 +39,13 @@ def test_a_language_model_gives_a_loss_near_that_of_chance_and_serves_with_the_s
 
 
 def test_an_unknown_model_task_or_size_is_refused_with_what_is_legal() -> None:
-    with pytest.raises(InvalidArgument, match="legal: ffn, llama, logreg, mlp"):
-        get_model("gpt5")
+    with pytest.raises(InvalidArgument, match=f"legal: {', '.join(model_names())}"):
+        get_model("chess")
     entry = get_model("mlp")
     with pytest.raises(InvalidArgument, match="no size depth; legal: num_features, hidden_size, num_classes"):
         entry.check_sizes({"depth": 3})
     assert entry.check_sizes({"num_classes": 3}) == {"num_features": 64, "hidden_size": 256, "num_classes": 3}
-    with pytest.raises(InvalidArgument, match="legal: classification, language-modelling"):
+    with pytest.raises(InvalidArgument, match="legal: classification, language-modelling, "):
         ModelEntry("x", "x", "chess", "x", "x", {}, entry.build, entry.make_inputs)
 
 
@@ -53,11 +54,50 @@ def test_list_as_json_has_every_model() -> None:
     assert [model["name"] for model in json.loads(result.output)] == list(model_names())
 
 
-def test_the_table_says_how_to_run_each_model() -> None:
+def test_the_table_has_each_model() -> None:
     output = CliRunner().invoke(zoo, ["list"]).output
-    assert "python -m rdukit_zoo.logreg" in output and "rdukit box run llama" in output
+    assert all(name in output for name in model_names())
 
 
 def test_show_prints_the_programs_path() -> None:
     result = CliRunner().invoke(zoo, ["show", "logreg"])
-    assert "logreg.py" in result.output
+    assert "logreg.py" in result.output and "python -m rdukit_zoo.logreg" in result.output
+
+
+def test_show_prints_published_variants_with_their_parameters() -> None:
+    output = CliRunner().invoke(zoo, ["show", "gpt2"]).output
+    assert "rdukit box run gpt2" in output and "124,439,808" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [(name, variant) for name in model_names() for variant in get_model(name).variants]
+)
+def test_a_variant_has_exactly_the_published_number_of_parameters(name: str, variant: str) -> None:
+    entry = get_model(name)
+    with torch.device("meta"):
+        model = entry.build(**entry.sizes_of(variant))
+    assert sum(parameter.numel() for parameter in model.parameters()) == entry.variants[variant].parameters
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if get_model(name).generate])
+def test_drawn_data_fits_the_inputs_and_gives_a_loss_that_falls(name: str) -> None:
+    entry = get_model(name)
+    assert entry.generate is not None
+    arrays = entry.generate(8, 3, **entry.sizes)
+    inputs = entry.make_inputs(8, **entry.sizes)
+    assert [(t.sn_name, tuple(t.shape)) for t in inputs] == [(key, value.shape) for key, value in arrays.items()]
+    again = entry.generate(8, 3, **entry.sizes)
+    assert all(np.array_equal(arrays[key], again[key]) for key in arrays)
+    torch.manual_seed(0)
+    model = entry.build(**entry.sizes)
+    given = [torch.from_numpy(value) for value in arrays.values()]
+    assert [value.dtype for value in given] == [tensor.torch().dtype for tensor in inputs]
+    optimizer = torch.optim.Adam(model.parameters(), 2e-3)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss, _ = model(*given)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]

@@ -80,8 +80,10 @@ class Dcrnn(nn.Module):
         self.decoder = nn.ModuleList(DiffusionGru(units if i else 1, units, matrices) for i in range(layers))
         self.projection = nn.Linear(units, 1)
         self.matrices_MVV: torch.Tensor
-        weight_VV = torch.from_numpy(road_graph(nodes))
-        self.register_buffer("matrices_MVV", diffusion_matrices(weight_VV, diffusion), persistent=False)
+        # A graph has values also where the model's parameters have none, on the meta device.
+        with torch.device("cpu"):
+            matrices_MVV = diffusion_matrices(torch.from_numpy(road_graph(nodes)), diffusion)
+        self.register_buffer("matrices_MVV", matrices_MVV, persistent=False)
 
     def forward(
         self, history: torch.Tensor, future: torch.Tensor | None = None
