@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -354,6 +355,8 @@ class AttemptRun:
         except OutputRefused as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         except (Cancelled, Unavailable) as error:
+            if self._box is not None and not is_timeout(error):
+                await_end(self._box, DYING_S, self._stop)
             self._record_tail()
             if (full := self._filled_disk(error)) is not None:
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
@@ -459,16 +462,27 @@ class AttemptRun:
         return path
 
 
+def is_timeout(error: RdukitError) -> bool:
+    """Return whether a box kept its connection and gave no answer in time: it is slow, and does not die."""
+    return isinstance(error.__cause__, httpx.TimeoutException)
+
+
+def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
+    """Wait until a box has ended, for so long at most: the connections of a process that dies close before it is gone.
+
+    ``stop`` ends the wait.
+    """
+    until = time.monotonic() + seconds
+    while box.is_alive() and time.monotonic() < until and not stop.wait(0.02):
+        pass
+
+
 def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
     """Derive whose doing it is that a box, if there is one yet, gave no answer."""
     if box is None:
         end = error.detail.get("end")
     else:
-        # The connections of a process that dies close before it is gone.
-        until = time.monotonic() + DYING_S
-        while (is_alive := box.is_alive()) and time.monotonic() < until:
-            time.sleep(0.02)
-        end = BoxEnd.LATE if is_alive else box.events()[-1].end
+        end = BoxEnd.LATE if box.is_alive() else box.events()[-1].end
     if end == BoxEnd.LATE:
         return AttemptOutcome.BOX_SLOW
     return AttemptOutcome.BOX_KILLED if end == BoxEnd.KILLED else AttemptOutcome.BOX_LOST
