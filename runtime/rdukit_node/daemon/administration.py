@@ -5,10 +5,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from rdukit.errors import HwException, InvalidArgument, PermissionDenied, RdukitError, error_from_body
-from rdukit_node.daemon.connections import Response, lease_paths, ok
+from rdukit_node.daemon.connections import NodeLedger, Response, lease_paths, ok
 from rdukit_node.daemon.events import NodeEventKind
 from rdukit_node.daemon.protocol import SndRequest
 from rdukit_node.faults import query
@@ -19,9 +19,6 @@ from rdukit_node.faults.model import FaultOutcome, Injection, NoticeKind, Policy
 from rdukit_node.faults.scenario import ScenarioStep, read_scenario
 from rdukit_node.inventory import inventory_rows, tile_of_path
 from rdukit_node.leases.allocator import LeaseId
-
-if TYPE_CHECKING:
-    from rdukit_node.daemon.daemon import NodeDaemon
 
 W = TypeVar("W", bound=StrEnum)
 
@@ -37,7 +34,7 @@ _LOGGED: Final = frozenset({NoticeKind.FAULT, NoticeKind.CLEAR, NoticeKind.REPAI
 class Administration:
     """Operations on the node itself; anybody may look, changes need an administrator."""
 
-    def __init__(self, daemon: "NodeDaemon", faults: FaultMachine) -> None:
+    def __init__(self, daemon: NodeLedger, faults: FaultMachine) -> None:
         self.faults: Final = faults
         #: What the shell says of the fault database.
         self.database: Final[dict[str, object]] = {"path": None, "is_writable": True, "reason": "", "pending": 0}

@@ -9,11 +9,13 @@ from typing import Final, Protocol
 
 from rdukit.errors import RdukitError
 from rdukit.hardware import NodeSpec
+from rdukit_node.daemon.events import NodeEventKind, NodeEventLog
 from rdukit_node.daemon.protocol import error_body
 from rdukit_node.inventory import lanes_of, node_tiles
 from rdukit_node.leases.accounting import UsageTotals, totals_of_page, totals_of_report
-from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId
-from rdukit_node.states import Phase
+from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, LeaseRequest, RegionId
+from rdukit_node.leases.queue import LeaseQueue
+from rdukit_node.states import LeaseEvent, Phase
 from rdukit_node.status_page import HOST, TIMED_PHASES, PageValues
 
 Counters = dict[str, float | str]
@@ -158,6 +160,44 @@ class ActiveLease:
 
 
 OK: Final = Response({"ok": True})
+
+
+class NodeLedger(Protocol):
+    """A node's leases and connections, as the parts of the daemon's decisions use them; ``NodeDaemon`` keeps it."""
+
+    lease_changes: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def allocator(self) -> Allocator: ...
+
+    @property
+    def events(self) -> NodeEventLog: ...
+
+    @property
+    def connections(self) -> dict[int, DaemonConnection]: ...
+
+    @property
+    def leases(self) -> dict[LeaseId, ActiveLease]: ...
+
+    @property
+    def queue(self) -> LeaseQueue: ...
+
+    def grant(self, number: int, request: LeaseRequest, command: str | None, now: float) -> Response: ...
+
+    def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None) -> EndedLease: ...
+
+    def record(self, kind: NodeEventKind, now: float, lease: Lease, pid: int | None, reason: str = "") -> None: ...
+
+    def enter_group(self, lease: Lease, pid: int | None) -> None: ...
+
+    def lease_body(self, lease: Lease) -> dict[str, object]: ...
+
+    def pages_of(self, lease_id: LeaseId) -> list[HolderPage]: ...
+
+    def pid_of(self, lease_id: LeaseId) -> int | None: ...
 
 
 def ok(**more: object) -> Response:

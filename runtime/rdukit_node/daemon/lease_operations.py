@@ -5,18 +5,15 @@ The second part of ``daemon.NodeDaemon``'s decisions, as pure as it is.
 
 import hmac
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rdukit.errors import Conflict, NoResources, PermissionDenied, RuntimeFault, Unauthenticated, error_from_body
-from rdukit_node.daemon.connections import OK, PageGrant, RegionGrant, Response, SocketGrant, ok
+from rdukit_node.daemon.connections import OK, NodeLedger, PageGrant, RegionGrant, Response, SocketGrant, ok
 from rdukit_node.daemon.events import NodeEventKind
 from rdukit_node.daemon.protocol import SndRequest, error_body
 from rdukit_node.leases.allocator import Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.queue import PendingLease
 from rdukit_node.states import LeaseEvent
-
-if TYPE_CHECKING:
-    from rdukit_node.daemon.daemon import NodeDaemon
 
 #: Processes of one lease whose isolation is remembered, the latest.
 MAX_REPORTS: Final = 64
@@ -25,7 +22,7 @@ MAX_REPORTS: Final = 64
 class LeaseOperations:
     """Operations on leases by the daemon's connections."""
 
-    def __init__(self, daemon: "NodeDaemon") -> None:
+    def __init__(self, daemon: NodeLedger) -> None:
         self._daemon = daemon
         self._next_region = 1
         self.operations: Final[Mapping[str, Callable[[int, SndRequest, float], Response | None]]] = {

@@ -8,31 +8,26 @@ collector can be switched); the other keys are ours.
 
 import errno
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rdukit.errors import Conflict, InvalidArgument, RdukitError
+from rdukit.errors import Conflict, InvalidArgument, PermissionDenied, RdukitError
 from rdukit.interfaces import Clock
+from rdukit.settings import home_folder, parse_bool, resolve
 from rdukit.snd import SndClient
+from rdukit_node.settings import ROOT
 from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, Sample, node_samples
 from rdukit_node.telemetry.sampling import Reading, take_reading
-
-if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
-
-import re
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-
-from rdukit.errors import PermissionDenied
-from rdukit.settings import home_folder, parse_bool, resolve
-from rdukit_node.settings import ROOT
 
 DEFAULT_PORT: Final = 9101
 #: The vendor's variable for the file.
@@ -214,7 +209,7 @@ def families(samples: Sequence[Sample]) -> list[Metric]:
     return list(made.values())
 
 
-def serve(settings: ExporterSettings, collector: NodeCollector) -> "WSGIServer":
+def serve(settings: ExporterSettings, collector: NodeCollector) -> WSGIServer:
     """Begin to serve ``/metrics``, in threads. The caller shuts the server down.
 
     Raises:
