@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
+from typing import Literal
 
 from rdukit.errors import InvalidGraph
 from rdukit.pef.kernel import Argument, references
-from rdukit.pef.model import ITEM_BYTES
+from rdukit.pef.model import ITEM_BYTES, Dtype
 
 
 class ValueKind(StrEnum):
@@ -25,14 +26,14 @@ class ValueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor: dtype by its torch name (``float32``), static shape in elements.
+    """A tensor: its dtype, and its static shape in elements.
 
     ``is_exact``: operators read a graph input as it is held, and not rounded to the dtype in which the device computes.
     """
 
     name: str
     kind: ValueKind
-    dtype: str
+    dtype: Dtype
     shape: tuple[int, ...]
     requires_grad: bool = False
     is_exact: bool = False
@@ -54,8 +55,8 @@ class ComputeDtypes:
     empty: as they come.
     """
 
-    operands: tuple[str, ...]
-    result: str = ""
+    operands: tuple[Dtype, ...]
+    result: Dtype | Literal[""] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
+from rdukit.pef.model import Dtype
 from rdukit_compiler.backend.kernel_cache import KernelCache
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind, check_graph
 
@@ -17,13 +18,13 @@ LIBRARY_BYTES: Final = 200_000
 class GraphBuilder:
     """Builds a ``ModelGraph`` operator by operator. Names are those given, else ``<op_type>_<count>``."""
 
-    def __init__(self, name: str = "model", dtype: str = "float32") -> None:
+    def __init__(self, name: str = "model", dtype: Dtype = "float32") -> None:
         self.name = name
         self.dtype = dtype
         self.values: dict[str, Value] = {}
         self.operators: list[Operator] = []
 
-    def input(self, name: str, *shape: int, dtype: str | None = None) -> str:
+    def input(self, name: str, *shape: int, dtype: Dtype | None = None) -> str:
         return self._value(name, ValueKind.INPUT, shape or (4, 8), dtype or self.dtype)
 
     def parameter(self, name: str, *shape: int) -> str:
@@ -36,7 +37,7 @@ class GraphBuilder:
         shape: tuple[int, ...] | None = None,
         name: str | None = None,
         outputs: int = 1,
-        dtype: str | None = None,
+        dtype: Dtype | None = None,
         module: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> str:
@@ -79,7 +80,7 @@ class GraphBuilder:
         return f"{op_type}_{index}"
 
     def _value(
-        self, name: str, kind: ValueKind, shape: tuple[int, ...], dtype: str, requires_grad: bool = False
+        self, name: str, kind: ValueKind, shape: tuple[int, ...], dtype: Dtype, requires_grad: bool = False
     ) -> str:
         if name in self.values:
             raise ValueError(f"a value is called {name!r} already")

@@ -8,7 +8,7 @@ from torch import fx
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, parse_operator, references
-from rdukit.pef.model import ITEM_BYTES
+from rdukit.pef.model import ITEM_BYTES, Dtype
 from rdukit_compiler.capture.record_nodes import LABELS_META, LOSS_META, MODULE_META, NAMED_META
 from rdukit_compiler.capture.views import DETACH
 from rdukit_compiler.ir import Operator, Value, ValueKind
@@ -104,7 +104,7 @@ class GraphWriter:
             known = self._detached[name] = self.emit(node, DETACH, [Ref(name)])
         return known
 
-    def infer(self, op: str, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> tuple[str, tuple[int, ...]]:
+    def infer(self, op: str, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> tuple[Dtype, tuple[int, ...]]:
         """Infer dtype and shape of an operator's result, by running it on tensors without data."""
         tensors = {
             name: torch.empty(self.values[name].shape, dtype=getattr(torch, self.values[name].dtype), device="meta")

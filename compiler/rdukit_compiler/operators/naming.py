@@ -2,13 +2,14 @@
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, OperatorName, Ref, Special, parse_operator
+from rdukit.pef.model import Dtype
 from rdukit_compiler.capture.torch_private import OpOverload
 
 GETITEM = "getitem"
@@ -143,9 +144,9 @@ def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
             raise UnsupportedOperator(f"an argument of type {type(value).__name__} cannot be compiled: {value!r}")
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return a dtype's name: ``torch.float32`` → ``float32``."""
-    return str(dtype).removeprefix("torch.")
+def dtype_name(dtype: torch.dtype) -> Dtype:
+    """Return a dtype's name: ``torch.float32`` → ``float32``. Graphs refuse the dtypes that ``Dtype`` lacks."""
+    return cast(Dtype, str(dtype).removeprefix("torch."))
 
 
 def aten_word(target: object) -> str:

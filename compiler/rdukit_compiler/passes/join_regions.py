@@ -12,7 +12,7 @@ from typing import Final
 
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import Ref, Special, rename_references
-from rdukit.pef.model import ITEM_BYTES
+from rdukit.pef.model import ITEM_BYTES, Dtype
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 
 _FLOATS: Final = frozenset({"bfloat16", "float32"})
@@ -78,7 +78,7 @@ def _ends(graph: ModelGraph) -> Iterator[Value]:
     yield from (graph.values[name] for name in graph.outputs)
 
 
-def convert_output(graph: ModelGraph, name: str, dtype: str) -> ModelGraph:
+def convert_output(graph: ModelGraph, name: str, dtype: Dtype) -> ModelGraph:
     """Convert an operator's value to ``dtype`` under its own name; operators read what it was."""
     value = graph.values[name]
     source = f"{name}__{value.dtype}"
@@ -92,7 +92,7 @@ def convert_output(graph: ModelGraph, name: str, dtype: str) -> ModelGraph:
     return replace(graph, values=values, operators=tuple(operators))
 
 
-def _held_in(graph: ModelGraph, dtypes: Mapping[str, str]) -> ModelGraph:
+def _held_in(graph: ModelGraph, dtypes: Mapping[str, Dtype]) -> ModelGraph:
     for name, dtype in dtypes.items():
         value = graph.values[name]
         if value.dtype == dtype:

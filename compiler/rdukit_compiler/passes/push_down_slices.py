@@ -16,6 +16,7 @@ import torch
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, packed_stride, parse_operator, references
+from rdukit.pef.model import Dtype
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.operators.naming import callable_of, decode
 
@@ -381,7 +382,7 @@ class _Writer:
         return self._emit(reader, ("bool", (*index.shape, seen.keys), False), "aten.le.Tensor", keys, column)
 
     def _emit(
-        self, reader: Operator, made: tuple[str, tuple[int, ...], bool], op: str, *args: Argument, **kwargs: Argument
+        self, reader: Operator, made: tuple[Dtype, tuple[int, ...], bool], op: str, *args: Argument, **kwargs: Argument
     ) -> Ref:  # fmt: skip
         """Add an operator before ``reader``; ``made``: dtype, shape and ``requires_grad`` of its value."""
         name = f"{reader.name}__rows_{len(self.operators)}"

@@ -10,10 +10,16 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from math import prod
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rdukit.errors import PefCorrupt
 from rdukit.hardware import CHIPS
+
+#: Dtypes of tensors by their torch names; ``ITEM_BYTES`` has the same.
+Dtype = Literal[
+    "float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+    "complex128", "uint16", "uint32", "uint64",
+]  # fmt: skip
 
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
