@@ -15,7 +15,7 @@ from torch import fx
 
 from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products, may_change
-from rdukit_compiler.backend.measure_routes import build_own_products
+from rdukit_compiler.backend.measure_routes import OwnProducts, build_own_products
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Route, Routes
 from rdukit_compiler.backend.section_library import compile_sections, section_namespace
@@ -136,9 +136,15 @@ def test_products_of_many_rows_and_other_dtypes_stay_as_they_are() -> None:
     assert may_change(module, few, _ROUTES) and not may_change(module, few, Routes())
 
 
-def test_what_is_timed_computes_the_product() -> None:
-    products = build_own_products()
-    assert products is not None
+@pytest.fixture(scope="module")
+def products() -> OwnProducts:
+    """What is timed, compiled once."""
+    built = build_own_products()
+    assert built is not None
+    return built
+
+
+def test_what_is_timed_computes_the_product(products: OwnProducts) -> None:
     x, w = _numbers(20, 70), _numbers(90, 70)
     for a, b in ((x, w.t()), (w, x.t()), (x.t(), x)):
         made = torch.empty(a.shape[0], b.shape[1])
@@ -147,9 +153,7 @@ def test_what_is_timed_computes_the_product() -> None:
         assert (made.double() - exact).abs().max() <= _TOLERANCE * exact.abs().max()
 
 
-def test_what_is_timed_convolves() -> None:
-    products = build_own_products()
-    assert products is not None
+def test_what_is_timed_convolves(products: OwnProducts) -> None:
     x, w = _numbers(1, 32, 9, 12).contiguous(memory_format=torch.channels_last), _numbers(64, 32, 3, 3)
     made = torch.empty(1, 64, 9, 12).contiguous(memory_format=torch.channels_last)
     products.convolve(x, w, made)
@@ -158,9 +162,8 @@ def test_what_is_timed_convolves() -> None:
 
 
 @pytest.mark.skipif(not has_avx512_bf16(), reason="the processor has no AVX512-BF16")
-def test_what_is_timed_computes_the_linear_layer() -> None:
-    products = build_own_products()
-    assert products is not None and products.has_bf16
+def test_what_is_timed_computes_the_linear_layer(products: OwnProducts) -> None:
+    assert products.has_bf16
     x, w, made = _numbers(20, 70).bfloat16(), _numbers(90, 70).bfloat16(), torch.empty(20, 90).bfloat16()
     products.linear(x, w, made)
     exact = x.double() @ w.double().t()
@@ -169,9 +172,7 @@ def test_what_is_timed_computes_the_linear_layer() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_sweep", [False, True])
-def test_what_is_timed_reads_all_rows(dtype: torch.dtype, is_sweep: bool) -> None:
-    products = build_own_products()
-    assert products is not None
+def test_what_is_timed_reads_all_rows(products: OwnProducts, dtype: torch.dtype, is_sweep: bool) -> None:
     x, w, y = _numbers(93), _numbers(70, 93).to(dtype), torch.empty(70)
     products.read_rows(x, w, y, is_sweep)
     exact = w.double() @ x.double()

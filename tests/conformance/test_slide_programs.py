@@ -101,7 +101,6 @@ def test_native_kernels_give_the_same_parameters_after_50_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_KERNELS", "auto")
-    monkeypatch.setenv("RDUKIT_COMPILE_WORKERS", "1")  # torch's headers are read once
     net = ResFFNLogReg()
     reference = copy.deepcopy(net)
     train_torch(reference, torch_sgd(reference.parameters()), 50)
