@@ -23,7 +23,6 @@ def fresh_session(rdukit_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RDUKIT_HOME", str(rdukit_home))
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     monkeypatch.setenv("RDUKIT_NODE", "private")
-    monkeypatch.setenv("RDUKIT_COMPILE_WORKERS", "1")  # torch's compiler is imported, and its headers read, once
     monkeypatch.setenv("RDUKIT_CHECK", "1")
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
