@@ -15,6 +15,8 @@ SERVE: Final = "serve"
 #: A label that counts in no loss, as torch's cross entropy has it by default.
 IGNORED: Final = -100
 
+SizeValue = int | float | str | bool
+
 
 @dataclass(frozen=True, slots=True)
 class TextSizes:
@@ -30,7 +32,7 @@ class Shape:
     """Sizes and choices that fix a program's graphs."""
 
     model: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, SizeValue]
     batch_size: int
     precision: str
     task: str = "classification"
@@ -48,12 +50,12 @@ class Shape:
     @property
     def features(self) -> int:
         """Return the number of values in a row, of a model that takes rows."""
-        return self.sizes["num_features"]
+        return int(self.sizes["num_features"])
 
     @property
     def classes(self) -> int:
         """Return the number of values in an answer, of a classifier."""
-        return self.sizes["num_classes"]
+        return int(self.sizes["num_classes"])
 
     def require(self, purpose: str, verb: str) -> None:
         """Refuse a PEF of another purpose.
@@ -80,6 +82,12 @@ class Shape:
         return {METADATA_KEY: json.dumps(value, sort_keys=True)}
 
 
+def _checked(value: object) -> SizeValue:
+    if not isinstance(value, int | float | str):
+        raise TypeError(f"a size is {value!r}")
+    return value
+
+
 def shape_of(pef: Pef, name: str) -> Shape:
     """Return the shape in a loaded PEF's metadata; ``name`` is for messages.
 
@@ -90,7 +98,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
         value = json.loads(pef.metadata[METADATA_KEY])
         text = value.get("text")
         return Shape(
-            model=str(value["model"]), sizes={k: int(v) for k, v in value["sizes"].items()},
+            model=str(value["model"]), sizes={str(k): _checked(v) for k, v in value["sizes"].items()},
             batch_size=int(value["batch_size"]), precision=str(value["precision"]),
             task=str(value.get("task", "classification")), purpose=str(value.get("purpose", TRAIN)),
             optimizer=str(value.get("optimizer", "sgd")), clips_gradients=bool(value.get("clips_gradients", False)),

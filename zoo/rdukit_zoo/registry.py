@@ -42,8 +42,15 @@ MODULES: Final = {
 }
 #: What a model may be for: it decides which inputs, outputs and figures it has.
 TASKS: Final = (
-    "classification", "language-modelling", "masked-language-modelling", "sequence-classification", "embedding", "regression",
-    "forecasting", "segmentation", "image-classification",
+    "classification",
+    "language-modelling",
+    "masked-language-modelling",
+    "sequence-classification",
+    "embedding",
+    "regression",
+    "forecasting",
+    "segmentation",
+    "image-classification",
     "self-supervised",
 )
 
@@ -155,8 +162,20 @@ def model(
 
     def register(build: "Callable[..., nn.Module]") -> "Callable[..., nn.Module]":
         _ENTRIES[name] = ModelEntry(
-            name, title, task, licence, source, dict(sizes), build, make_inputs, text_serving, variants or {}, hub, generate,
-            output_unit, output_scale,
+            name,
+            title,
+            task,
+            licence,
+            source,
+            dict(sizes),
+            build,
+            make_inputs,
+            text_serving,
+            variants or {},
+            hub,
+            generate,
+            output_unit,
+            output_scale,
         )
         return build
 

@@ -14,11 +14,10 @@ from typing import Any, Final
 
 from rdukit.errors import RuntimeFault
 from rdukit_bench.comparisons.contestants import Contestants
-from rdukit_bench.comparisons.llama_contestants import POSITION, READ_BYTES
+from rdukit_bench.comparisons.llama_contestants import POSITION, READ_BYTES, sizes_of
 from rdukit_bench.comparisons.llama_cpp_peer import find_missing_package
 from rdukit_bench.comparisons.model import PEER_MISSING, BenchOptions, ComparisonRow, comparison
 from rdukit_bench.comparisons.timing import SampleTiming, pair_row, rounds_of
-from rdukit_bench.comparisons.llama_contestants import sizes_of
 
 EAGER: Final = "eager f32"
 READ: Final = "memory read"

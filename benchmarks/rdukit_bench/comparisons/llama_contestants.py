@@ -125,7 +125,7 @@ class LlamaProgram:
         self.session.init_multigraph_runtime(self.pef_path)
 
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return logits [1, vocabulary] after a prompt [1, sizes.prompt_length], which is in the caches from then on."""
+        """Return logits [1, vocabulary] after a prompt [1, sizes.prompt_length], kept in the caches."""
         given = [samba.from_torch_tensor(tokens, name="tokens")]
         return self.session.run(given, [self._after_prompt], graph_name="prefill")[0].data
 

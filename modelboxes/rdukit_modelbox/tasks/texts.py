@@ -87,7 +87,7 @@ def open_texts(shape: Shape, folder: Path) -> TextData:
         NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
     """
     dataset = load_token_dataset(folder)
-    context, vocabulary = shape.sizes["context_length"], shape.sizes["vocabulary"]
+    context, vocabulary = int(shape.sizes["context_length"]), int(shape.sizes["vocabulary"])
     if dataset.max_seq_length != context:
         raise InvalidArgument(
             f"the data set's sequences have {dataset.max_seq_length} tokens, the PEF's model takes {context}; "

@@ -21,6 +21,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of, write_atomic, write_json_atomic
 from rdukit_modelbox.training.options import Judged
 from rdukit_serving.device.parameters import BEST, LATEST, Tensors, find_checkpoint_file
+from rdukit_serving.shape import SizeValue
 
 FORMAT: Final = 1
 #: Newest files that stay; older ones go once ``latest.json`` names a newer one.
@@ -32,7 +33,7 @@ class Identity:
     """The values that must be equal for a position in one training to mean anything in another."""
 
     model: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, SizeValue]
     batch_size: int
     dataset: str
     seed: int

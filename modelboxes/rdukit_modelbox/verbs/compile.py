@@ -103,7 +103,8 @@ def compile_text_serving(
     serving = entry.text_serving
     if serving is None:
         raise InvalidArgument(f"model {entry.name!r} has no text_serving: it cannot be compiled with purpose=serve")
-    text = TextSizes(shape.sizes[serving.context], shape.sizes[serving.prompt], shape.sizes[serving.vocabulary])
+    names = (serving.context, serving.prompt, serving.vocabulary)
+    text = TextSizes(*(int(shape.sizes[name]) for name in names))
     session = samba.session
     session.reset()
     model = serving.build(**shape.sizes)

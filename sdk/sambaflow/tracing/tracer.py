@@ -8,12 +8,13 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import nn
 
 from rdukit.errors import CompileError, RdukitError, TraceError, UnsupportedOperator
+from rdukit.pef.model import Dtype
 from rdukit.settings import resolve
 from rdukit_compiler import SUPPOSE_EXAMPLE, ModelGraph, Value, ValueKind
 from sambaflow.samba.conversion import symbols_of
@@ -417,5 +418,6 @@ def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
     return handle
 
 
-def _dtype(tensor: "torch.Tensor | SambaTensor") -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _dtype(tensor: "torch.Tensor | SambaTensor") -> Dtype:
+    # A graph that is captured refuses the dtypes that ``Dtype`` lacks.
+    return cast(Dtype, str(tensor.dtype).removeprefix("torch."))

@@ -11,7 +11,8 @@ from rdukit_zoo.language.llama import Llama, LlamaSizes, build
 from rdukit_zoo.registry import IGNORED
 
 SMALL = {
-    "width": 16, "layers": 2, "heads": 4, "feed_forward": 24, "vocabulary": 50, "context_length": 12, "prompt_length": 6,
+    "width": 16, "layers": 2, "heads": 4, "feed_forward": 24, "vocabulary": 50, "context_length": 12,
+    "prompt_length": 6,
 }  # fmt: skip
 SIZES = LlamaSizes(**SMALL, key_value_heads=2)
 

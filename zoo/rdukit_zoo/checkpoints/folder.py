@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,17 +53,17 @@ def open_hub_folder(path: Path) -> HubFolder:
     for name in model_names():
         entry = get_model(name)
         known |= dict.fromkeys(entry.hub.architectures if entry.hub else (), entry)
-    entry = next((known[name] for name in named if name in known), None)
-    if entry is None or entry.hub is None:
+    found = next((known[name] for name in named if name in known), None)
+    if found is None or found.hub is None:
         raise InvalidArgument(
             f"{path / CONFIG}: no model of the zoo has an architecture of {named or 'none'}; legal: "
             f"{', '.join(sorted(known))}"
         )
     try:
-        sizes = entry.hub.sizes_of_config(config)
+        sizes = found.hub.sizes_of_config(config)
     except KeyError as cause:
         raise InvalidArgument(f"{path / CONFIG} lacks {cause}") from cause
-    return HubFolder(path, entry, entry.hub, config, sizes)
+    return HubFolder(path, found, found.hub, config, sizes)
 
 
 def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
@@ -154,7 +155,7 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
             try:
                 stream = stack.enter_context(safe_open(file, framework="pt"))
                 for name in stream.keys():  # noqa: SIM118  (the stream is no mapping)
-                    yield name, lambda name=name, stream=stream: stream.get_tensor(name)
+                    yield name, partial(stream.get_tensor, name)
             except SafetensorError as cause:
                 raise InvalidArgument(f"{file} is damaged: {cause}") from cause
         else:
@@ -164,7 +165,7 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
                 raise InvalidArgument(f"{file} is damaged, or holds more than tensors: {cause}") from cause
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
-                    yield name, lambda value=value: value
+                    yield name, value.detach
 
 
 def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[str, SizeValue], path: Path) -> None:

@@ -55,12 +55,12 @@ def make_crystals(count: int, seed: int, size: int = 32) -> dict[str, NDArray[An
         for _ in range(draw.integers(6, 13)):
             normal = draw.normal(size=3)
             normal /= np.linalg.norm(normal)
-            away = sum(n * axis for n, axis in zip(normal, axes, strict=True)) - draw.uniform(0.45, 0.85)
-            inside *= 1 / (1 + np.exp(12 * away))
-        phase = sum(
-            draw.normal() * np.cos(np.pi * sum(draw.uniform(-1, 1) * axis for axis in axes) + draw.uniform(0, 6))
-            for _ in range(4)
-        )
+            away = np.tensordot(normal, np.stack(axes), 1) - draw.uniform(0.45, 0.85)
+            inside = inside / (1 + np.exp(12 * away))
+        phase = np.zeros_like(inside)
+        for _ in range(4):
+            wave = np.tensordot(draw.uniform(-1, 1, 3), np.stack(axes), 1)
+            phase += draw.normal() * np.cos(np.pi * wave + draw.uniform(0, 6))
         phase = 2.5 * phase / max(float(np.abs(phase).max()), 1e-6)
         crystal = np.zeros((size,) * 3, np.complex64)
         before = (size - inner) // 2

@@ -5,6 +5,7 @@ R width that is rotated.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -163,6 +164,14 @@ class CachedAttention(nn.Module):
         batch, groups, count, width = x_BGSD.shape
         repeated = x_BGSD[:, :, None].expand(batch, groups, self.heads // groups, count, width)
         return repeated.reshape(batch, self.heads, count, width)
+
+
+class LayerList(nn.Module):
+    """Holds layers under the name ``layer``, as Hugging Face's encoders do."""
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(layers)
 
 
 def split_heads(x_BTC: torch.Tensor, heads: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
-from rdukit_zoo.language.attention import split_heads
+from rdukit_zoo.language.attention import LayerList, split_heads
 from rdukit_zoo.language.decoder import check_divides, init_normal
 from rdukit_zoo.registry import IGNORED, SizeValue, Variant, model
 
@@ -120,13 +120,14 @@ class BertBody(nn.Module):
     def __init__(self, sizes: BertSizes, has_pooler: bool) -> None:
         super().__init__()
         self.embeddings = BertEmbeddings(sizes)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(BertLayer(sizes) for _ in range(sizes.layers))})
+        self.encoder = LayerList(BertLayer(sizes) for _ in range(sizes.layers))
         if has_pooler:
             self.pooler = nn.ModuleDict({"dense": nn.Linear(sizes.width, sizes.width)})
 
     def forward(self, tokens: torch.Tensor, types: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        x_BTC, seen = self.embeddings(tokens, types), mask.bool()[:, None, None, :]
-        for layer in self.encoder["layer"]:  # type: ignore[union-attr]
+        x_BTC: torch.Tensor = self.embeddings(tokens, types)
+        seen = mask.bool()[:, None, None, :]
+        for layer in self.encoder.layer:
             x_BTC = layer(x_BTC, seen)
         return x_BTC
 
@@ -139,7 +140,7 @@ class BertBody(nn.Module):
 class BertPredictions(nn.Module):
     """The head for masked words: states [B, T, C] → logits [B, T, V]; its weight is the embedding's."""
 
-    def __init__(self, sizes: BertSizes, words: nn.Parameter) -> None:
+    def __init__(self, sizes: BertSizes, words: torch.Tensor) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(sizes.vocabulary))
         self.transform = nn.ModuleDict(

@@ -99,8 +99,11 @@ class FalconLayer(nn.Module):
     def __init__(self, sizes: FalconSizes, has_cache: bool) -> None:
         super().__init__()
         self.has_two_norms = sizes.has_two_norms
-        for name in ("ln_attn", "ln_mlp") if sizes.has_two_norms else ("input_layernorm",):
-            self.add_module(name, nn.LayerNorm(sizes.width, sizes.epsilon))
+        if sizes.has_two_norms:
+            self.ln_attn = nn.LayerNorm(sizes.width, sizes.epsilon)
+            self.ln_mlp = nn.LayerNorm(sizes.width, sizes.epsilon)
+        else:
+            self.input_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.self_attention = FalconAttention(sizes, has_cache)
         self.mlp = FalconFeedForward(sizes.width)
 

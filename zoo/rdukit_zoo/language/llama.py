@@ -167,9 +167,7 @@ class LlamaBody(nn.Module):
         self.embed_tokens = nn.Embedding(sizes.vocabulary, sizes.width)
         self.layers = nn.ModuleList(LlamaLayer(sizes, has_cache) for _ in range(sizes.layers))
         self.norm = RootMeanSquareNorm(sizes.width, sizes.epsilon)
-        self.rotary = RotaryPositions(
-            self.positions, sizes.width_of_head, sizes.rotary_base, sizes.rotary_scaling()
-        )
+        self.rotary = RotaryPositions(self.positions, sizes.width_of_head, sizes.rotary_base, sizes.rotary_scaling())
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
         x_BTC, count = self.embed_tokens(tokens), tokens.shape[1]
@@ -242,10 +240,15 @@ HUB_FORMAT = HubFormat(
     ignored=(r"rotary_emb\.inv_freq$",),
 )
 
-_LLAMA_2 = {"vocabulary": 32000, "context_length": 4096, "is_tied": False}
-_LLAMA_3 = {"vocabulary": 128256, "context_length": 8192, "is_tied": False, "rotary_base": 500000.0}
+_LLAMA_2: dict[str, SizeValue] = {"vocabulary": 32000, "context_length": 4096, "is_tied": False}
+_LLAMA_3: dict[str, SizeValue] = {
+    "vocabulary": 128256,
+    "context_length": 8192,
+    "is_tied": False,
+    "rotary_base": 500000.0,
+}
 _LLAMA_3_1 = _LLAMA_3 | {"context_length": 131072, "rotary_kind": "llama3", "rotary_factor": 8.0}
-_DEEPSEEK = {
+_DEEPSEEK: dict[str, SizeValue] = {
     "vocabulary": 32256, "context_length": 16384, "is_tied": False, "rotary_base": 100000.0, "rotary_kind": "linear",
     "rotary_factor": 4.0, "epsilon": 1e-6,
 }  # fmt: skip
@@ -279,7 +282,10 @@ model(
     make_inputs=make_inputs,
     text_serving=TextServing(build_serving, context="context_length", prompt="prompt_length", vocabulary="vocabulary"),
     variants={
-        "110m": Variant(_wide(768, 12, 12, 12, 2048) | {"vocabulary": 32000, "context_length": 512, "prompt_length": 128}, 109_529_856),
+        "110m": Variant(
+            _wide(768, 12, 12, 12, 2048) | {"vocabulary": 32000, "context_length": 512, "prompt_length": 128},
+            109_529_856,
+        ),
         "llama-2-7b": Variant(_7B | _LLAMA_2, 6_738_415_616),
         "llama-2-13b": Variant(_wide(5120, 40, 40, 40, 13824) | _LLAMA_2, 13_015_864_320),
         "llama-2-70b": Variant(_70B | _LLAMA_2, 68_976_648_192),

@@ -5,6 +5,7 @@ Source: Liu et al., BraggNN: fast X-ray Bragg peak analysis using deep learning,
 Axes: B batch, S side of a patch, Q pixels after the first convolution, C channels.
 """
 
+import itertools
 from typing import Any, Final
 
 import torch
@@ -54,7 +55,7 @@ class BraggNN(nn.Module):
         self.cnn_1, self.nlb = nn.Conv2d(1, 64, 3), NonLocalBlock(64)
         self.cnn_2, self.cnn_3 = nn.Conv2d(64, 32, 3), nn.Conv2d(32, 8, 3)
         widths = (8 * (patch_size - 6) ** 2, *(WIDE if is_wide else SMALL))
-        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.centre = nn.Linear(widths[-1], 2)
 
     def forward(

@@ -112,9 +112,7 @@ class Dcrnn(nn.Module):
         return x_BVF
 
 
-def make_inputs(
-    batch_size: int, nodes: int, steps: int, **sizes: SizeValue
-) -> tuple[samba.SambaTensor, ...]:
+def make_inputs(batch_size: int, nodes: int, steps: int, **sizes: SizeValue) -> tuple[samba.SambaTensor, ...]:
     """Return dummy inputs: ``history`` [batch, T, V, 2] and ``future`` [batch, T, V]."""
     history = samba.rand(batch_size, steps, nodes, 2, name="history", batch_dim=0)
     return history, samba.rand(batch_size, steps, nodes, name="future", batch_dim=0)

@@ -5,6 +5,7 @@ Source: ECP-CANDLE Benchmarks, Pilot 1, Uno; Xia et al., Predicting tumor cell l
 Axes: B batch, F features of a kind, C width.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ class Tower(nn.Module):
     def __init__(self, features: int, width: int, layers: int) -> None:
         super().__init__()
         widths = (features, *[width] * layers)
-        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.dense = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.dense:

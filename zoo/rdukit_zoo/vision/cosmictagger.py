@@ -7,6 +7,7 @@ Source: Acciarri et al., Cosmic Ray Background Removal With Deep Neural Networks
 Axes: B batch, P planes, Y and X ticks and wires, K classes.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -49,7 +50,9 @@ class CosmicSizes:
     def __post_init__(self) -> None:
         for name, value in (("height", self.height), ("width", self.width)):
             if value % 2**self.depth:
-                raise InvalidArgument(f"{name} is {value}; legal: a multiple of {2**self.depth}, for depth {self.depth}")
+                raise InvalidArgument(
+                    f"{name} is {value}; legal: a multiple of {2**self.depth}, for depth {self.depth}"
+                )
 
 
 class ConvolutionBlock(nn.Module):
@@ -100,7 +103,7 @@ class CosmicTagger(nn.Module):
             return nn.Sequential(*(ConvolutionBlock(width, width, kernel, is_3d) for _ in range(blocks)))
 
         self.initial = ConvolutionBlock(1, widths[0], 5, is_3d)
-        steps = list(zip(widths[:-1], widths[1:], strict=True))
+        steps = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(series(width, known.blocks) for width in widths[:-1])
         self.downsample = nn.ModuleList(ConvolutionBlock(a, b, 1, is_3d) for a, b in steps)
         meeting, planes = (widths[-1], PLANES) if is_3d else (PLANES * widths[-1], 1)

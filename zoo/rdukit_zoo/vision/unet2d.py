@@ -74,7 +74,9 @@ def _block(inputs: int, outputs: int, name: str) -> nn.Sequential:
     return nn.Sequential(parts)
 
 
-def make_inputs(batch_size: int, in_channels: int, image_size: int, **sizes: SizeValue) -> tuple[samba.SambaTensor, ...]:
+def make_inputs(
+    batch_size: int, in_channels: int, image_size: int, **sizes: SizeValue
+) -> tuple[samba.SambaTensor, ...]:
     """Return dummy inputs: ``image`` [batch, C, Y, X] and ``mask`` [batch, 1, Y, X]."""
     image = samba.randn(batch_size, in_channels, image_size, image_size, name="image", batch_dim=0)
     return image, samba.rand(batch_size, 1, image_size, image_size, name="mask", batch_dim=0)

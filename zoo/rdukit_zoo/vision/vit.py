@@ -19,7 +19,7 @@ import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
 from rdukit_zoo.datasets.digits import digit_images
-from rdukit_zoo.language.attention import split_heads
+from rdukit_zoo.language.attention import LayerList, split_heads
 from rdukit_zoo.registry import SizeValue, Variant, model
 
 
@@ -84,9 +84,7 @@ class VitAttention(nn.Module):
         self.output = nn.ModuleDict({"dense": nn.Linear(sizes.width, sizes.width)})
 
     def forward(self, x_BPW: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            split_heads(self.attention[name](x_BPW), self.heads) for name in ("query", "key", "value")
-        )
+        query, key, value = (split_heads(self.attention[name](x_BPW), self.heads) for name in ("query", "key", "value"))
         mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(x_BPW.shape)
         made: torch.Tensor = self.output["dense"](mixed)
         return made
@@ -116,12 +114,12 @@ class VitBody(nn.Module):
     def __init__(self, sizes: VitSizes) -> None:
         super().__init__()
         self.embeddings = VitEmbeddings(sizes)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(VitLayer(sizes) for _ in range(sizes.layers))})
+        self.encoder = LayerList(VitLayer(sizes) for _ in range(sizes.layers))
         self.layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         x_BPW = self.embeddings(image)
-        for layer in self.encoder["layer"]:  # type: ignore[union-attr]
+        for layer in self.encoder.layer:
             x_BPW = layer(x_BPW)
         states_BPW: torch.Tensor = self.layernorm(x_BPW)
         return states_BPW
