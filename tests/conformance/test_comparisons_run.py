@@ -13,7 +13,7 @@ import pytest
 import torch
 from rdukit_bench.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
 
-from rdukit_zoo.modules import Gpt2
+from rdukit_zoo.modules import PlainGpt2
 from support import wait_until
 
 BENCH = [sys.executable, "-c", "import sys; from rdukit.cli import run_command;"
@@ -105,7 +105,7 @@ def test_a_training_case_gives_eager_torchs_losses(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize(("precision", "tolerance"), [("f32", 1e-5), ("bf16", 2e-2)])
 def test_a_tied_gpt2_gives_eager_torchs_losses(precision: str, tolerance: float, tmp_path: Path) -> None:
     case = TrainingCase(
-        "tiny", lambda: Gpt2(layers=2, width=32, heads=4, words=97, length=16),
+        "tiny", lambda: PlainGpt2(layers=2, width=32, heads=4, words=97, length=16),
         lambda: {"tokens": torch.randint(97, (1, 16)), "targets": torch.randint(97, (1, 16))},
         mode="o1", precision=precision,
     )  # fmt: skip

@@ -9,10 +9,10 @@ import torch
 from rdukit_bench.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from torch import nn
 
-from rdukit_zoo.modules import Unet, UnetSizes, Vit, VitSizes, vary_statistics
+from rdukit_zoo.modules import PlainVit, PlainVitSizes, Unet, UnetSizes, vary_statistics
 
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int, int]]] = {
-    "vit": (lambda: Vit(VitSizes(32, 8, 24, 2, 3, 40, 7)), (2, 3, 32, 32)),
+    "vit": (lambda: PlainVit(PlainVitSizes(32, 8, 24, 2, 3, 40, 7)), (2, 3, 32, 32)),
     "unet": (lambda: Unet(UnetSizes(32, 4, 2, 3, 2)), (1, 3, 32, 32)),
 }
 

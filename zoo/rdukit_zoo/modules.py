@@ -1,8 +1,8 @@
 """Plain torch modules without a program, for comparisons and tests; none needs a package beyond torch.
 
-``Gpt2``: head tied to the word embedding, no dropout. Source: Radford and others, Language Models are Unsupervised
-Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``LeNet``: small training models as
-people write them, each forward gives the loss []. ``Unet``: segmentation with batch norms. ``Vit``: a vision
+``PlainGpt2``: head tied to the word embedding, no dropout. Source: Radford and others, Language Models are Unsupervised
+Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``PlainLeNet``: small training models as
+people write them, each forward gives the loss []. ``Unet``: segmentation with batch norms. ``PlainVit``: a vision
 transformer, pre-norm, with a class token.
 
 Axes: B batch, L length or window, D width, C channels, Y and X rows and columns, N image side, P patches and class
@@ -38,7 +38,7 @@ class Block(nn.Module):
         return x_BLD + changed
 
 
-class Gpt2(nn.Module):
+class PlainGpt2(nn.Module):
     """(tokens [B, L], targets [B, L]) → mean cross entropy []; without targets logits [B, L, words].
 
     By default GPT-2 small, 124 million parameters.
@@ -109,7 +109,7 @@ class ConvForecaster(nn.Module):
         return functional.mse_loss(self.head(self.layers(window).mean(dim=2)), targets)
 
 
-class LeNet(nn.Module):
+class PlainLeNet(nn.Module):
     """(image [B, 1, 28, 28], targets [B]) → cross entropy.
 
     Source: LeCun and others, Gradient-Based Learning Applied to Document Recognition (1998), with ReLU and max pooling.
@@ -190,7 +190,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class VitSizes:
+class PlainVitSizes:
     """Sizes of a vision transformer; the defaults are ViT-S/16 at 224 pixels."""
 
     image: int = 224
@@ -205,7 +205,7 @@ class VitSizes:
 class EncoderLayer(nn.Module):
     """Self-attention and a GELU network, each after a norm and added to what came in."""
 
-    def __init__(self, sizes: VitSizes) -> None:
+    def __init__(self, sizes: PlainVitSizes) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.attention_norm = nn.LayerNorm(sizes.width, eps=EPSILON)
@@ -229,10 +229,10 @@ class EncoderLayer(nn.Module):
         return made
 
 
-class Vit(nn.Module):
+class PlainVit(nn.Module):
     """A module: images [B, 3, N, N] → logits [B, K]."""
 
-    def __init__(self, sizes: VitSizes) -> None:
+    def __init__(self, sizes: PlainVitSizes) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, sizes.width, sizes.patch, sizes.patch)
         self.class_token = nn.Parameter(torch.randn(1, 1, sizes.width) * 0.02)

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import torch
 
-from rdukit_zoo.modules import Gpt2
+from rdukit_zoo.modules import PlainGpt2
 
 LENGTH = 128
 WORDS = 50257
 
 #: Model, kind and folder → the file's path, if there is one.
-CompileModel = Callable[[Gpt2, str, str], str | None]
+CompileModel = Callable[[PlainGpt2, str, str], str | None]
 
 
-def ours(model: Gpt2, kind: str, folder: str) -> str:
+def ours(model: PlainGpt2, kind: str, folder: str) -> str:
     """Compile as a program's ``compile`` does, O1 in f32. Returns the PEF's path."""
     from sambaflow import samba
 
@@ -40,7 +40,7 @@ def ours(model: Gpt2, kind: str, folder: str) -> str:
     return str(made)
 
 
-def peer(model: Gpt2, kind: str, folder: str, has_weights: bool = False) -> str | None:
+def peer(model: PlainGpt2, kind: str, folder: str, has_weights: bool = False) -> str | None:
     """Compile the whole graph by AOTInductor, as a rule without the weights, which a PEF does not hold either."""
     tokens = torch.zeros(1, LENGTH, dtype=torch.int64)
     if kind == "training":
@@ -60,7 +60,7 @@ def peer(model: Gpt2, kind: str, folder: str, has_weights: bool = False) -> str 
 def measure(compile_model: CompileModel, layers: int, kind: str, folder: str) -> dict[str, float]:
     """Build the model, then count."""
     torch.manual_seed(0)
-    model = Gpt2(layers=layers, words=WORDS)
+    model = PlainGpt2(layers=layers, words=WORDS)
     model.train(kind == "training")
     began, cpu_began = time.perf_counter(), cpu_seconds()
     path = compile_model(model, kind, folder)

@@ -11,7 +11,7 @@ from torch import nn
 
 import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
-from rdukit_zoo.modules import ConvForecaster, Gpt2, LeNet, LstmForecaster, Perceptron
+from rdukit_zoo.modules import ConvForecaster, LstmForecaster, Perceptron, PlainGpt2, PlainLeNet
 from sambaflow.samba import utils
 
 BATCH: Final = 32
@@ -48,8 +48,8 @@ _ALL: Final = (
     TrainingCase("mlp", Perceptron, lambda: _classes(BATCH, 784)),
     TrainingCase("lstm", LstmForecaster, lambda: _series(BATCH, 24, 8)),
     TrainingCase("conv1d", ConvForecaster, lambda: _series(BATCH, 8, 96)),
-    TrainingCase("lenet", LeNet, lambda: _classes(BATCH, 1, 28, 28)),
-    TrainingCase("gpt2", Gpt2, _text),
+    TrainingCase("lenet", PlainLeNet, lambda: _classes(BATCH, 1, 28, 28)),
+    TrainingCase("gpt2", PlainGpt2, _text),
     TrainingCase("mlp-wide", lambda: Perceptron(2048, 2048, 10, 2), lambda: _classes(512, 2048)),
 )
 

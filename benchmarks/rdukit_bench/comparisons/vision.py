@@ -21,7 +21,7 @@ from rdukit_bench.comparisons.contestant import ContestantCalls
 from rdukit_bench.comparisons.contestants import Contestants
 from rdukit_bench.comparisons.model import PEER_MISSING, BenchOptions, ComparisonRow, comparison
 from rdukit_bench.comparisons.timing import pair_row, rounds_of
-from rdukit_zoo.modules import Unet, UnetSizes, Vit, VitSizes, vary_statistics
+from rdukit_zoo.modules import PlainVit, PlainVitSizes, Unet, UnetSizes, vary_statistics
 from sambaflow import samba
 from sambaflow.samba.session import SambaSession
 
@@ -49,11 +49,11 @@ class VisionCase:
 
 
 CASES: Final[Mapping[str, VisionCase]] = {
-    "ViT-S/16 batch 8": VisionCase(lambda: Vit(VitSizes()), (8, 3, 224, 224)),
+    "ViT-S/16 batch 8": VisionCase(lambda: PlainVit(PlainVitSizes()), (8, 3, 224, 224)),
     "U-Net 256x256": VisionCase(lambda: Unet(UnetSizes()), (1, 3, 256, 256)),
 }
 QUICK: Final[Mapping[str, VisionCase]] = {
-    "ViT-S/16 batch 8": VisionCase(lambda: Vit(VitSizes(layers=2)), (8, 3, 224, 224)),
+    "ViT-S/16 batch 8": VisionCase(lambda: PlainVit(PlainVitSizes(layers=2)), (8, 3, 224, 224)),
     "U-Net 256x256": VisionCase(lambda: Unet(UnetSizes(width=8)), (1, 3, 256, 256)),
 }
 
