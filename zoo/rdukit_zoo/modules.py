@@ -1,8 +1,8 @@
 """Plain torch modules without a program, for comparisons and tests; none needs a package beyond torch.
 
 ``PlainGpt2``: head tied to the word embedding, no dropout. Source: Radford and others, Language Models are Unsupervised
-Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``PlainLeNet``: small training models as
-people write them, each forward gives the loss []. ``Unet``: segmentation with batch norms. ``PlainVit``: a vision
+Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``PlainLeNet``: small training models
+as people write them, each forward gives the loss []. ``Unet``: segmentation with batch norms. ``PlainVit``: a vision
 transformer, pre-norm, with a class token.
 
 Axes: B batch, L length or window, D width, C channels, Y and X rows and columns, N image side, P patches and class

@@ -115,6 +115,8 @@ class ModelEntry:
     #: ``generate(count, seed, **sizes)`` draws data from a model of the physics: an array for each of the inputs, the
     #: samples first.
     generate: "Callable[..., dict[str, NDArray[Any]]] | None" = None
+    #: Whether ``generate`` picks from a set that it carries, so that two seeds may give the same sample.
+    is_drawn_from_a_set: bool = False
     #: What an output is measured in, and the size that it is a share of.
     output_unit: str = ""
     output_scale: str = ""
@@ -152,31 +154,11 @@ class ModelEntry:
 _ENTRIES: dict[str, ModelEntry] = {}
 
 
-def model(
-    *, name: str, title: str, task: str, licence: str, source: str, sizes: Sizes,
-    make_inputs: "Callable[..., tuple[SambaTensor, ...]]", text_serving: TextServing | None = None,
-    variants: Mapping[str, Variant] | None = None, hub: "HubFormat | None" = None,
-    generate: "Callable[..., dict[str, NDArray[Any]]] | None" = None, output_unit: str = "", output_scale: str = "",
-) -> "Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]":  # fmt: skip
-    """Register the decorated module class or builder as the model ``name``."""
+def model(**about: Any) -> "Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]":
+    """Register the decorated module class or builder; ``about`` are the fields of ``ModelEntry`` but ``build``."""
 
     def register(build: "Callable[..., nn.Module]") -> "Callable[..., nn.Module]":
-        _ENTRIES[name] = ModelEntry(
-            name,
-            title,
-            task,
-            licence,
-            source,
-            dict(sizes),
-            build,
-            make_inputs,
-            text_serving,
-            variants or {},
-            hub,
-            generate,
-            output_unit,
-            output_scale,
-        )
+        _ENTRIES[about["name"]] = ModelEntry(build=build, **about)
         return build
 
     return register

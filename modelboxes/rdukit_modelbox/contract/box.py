@@ -149,9 +149,9 @@ class Box(StrictModel):
         """The artifacts of ``verb``."""
         return self.artifacts.get(verb, VerbArtifacts())
 
-    def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, int]:
-        """Return all sizes for the model's builder, those from ``parameters`` of compile included."""
-        chosen = {p.name: int(parameters[p.name]) for p in self.parameters if p.size}
+    def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
+        """Return all sizes for the model's builder: those of ``parameters``, and the defaults of others."""
+        chosen = {p.name: parameters.get(p.name, p.default) for p in self.parameters if p.size}
         return {**self.sizes, **chosen}
 
 

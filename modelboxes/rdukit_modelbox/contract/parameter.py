@@ -43,7 +43,9 @@ class BoxParameter(StrictModel):
     help: Sentence
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
     #: The value is also a size of the model: it is passed to the model's builder under the same name.
-    size: Flag = Field(default=False, description="Pass it to the model's builder; only compile has such.")
+    size: Flag = Field(
+        default=False, description="Pass it to the model's builder; only compile, and preprocess with it, have such."
+    )
     when: When = Field(default_factory=dict, description="It may be given only while others have these values.")
     cases: tuple[ParameterCase, ...] = Field(
         default=(), description="Other legal values; the first case that holds counts."
@@ -64,8 +66,10 @@ class BoxParameter(StrictModel):
             if objection is not None:
                 words = f"default of parameter {self.name!r} in case {number}: {objection}"
                 raise ValueError(words + ("; give the case a default" if case.default is None else ""))
-        if self.size and self.verbs != (Verb.COMPILE,):
-            raise ValueError(f"parameter {self.name!r} is a size of the model; its verbs must be [compile]")
+        if self.size and self.verbs not in {(Verb.COMPILE,), (Verb.PREPROCESS, Verb.COMPILE)}:
+            raise ValueError(
+                f"parameter {self.name!r} is a size of the model; its verbs must be [compile] or [preprocess, compile]"
+            )
         return self
 
     def case_for(self, values: Values) -> ParameterCase | None:

@@ -168,8 +168,8 @@ def load_dataset(folder: Path) -> Dataset:
         raise InvalidArgument(f"{folder / MANIFEST} lacks {cause}; preprocess again") from cause
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a data set of rows.
+def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:
+    """Read the manifest of a data set, by default one of rows.
 
     Raises:
         NotFound: the folder has no manifest, so no finished preprocess wrote it.
@@ -181,8 +181,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set made by preprocess") from cause
     except ValueError as cause:
         raise InvalidArgument(f"{folder / MANIFEST} is not readable: {cause}; preprocess again") from cause
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("kind", "rows") != "rows":
-        raise InvalidArgument(f"{folder / MANIFEST} is not of format {FORMAT}, rows; preprocess again")
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("kind", "rows") != kind:
+        raise InvalidArgument(f"{folder / MANIFEST} is not of format {FORMAT}, {kind}; preprocess again")
     return manifest
 
 

@@ -9,7 +9,12 @@ from rdukit_modelbox.tasks.base import Task
 #: Task → the class of its file.
 TASKS: Final = {
     "classification": "rdukit_modelbox.tasks.classification:Classification",
+    "forecasting": "rdukit_modelbox.tasks.forecasting:Forecasting",
+    "image-classification": "rdukit_modelbox.tasks.images:ImageClassification",
     "language-modelling": "rdukit_modelbox.tasks.language_modelling:LanguageModelling",
+    "regression": "rdukit_modelbox.tasks.regression:Regression",
+    "segmentation": "rdukit_modelbox.tasks.segmentation:Segmentation",
+    "self-supervised": "rdukit_modelbox.tasks.self_supervised:SelfSupervised",
 }
 
 

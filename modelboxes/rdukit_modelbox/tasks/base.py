@@ -1,7 +1,7 @@
 """The interface of tasks to the verbs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.shape import Shape
+from rdukit_zoo.registry import ModelEntry
 
 #: An array for each input of the training program, the batch first.
 Batch = tuple[NDArray[Any], ...]
@@ -25,10 +26,12 @@ class Scores:
     #: Share of samples; None where the task has no such figure.
     accuracy: float | None = None
     perplexity: float | None = None
+    #: Further figures of the task by name.
+    others: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, float]:
         """Return the scores without those that the task does not have, and without the number of samples."""
-        named = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity}
+        named = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity, **self.others}
         return {name: value for name, value in named.items() if value is not None}
 
     def figures(self) -> dict[str, float]:
@@ -66,8 +69,8 @@ class TaskData(Protocol):
 class Task(Protocol):
     """A kind of model."""
 
-    def open_data(self, shape: Shape, folder: Path) -> TaskData:
-        """The data set in ``folder``.
+    def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> TaskData:
+        """The data set in ``folder``, for a model.
 
         Raises:
             NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.

@@ -21,6 +21,7 @@ from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import Shape
+from rdukit_zoo.registry import ModelEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class RowData:
 class Classification:
     """The task; see ``Task``."""
 
-    def open_data(self, shape: Shape, folder: Path) -> RowData:
+    def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> RowData:
         """A data set that preprocess made of rows with labels."""
         dataset = load_dataset(folder)
         check_dataset_fits(dataset, shape.features, shape.classes)
@@ -128,11 +129,12 @@ class Classification:
         inputs: Mapping[str, Path], output: Path,
     ) -> VerbResult:  # fmt: skip
         """Write ``<output>/predictions.jsonl`` and ``<output>/report.json``."""
-        data = self.open_data(shape, inputs["dataset"])
+        entry = entry_of(context.box)
+        data = self.open_data(entry, shape, inputs["dataset"])
         step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
         split = str(parameters["split"])
         samples = data.dataset.split(split)
-        program = ModelProgram(shape, entry=entry_of(context.box))
+        program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])
         try:
             program.parameters_to_device(kept)

@@ -23,12 +23,13 @@ from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
 from rdukit_serving.text.program import TextProgram, generate
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities
+from rdukit_zoo.registry import ModelEntry
 
 
 class LanguageModelling:
     """The task; see ``Task``."""
 
-    def open_data(self, shape: Shape, folder: Path) -> TextData:
+    def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> TextData:
         """A data set that preprocess made of texts."""
         return open_texts(shape, folder)
 

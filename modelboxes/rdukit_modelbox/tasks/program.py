@@ -32,12 +32,16 @@ COMPILED_GRAD_NORM: Final = 1.0
 ONE_ROW: Final = "one_row"
 #: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
 TOLERANCES: Final = {"f32": 1e-4, "bf16": 2.0**-6}
-#: What a model of each task returns.
+#: What a model of each task returns with its target, and without; others a loss and an output.
 OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
     ("classification", SERVE): ("logits",),
     ("language-modelling", TRAIN): ("loss",),
+    ("self-supervised", SERVE): ("loss", "output"),
+    ("embedding", SERVE): ("output",),
 }
+#: Tasks whose models take no target.
+WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
 
 class ModelProgram:
@@ -57,11 +61,14 @@ class ModelProgram:
         self.model = entry.build(**shape.sizes)
         samba.from_torch_model_(self.model)
         inputs = entry.make_inputs(shape.batch_size, **shape.sizes)
-        self.inputs = inputs if shape.purpose == TRAIN else inputs[:-1]
+        #: Names of the arrays of a data set, the target last if the task has one.
+        self.array_names = [str(tensor.sn_name) for tensor in inputs]
+        self._integers = {str(tensor.sn_name) for tensor in inputs if not tensor.dtype.is_floating_point}
+        self.inputs = inputs if shape.purpose == TRAIN else self._served(entry, inputs)
         self.optimizer = _build_optimizer(self.model, shape) if shape.purpose == TRAIN else None
         if shape.purpose == SERVE:
             self.model.eval()
-        self.shape = replace(shape, outputs=OUTPUTS[entry.task, shape.purpose], task=entry.task)
+        self.shape = replace(shape, outputs=outputs_of(entry.task, shape.purpose), task=entry.task)
         self._entry = entry
         self._traced: Any = None
         #: Whether it was seen that what fills a batch up changes no row's answer.
@@ -89,7 +96,7 @@ class ModelProgram:
 
     def _add_graphs(self) -> None:
         """Trace and register the graph for batches and the one for one row."""
-        row = self._entry.make_inputs(1, **self.shape.sizes)[:-1]
+        row = self._served(self._entry, self._entry.make_inputs(1, **self.shape.sizes))
         for tensor in row:
             tensor.sn_name = f"{ONE_ROW}_{tensor.sn_name}"
         batches = str(self.model.name)
@@ -98,6 +105,26 @@ class ModelProgram:
         answers = samba.session.trace_multigraph(self.model, row, ONE_ROW)
         samba.session.add_graph(FwdGraph(row, answers, ONE_ROW))
         self.shape = replace(self.shape, graphs={self.shape.batch_size: batches, 1: ONE_ROW})
+
+    @staticmethod
+    def _served(entry: ModelEntry, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inputs that answer a request: all but the target."""
+        return inputs if entry.task in WITHOUT_TARGET else inputs[:-1]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the last output, the batch first."""
+        return tuple(self._traced[-1].shape)
+
+    @property
+    def output_scale(self) -> float:
+        """What an output is multiplied by to be in the model's unit."""
+        scale = self._entry.output_scale
+        return float(self.shape.sizes[scale]) if scale else 1.0
+
+    def is_integer(self, name: str) -> bool:
+        """Return whether the array of this name holds integers."""
+        return name in self._integers
 
     def load(self, pef: Path) -> None:
         """Load the PEF, lease tiles and upload the parameters.
@@ -124,6 +151,10 @@ class ModelProgram:
         with evaluating(self.model):
             samba.session.check_mode(str(self.model.name))
         count = samples % self.shape.batch_size
+        if self.shape.task not in {"classification", "language-modelling"}:
+            if count:
+                self.forward_filled(list(batch), count)
+            return
         values, labels = batch[0], batch[1].copy()
         if self.shape.task == "language-modelling":
             labels[count:] = IGNORED
@@ -163,7 +194,9 @@ class ModelProgram:
         outputs = self.forward(batch)
         if count == self.shape.batch_size or self._rows_are_alone:
             return outputs
-        found, other = (made[-1] for made in (outputs, self.forward([_filled_anew(batch[0], count), *batch[1:]])))
+        given = 1 if self.shape.task in {"classification", "language-modelling"} else len(batch)
+        anew = [_filled_anew(values, count) for values in batch[:given]]
+        found, other = (made[-1] for made in (outputs, self.forward([*anew, *batch[given:]])))
         found, other = (made[:count] if made.dim() else made for made in (found, other))
         tolerance = TOLERANCES[self.shape.precision] * max(1.0, float(found.abs().max()))
         if not bool(((found - other).abs() <= tolerance).all()):
@@ -239,6 +272,11 @@ class ModelProgram:
         ]
 
 
+def outputs_of(task: str, purpose: str) -> tuple[str, ...]:
+    """Return the names of what a model of a task returns, in order."""
+    return OUTPUTS.get((task, purpose), ("loss", "output") if purpose == TRAIN else ("output",))
+
+
 def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
     clip = COMPILED_GRAD_NORM if shape.clips_gradients else None
     if shape.optimizer == "adamw":
@@ -271,4 +309,4 @@ def plain_tensor(value: Any) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-__all__ = ["OUTPUTS", "ModelProgram", "Shape", "plain_tensor", "read_shape"]
+__all__ = ["ModelProgram", "Shape", "plain_tensor", "read_shape"]

@@ -1,6 +1,7 @@
 """Preprocess: files as people have them → a data set for the other verbs. Needs no device.
 
-A box whose preprocess has ``max_seq_length`` makes sequences of tokens, another normalised float32 rows.
+A box whose preprocess has ``max_seq_length`` makes sequences of tokens, one with ``samples`` named arrays, another
+normalised float32 rows.
 
 Axes: N samples, F features (28 x 28 grey values, row by row).
 """
@@ -42,10 +43,11 @@ def compile_parameters(
     box: Box, figures: Mapping[str, object], parameters: Mapping[str, ParameterValue]
 ) -> dict[str, object]:
     """The parameters of compile that a data set decides, of those that the box has; others stay as one likes. Pure."""
-    decided = {
+    decided: dict[str, object] = {
         "num_features": figures.get("features"), "num_classes": figures.get("classes"),
         "context_length": parameters.get("max_seq_length"), "vocabulary": figures.get("vocab_size"),
     }  # fmt: skip
+    decided |= {p.name: parameters[p.name] for p in box.parameters if p.size and p.name in parameters}
     names = {parameter.name for parameter in box.parameters_of(Verb.COMPILE)}
     return {name: value for name, value in decided.items() if value is not None and name in names}
 
@@ -58,6 +60,10 @@ def _make_dataset(
         from rdukit_modelbox.preprocessing.text import preprocess_text
 
         return preprocess_text(context, parameters, inputs, output)
+    if "samples" in parameters:
+        from rdukit_modelbox.preprocessing.arrays import preprocess_arrays
+
+        return preprocess_arrays(context, parameters, inputs, output)
     if "data" in inputs and not _is_idx(inputs["data"], str(parameters.get("format", "auto"))):
         from rdukit_modelbox.preprocessing.rows import preprocess_rows
 

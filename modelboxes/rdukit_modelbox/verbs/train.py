@@ -44,8 +44,8 @@ def run_train(
     shape = read_shape(context.box, inputs["pef"])
     shape.require(TRAIN, "train")
     options = options_from(parameters)
-    task = task_of(shape.task)
-    data = task.open_data(shape, inputs["dataset"])
+    task, entry = task_of(shape.task), entry_of(context.box)
+    data = task.open_data(entry, shape, inputs["dataset"])
     split = evaluation_split(data)
     steps_per_epoch = _steps_per_epoch(data, shape.batch_size)
     if options.evaluate_every and split is None:
@@ -55,7 +55,7 @@ def run_train(
     identity = Identity(shape.model, dict(shape.sizes), shape.batch_size, data.digest, options.seed, shape.optimizer)
     folder = output / "checkpoint"
 
-    program = ModelProgram(shape, options.seed, entry_of(context.box))
+    program = ModelProgram(shape, options.seed, entry)
     program.load(inputs["pef"])
     try:
         if split is not None:

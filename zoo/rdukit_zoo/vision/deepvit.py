@@ -145,4 +145,5 @@ model(
         "24": Variant(_PUBLISHED | {"layers": 24}, 36_233_512),
     },
     generate=draw_digits,
+    is_drawn_from_a_set=True,
 )(DeepVit)

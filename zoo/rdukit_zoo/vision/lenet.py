@@ -56,4 +56,5 @@ model(
     make_inputs=make_inputs,
     variants={"digits": Variant({}, 61_706)},
     generate=generate,
+    is_drawn_from_a_set=True,
 )(LeNet)

@@ -160,4 +160,5 @@ model(
         "200": Variant(_PUBLISHED | _blocks(3, 24, 36, 3), 64_583_978),
     },
     generate=generate,
+    is_drawn_from_a_set=True,
 )(ReScaleNet)

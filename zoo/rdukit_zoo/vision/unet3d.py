@@ -7,6 +7,7 @@ that it is this one is our choice.
 Axes: B batch, C channels, Z, Y and X of a volume.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from rdukit_zoo.datasets.volumes import make_cells
 from rdukit_zoo.registry import SizeValue, Variant, model
 from rdukit_zoo.vision.unet2d import dice_loss
 
-#: Groups of a norm; fewer channels make one group.
+#: Most groups of a norm; as many as divide its channels.
 GROUPS = 8
 
 
@@ -29,7 +30,7 @@ class NormedConvolution(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.groupnorm = nn.GroupNorm(GROUPS if inputs >= GROUPS else 1, inputs)
+        self.groupnorm = nn.GroupNorm(math.gcd(GROUPS, inputs), inputs)
         self.conv = nn.Conv3d(inputs, outputs, 3, padding=1, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -209,4 +209,5 @@ model(
         config_of_sizes=config_of_sizes, prefix="vit.", ignored=(r"pooler\.dense\.",),
     ),
     generate=generate,
+    is_drawn_from_a_set=True,
 )(Vit)  # fmt: skip

@@ -1,0 +1,206 @@
+"""Data sets of named arrays: what preprocess makes of ``.npz`` or ``.npy`` files, or draws from a model's physics.
+
+A split is a folder with a ``.npy`` file for each input of the model, the samples first; files are mapped, not read.
+Axes: N samples, B batch.
+"""
+
+import hashlib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.files.atomic import atomic_target, sha256_of, write_json_atomic
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.models import entry_of
+from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
+from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
+from rdukit_zoo.registry import ModelEntry, SizeValue
+
+KIND: Final = "arrays"
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """The form of one array: its name, the shape of a sample and the dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def array_forms(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> list[ArrayForm]:
+    """Return the arrays that a model of these sizes trains with, in the order of its inputs."""
+    return [
+        ArrayForm(str(dummy.sn_name), tuple(dummy.shape[1:]), str(dummy.dtype).removeprefix("torch."))
+        for dummy in entry.make_inputs(1, **sizes)
+    ]
+
+
+class ArrayDataset:
+    """A data set of named arrays, as ``TaskData``."""
+
+    tokens_per_sample = 0
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.names = [str(form["name"]) for form in manifest["arrays"]]
+        self.digest = sha256_of(" ".join(str(manifest[split]["sha256"]) for split in SPLITS).encode())
+        self._arrays = {
+            split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
+            for split in SPLITS
+        }
+
+    def count(self, split: str) -> int:
+        """Samples in a split; 0 where there is none of that name."""
+        return len(self._arrays[split][self.names[0]]) if split in self._arrays else 0
+
+    def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[tuple[NDArray[Any], ...]]:
+        """See ``TaskData``."""
+        order_N = np.random.default_rng([seed, epoch]).permutation(self.count("train"))
+        for index in range(start, len(order_N) // batch_size):
+            chosen_B = order_N[index * batch_size : (index + 1) * batch_size]
+            yield tuple(np.ascontiguousarray(self._arrays["train"][name][chosen_B]) for name in self.names)
+
+    def held_out(self, split: str, batch_size: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
+        """Yield a split in stored order as batches by name; the last is filled up with its first samples.
+
+        Each comes with how many of its samples count.
+        """
+        for start in range(0, self.count(split), batch_size):
+            rows = np.arange(start, start + batch_size)
+            count = int((rows < self.count(split)).sum())
+            rows[count:] = np.resize(rows[:count], batch_size - count)
+            yield count, {name: np.ascontiguousarray(self._arrays[split][name][rows]) for name in self.names}
+
+    def keep_with(self, checkpoint: Path) -> None:
+        """Keep nothing: arrays are served as they come."""
+
+
+def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
+    """Open the data set in ``folder``.
+
+    Raises:
+        NotFound: there is none. InvalidArgument: it is damaged, or its arrays are not those of the model.
+    """
+    manifest = read_manifest(folder, KIND)
+    try:
+        dataset = ArrayDataset(folder, manifest)
+        found = [ArrayForm(str(a["name"]), tuple(a["shape"]), str(a["dtype"])) for a in manifest["arrays"]]
+        for split in SPLITS:
+            if dataset.count(split) != int(manifest[split]["samples"]):
+                raise InvalidArgument(f"{folder}: {split} does not match {MANIFEST}; preprocess again")
+    except (KeyError, TypeError, ValueError, OSError) as cause:
+        raise InvalidArgument(f"{folder} is no data set of arrays, or is damaged: {cause}") from cause
+    _check_forms(found, forms, str(folder))
+    return dataset
+
+
+def preprocess_arrays(
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
+) -> VerbResult:
+    """Write ``<output>/dataset`` from the arrays in ``data``, or without it from the model's own physics.
+
+    Raises:
+        NotFound, InvalidArgument: an array is missing, or its shape, dtype or values are not legal.
+    """
+    entry = entry_of(context.box)
+    sizes = entry.check_sizes(context.box.sizes_with(parameters))
+    forms = array_forms(entry, sizes)
+    seed, ratio = int(parameters["seed"]), float(parameters["test_ratio"])
+    context.progress(Progress("read", 0, 2))
+    if "data" in inputs:
+        arrays, source = _read_arrays(inputs["data"], forms), inputs["data"].name
+        order = np.random.default_rng(seed).permutation(len(next(iter(arrays.values()))))
+        cut = len(order) - int(len(order) * ratio)
+        splits = {"train": _chosen(arrays, order[:cut]), "test": _chosen(arrays, order[cut:])}
+    else:
+        splits, source = _draw_splits(entry, sizes, int(parameters["samples"]), ratio, seed), f"drawn, seed {seed}"
+    context.check_cancelled()
+    context.progress(Progress("write", 1, 2))
+    folder = _write(output / "dataset", forms, splits, source)
+    context.progress(Progress("write", 2, 2))
+    counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
+    context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
+    return VerbResult({**counts, "source": source}, {"dataset": folder})
+
+
+def _draw_splits(
+    entry: ModelEntry, sizes: Mapping[str, SizeValue], samples: int, ratio: float, seed: int
+) -> dict[str, Arrays]:
+    """Draw both splits, each with a seed of its own: no sample of one is in the other, or next to it in time."""
+    if entry.generate is None:
+        raise InvalidArgument(f"model {entry.name!r} draws no data of its own; name files as the input data")
+    held = int(samples * ratio)
+    if entry.is_drawn_from_a_set:
+        drawn = entry.generate(samples, seed, **sizes)
+        return {"train": _chosen(drawn, slice(held, None)), "test": _chosen(drawn, slice(0, held))}
+    return {
+        "train": entry.generate(samples - held, 2 * seed, **sizes),
+        "test": entry.generate(held, 2 * seed + 1, **sizes),
+    }
+
+
+def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a ``.npz`` file, or of a folder with ``.npy`` files, by name; nothing pickled."""
+    try:
+        if data.is_dir():
+            found = {form.name: np.load(data / f"{form.name}.npy", mmap_mode="r") for form in forms}
+        else:
+            with np.load(data) as archive:
+                found = {form.name: archive[form.name] for form in forms}
+    except FileNotFoundError as cause:
+        raise NotFound(f"{cause.filename} is missing; legal: {_legal(forms)}") from cause
+    except KeyError as cause:
+        raise InvalidArgument(f"{data.name} lacks the array {cause}; legal: {_legal(forms)}") from cause
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as cause:
+        raise InvalidArgument(f"{data.name} is no file of arrays: {cause}; legal: {_legal(forms)}") from cause
+    _check_forms([ArrayForm(name, a.shape[1:], str(a.dtype)) for name, a in found.items()], forms, data.name)
+    counts = {name: len(values) for name, values in found.items()}
+    if len(set(counts.values())) != 1 or not min(counts.values()):
+        raise InvalidArgument(f"{data.name}: the arrays have {counts} samples; legal: as many in each, at least one")
+    for name, values in found.items():
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+            raise InvalidArgument(f"{data.name}: {name} has values that are not finite numbers")
+    return found
+
+
+def _check_forms(found: Sequence[ArrayForm], wanted: Sequence[ArrayForm], where: str) -> None:
+    for have, form in zip(found, wanted, strict=False):
+        if have != form:
+            raise InvalidArgument(
+                f"{where}: {have.name} has {have.dtype} {list(have.shape)} a sample; this model takes {_legal([form])}"
+            )
+    if len(found) != len(wanted):
+        raise InvalidArgument(f"{where} has {len(found)} arrays; legal: {_legal(wanted)}")
+
+
+def _legal(forms: Sequence[ArrayForm]) -> str:
+    return ", ".join(f"{form.name} {form.dtype} {['samples', *form.shape]}" for form in forms)
+
+
+def _chosen(arrays: Arrays, rows: Any) -> Arrays:
+    return {name: values[rows] for name, values in arrays.items()}
+
+
+def _write(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], source: str) -> Path:
+    """Write both splits, then the manifest; a folder without manifest is no data set. Returns ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    about: dict[str, object] = {}
+    for split, arrays in splits.items():
+        digest = hashlib.sha256()
+        for form in forms:
+            values = np.ascontiguousarray(arrays[form.name])
+            digest.update(values.tobytes())
+            with atomic_target(folder / split / f"{form.name}.npy") as temporary, temporary.open("wb") as stream:
+                np.save(stream, values, allow_pickle=False)
+        about[split] = {"samples": len(arrays[forms[0].name]), "sha256": digest.hexdigest()}
+    listed = [{"name": form.name, "shape": list(form.shape), "dtype": form.dtype} for form in forms]
+    write_json_atomic(folder / MANIFEST, {"format": FORMAT, "kind": KIND, "source": source, "arrays": listed, **about})
+    return folder

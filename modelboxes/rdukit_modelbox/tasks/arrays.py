@@ -1,0 +1,135 @@
+"""What tasks on named arrays share: the data set, evaluation by batches, and the infer verb.
+
+A task of this kind says how it is judged (``meter``) and what a picture of its results shows (``draw``); its data form
+is what the model's ``make_inputs`` names. Axes: N samples, B batch.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import atomic_target, write_json_atomic
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.models import entry_of
+from rdukit_modelbox.preprocessing.arrays import ArrayDataset, array_forms, open_arrays
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import Shape
+from rdukit_zoo.metrics import Meter
+from rdukit_zoo.registry import ModelEntry
+
+Arrays = Mapping[str, NDArray[Any]]
+#: Samples in a picture.
+SHOWN = 8
+
+
+class ArrayTask:
+    """A task whose data are named arrays; see ``Task``. A subclass defines ``meter`` and ``draw``."""
+
+    def meter(self, program: ModelProgram) -> Meter:
+        """Return what sums up this task's figures for a model."""
+        raise NotImplementedError
+
+    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+        """Return a picture of at most ``SHOWN`` samples [N, ...] and what the model gave for them."""
+        raise NotImplementedError
+
+    def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> ArrayDataset:
+        """Open the data set in ``folder`` for a model.
+
+        Raises:
+            NotFound, InvalidArgument: there is none, it is damaged, or its arrays are not those of the model.
+        """
+        return open_arrays(folder, array_forms(entry, shape.sizes))
+
+    def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
+        """Return loss and figures of a split. The loss is the mean over whole batches, where batches have a loss.
+
+        Raises:
+            InvalidArgument: what fills up the last batch changes its answers.
+            Cancelled: between two batches.
+        """
+        assert isinstance(data, ArrayDataset)
+        meter, losses = self.meter(program), []
+        for count, given, loss, output in run_batches(program, data, split, context, stage):
+            meter.add(output, given)
+            if loss is not None and count == program.shape.batch_size:
+                losses.append(loss)
+        if not losses:
+            raise InvalidArgument(
+                f"the {split} split has {data.count(split)} samples, fewer than a batch of {program.shape.batch_size}: "
+                "there is no loss of a whole batch"
+            )
+        return Scores(loss=float(np.mean(losses)), samples=data.count(split), others=meter.figures())
+
+    def infer(
+        self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
+        inputs: Mapping[str, Path], output: Path,
+    ) -> VerbResult:  # fmt: skip
+        """Write ``<output>/predictions.npy``, ``<output>/report.json`` and ``<output>/picture.png``.
+
+        Raises:
+            NotFound, InvalidArgument: the data set or the checkpoint are not of the PEF's model.
+            Cancelled: between two batches.
+        """
+        entry = entry_of(context.box)
+        data = self.open_data(entry, shape, inputs["dataset"])
+        step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
+        split = str(parameters["split"])
+        program = ModelProgram(shape, entry=entry)
+        program.load(inputs["pef"])
+        try:
+            program.parameters_to_device(kept)
+            meter, first, losses = self.meter(program), None, []
+            with atomic_target(output / "predictions.npy") as path, path.open("wb") as stream:
+                for count, given, loss, made in run_batches(program, data, split, context, "infer"):
+                    if first is None:
+                        header = {"descr": "<f4", "fortran_order": False, "shape": (data.count(split), *made.shape[1:])}
+                        np.lib.format.write_array_header_1_0(stream, header)
+                        first = {name: values[:SHOWN] for name, values in given.items()}, made[:SHOWN]
+                    stream.write(np.ascontiguousarray(made, "<f4").tobytes())
+                    meter.add(made, given)
+                    if loss is not None and count == shape.batch_size:
+                        losses.append(loss)
+            figures = program.report()
+        finally:
+            program.close()
+        made_files = {"predictions": output / "predictions.npy", "report": output / "report.json"}
+        if first is not None:
+            with atomic_target(output / "picture.png") as path:
+                self.draw(*first).save(path, "png")
+            made_files["picture"] = output / "picture.png"
+        found = {
+            **({"loss": float(np.mean(losses))} if losses else {}), **meter.figures(), "samples": data.count(split),
+            "checkpoint_step": step, **measured(figures),
+        }  # fmt: skip
+        units = {"unit": entry.output_unit} if entry.output_unit else {}
+        write_json_atomic(output / "report.json", {"box": context.box.name, "split": split, **units, **found})
+        context.log(", ".join(f"{name} {value:.4g}" for name, value in meter.figures().items()) or "done")
+        return VerbResult(found, made_files)
+
+
+def run_batches(
+    program: ModelProgram, data: ArrayDataset, split: str, context: VerbContext, stage: str
+) -> Iterator[tuple[int, dict[str, NDArray[Any]], float | None, NDArray[Any]]]:
+    """Run forward over a split, in evaluation mode.
+
+    Yields for each batch: how many samples count, these samples by name, the loss if there is one, the output.
+    """
+    size, names = program.shape.batch_size, [str(tensor.sn_name) for tensor in program.inputs]
+    total = -(-data.count(split) // size)
+    has_loss = program.shape.outputs[0] == "loss"
+    for step, (count, given) in enumerate(data.held_out(split, size), 1):
+        context.check_cancelled()
+        made = program.forward_filled([given[name] for name in names], count)
+        output = made[-1].reshape(size, *made[-1].shape[1:])[:count].numpy()
+        loss = float(made[0].mean()) if has_loss else None
+        context.progress(Progress(stage, step, total))
+        yield count, {name: values[:count] for name, values in given.items()}, loss, output

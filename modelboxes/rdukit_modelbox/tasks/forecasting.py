@@ -1,0 +1,34 @@
+"""Forecasting: what comes after a history of readings of several sensors."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
+from rdukit_modelbox.tasks.pictures import draw_rows, line_tile
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_zoo.metrics import ForecastMeter, Meter
+
+
+class Forecasting(ArrayTask):
+    """(history [B, T, V, F], future [B, T, V]) → (loss, forecast [B, T, V]); see ``Task``. 0 is a missing reading."""
+
+    def meter(self, program: ModelProgram) -> Meter:
+        """Masked errors, and the gain over repeating the last reading."""
+        history, future = program.array_names
+        return ForecastMeter(future, history)
+
+    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+        """History and what came of the first sensor, blue, and the forecast, red."""
+        history, future = (np.where(values == 0, np.nan, values) for values in given.values())
+        past = history[..., 0]
+        low, high = float(np.nanmin([np.nanmin(past), np.nanmin(future)])), float(np.nanmax(past))
+        tiles = []
+        for before, after, answer in zip(past[..., 0], future[..., 0], output[..., 0], strict=True):
+            gap = np.full(len(before) - 1, np.nan)
+            tiles.append(
+                line_tile([np.concatenate([before, after]), np.concatenate([gap, before[-1:], answer])], low, high)
+            )
+        return draw_rows({"readings blue, forecast red": tiles})

@@ -1,0 +1,29 @@
+"""Classification of images."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
+from rdukit_modelbox.tasks.pictures import COLOURS, draw_rows, grey_tile, middle_slice
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_zoo.metrics import AccuracyMeter, Meter
+
+
+class ImageClassification(ArrayTask):
+    """(image [B, C, Y, X], label [B]) → (loss, logits [B, K]); see ``Task``."""
+
+    def meter(self, program: ModelProgram) -> Meter:
+        """Accuracy."""
+        return AccuracyMeter(program.array_names[-1])
+
+    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+        """Each image with its answer, red where it is not the label."""
+        images, labels = given.values()
+        tiles = []
+        for image, label, answer in zip(images, labels, output.argmax(1), strict=True):
+            tile = grey_tile(middle_slice(image))
+            ImageDraw.Draw(tile).text((4, 2), str(answer), fill=COLOURS[0] if answer == label else COLOURS[1])
+            tiles.append(tile)
+        return draw_rows({"answers, red where wrong": tiles})
