@@ -20,6 +20,7 @@ from rdukit_modelbox.contract.allowed_values import (
     format_allowed,
     is_multiple,
 )
+from rdukit_modelbox.contract.parameter import When
 from rdukit_modelbox.contract.parts import Sentence, StrictModel, Verb
 from rdukit_modelbox.contract.schema_errors import suggest
 from rdukit_modelbox.contract.validation import Problem
@@ -40,11 +41,12 @@ class ParameterChange(StrictModel):
     )
     help: Sentence | None = None
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
+    when: When | None = Field(default=None, description="It may be given only while others have these values.")
 
 
 def _as_mapping(value: object) -> object:
     if value is None or value == {}:
-        raise ValueError("nothing is changed; legal: a default, or a mapping with default, legal, help or unit")
+        raise ValueError("nothing is changed; legal: a default, or a mapping with default, legal, help, unit or when")
     return value if isinstance(value, dict) else {"default": value}
 
 

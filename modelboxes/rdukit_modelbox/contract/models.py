@@ -6,20 +6,25 @@ box's own.
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
+from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, check_compiler_version
+from rdukit_modelbox.contract.parameter import holds
 from rdukit_modelbox.contract.schema_errors import suggest
 from rdukit_modelbox.contract.validation import Problem
 from rdukit_serving.shape import Shape, shape_of
-from rdukit_zoo.registry import ModelEntry, get_model, model_names
+from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 #: Name under which own modules are imported; one box, one module, one process.
 MODULE_NAME: Final = "rdukit_box_module"
+#: Parameter of compile that names published sizes, and its value for the box's own small ones.
+VARIANT: Final = "variant"
+TINY: Final = "tiny"
 
 
 def entry_of(box: Box) -> ModelEntry:
@@ -57,6 +62,19 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
             f"module {place!r} returned {type(entry).__name__}; legal: a rdukit_zoo.registry.ModelEntry"
         )
     return entry
+
+
+def chosen_sizes(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> dict[str, SizeValue]:
+    """Return all sizes of the model: the box's and those of ``parameters``, on top of a variant if they name one.
+
+    Raises:
+        InvalidArgument: the model has no such size or variant.
+    """
+    variant = str(parameters.get(VARIANT, TINY))
+    if variant == TINY:
+        return entry.check_sizes(box.sizes_with(parameters))
+    given = {p.name: parameters[p.name] for p in box.parameters if p.size and holds(p.when, parameters)}
+    return entry.check_sizes(entry.sizes_of(variant) | given)
 
 
 def model_name_of(box: Box) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target, sha256_of, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
-from rdukit_modelbox.contract.models import entry_of
+from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_zoo.registry import ModelEntry, SizeValue
@@ -110,7 +110,7 @@ def preprocess_arrays(
         NotFound, InvalidArgument: an array is missing, or its shape, dtype or values are not legal.
     """
     entry = entry_of(context.box)
-    sizes = entry.check_sizes(context.box.sizes_with(parameters))
+    sizes = chosen_sizes(context.box, entry, parameters)
     forms = array_forms(entry, sizes)
     seed, ratio = int(parameters["seed"]), float(parameters["test_ratio"])
     context.progress(Progress("read", 0, 2))

@@ -10,7 +10,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.pef import Pef, SectionType, read_pef
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box
-from rdukit_modelbox.contract.models import entry_of, model_name_of
+from rdukit_modelbox.contract.models import chosen_sizes, entry_of, model_name_of
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
@@ -63,7 +63,7 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
     if purpose not in {TRAIN, SERVE}:
         raise InvalidArgument(f"purpose {purpose!r} is not legal; legal: {TRAIN}, {SERVE}")
     return Shape(
-        model=model_name_of(box), sizes=entry.check_sizes(box.sizes_with(parameters)),
+        model=model_name_of(box), sizes=chosen_sizes(box, entry, parameters),
         batch_size=int(parameters.get("batch_size", 1)), precision=str(parameters.get("precision", "bf16")),
         task=entry.task, purpose=purpose, optimizer=str(parameters.get("optimizer", "sgd")),
         clips_gradients=bool(parameters.get("clip_gradients", False)),
