@@ -3,6 +3,9 @@
 Other parts add commands through the entry-point group ``rdukit.box.commands``.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,7 +14,7 @@ import click
 
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.settings import home_folder
-from rdukit_modelbox.cli.contract import BOX_ARGUMENT, COMMANDS
+from rdukit_modelbox.cli.contract import COMMANDS
 from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
 from rdukit_modelbox.contract.box import find_box_file, load_box
@@ -32,7 +35,7 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
 
 
 @box.command()
-@BOX_ARGUMENT
+@click.argument("box_name", metavar="[BOX]", required=False)
 @click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0 takes a free one.")
 @click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
@@ -46,11 +49,20 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
     "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
 )
 @click.option("--pef", help="A PEF to serve from the beginning: a path, or a URI to fetch it from.")
-@click.option("--checkpoint", help="The parameters to serve it with: a path, or a URI.")
+@click.option(
+    "--checkpoint", help="The parameters to serve it with: a path, or a URI; also a folder that save_pretrained wrote."
+)
+@click.option(
+    "--context",
+    type=click.IntRange(2, 1 << 20),
+    default=2048,
+    show_default=True,
+    help="Most tokens of a text, of a Hugging Face folder.",
+)
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
 def run(
-    box_name: str,
+    box_name: str | None,
     rest_port: int,
     grpc_port: int,
     host: str,
@@ -59,15 +71,23 @@ def run(
     mounts: Sequence[Path],
     pef: str | None,
     checkpoint: str | None,
+    context: int,
     announce: Path | None,
     parent: int | None,
 ) -> None:
     """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
 
-    BOX is a name, a modelbox.yaml, or its folder.
+    BOX is a name, a modelbox.yaml, or its folder. With a Hugging Face folder of a language model as the checkpoint it
+    may be left out, and there needs to be no PEF: it is compiled at the first start.
 
     Example: rdukit box run logreg --state /tmp/logreg
+    Example: rdukit box run --checkpoint ~/models/gpt2
     """
+    if checkpoint is not None and is_hub_folder(Path(checkpoint)):
+        made = _prepare(checkpoint, context)
+        box_name, pef, checkpoint = box_name or made["box"], pef or made["pef"], made["checkpoint"]
+    if box_name is None:
+        raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
     from rdukit_modelbox.server.serve import BoxOptions, serve_box
     from rdukit_serving.server import ServerOptions
 
@@ -83,3 +103,19 @@ def run(
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
     serve_box(BoxOptions(file, folder, mounts, pef, checkpoint), server)
+
+
+def is_hub_folder(path: Path) -> bool:
+    """Return whether the path is a folder as ``save_pretrained`` writes it, and no checkpoint of a box."""
+    return (path / "config.json").is_file() and not (path / "latest.json").is_file()
+
+
+def _prepare(folder: str, context: int) -> dict[str, str]:
+    """Compile and convert a Hugging Face folder in a process of its own, which imports torch."""
+    place = home_folder() / "cache" / "huggingface"
+    command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", folder, str(place), str(context)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise click.exceptions.Exit(done.returncode)
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found

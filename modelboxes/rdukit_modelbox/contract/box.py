@@ -89,7 +89,7 @@ class Box(StrictModel):
     parameters: tuple[BoxParameter, ...] = Field(default=(), description="Named parameters with their legal values.")
     override: Mapping[Verb, Mapping[Word, Change]] = Field(
         default_factory=dict,
-        description="Changes to the task's parameters by verb and name: a default, or default, legal, help, unit, when.",
+        description="Changes to the task's parameters by verb and name: a default, or default, legal, help, unit, when",
     )
     remove: Mapping[Verb, tuple[Word, ...]] = Field(
         default_factory=dict, description="Names of the task's parameters, by verb, that the box does not have."

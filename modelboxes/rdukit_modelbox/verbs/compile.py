@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef import Pef, SectionType, read_pef
@@ -37,6 +38,8 @@ def run_compile(
     context.progress(Progress("build", 0, 2))
     is_text = shape.task == "language-modelling" and shape.purpose == SERVE
     program = None if is_text else ModelProgram(shape, entry=entry)
+    if program is not None:
+        check_state(program.model)
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
     if program is None:
@@ -91,6 +94,20 @@ def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]
     }
 
 
+def check_state(model: nn.Module) -> None:
+    """Refuse a model whose buffers no checkpoint holds: served, they would be zero, since a PEF has no data.
+
+    Raises:
+        InvalidArgument: a buffer that is not persistent has another value than zero.
+    """
+    kept = model.state_dict()
+    lost = [name for name, buffer in model.named_buffers() if name not in kept and bool(buffer.count_nonzero())]
+    if lost:
+        raise InvalidArgument(
+            f"buffers {', '.join(lost[:5])} are in no checkpoint and not zero; register them with persistent=True"
+        )
+
+
 def compile_text_serving(
     entry: ModelEntry, shape: Shape, name: str, folder: Path, mode: str, target: str, num_tiles: int
 ) -> Path:
@@ -107,7 +124,8 @@ def compile_text_serving(
     text = TextSizes(*(int(shape.sizes[name]) for name in names))
     session = samba.session
     session.reset()
-    model = serving.build(**shape.sizes)
+    model = serving.build(**shape.sizes).eval()
+    check_state(model)
     samba.from_torch_model_(model)
     tokens = samba.zeros(1, text.prompt, dtype=torch.int64, name="tokens")
     last = samba.zeros(1, dtype=torch.int64, name="last")

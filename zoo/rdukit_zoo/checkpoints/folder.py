@@ -75,7 +75,7 @@ def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = N
         NotFound, InvalidArgument: as ``open_hub_folder`` and ``read_tensors``.
     """
     folder = open_hub_folder(path)
-    with _DrawNothing():
+    with drawing_nothing():
         model = (build or folder.entry.build)(**folder.sizes)
     model.load_state_dict(dict(read_tensors(folder, model)), assign=True, strict=False)
     _tie_again(model, folder)
@@ -89,7 +89,8 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
         NotFound: there are no weights. InvalidArgument: a file is damaged, a shape is wrong, a name is missing or left
             over; all of them are named.
     """
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = model.state_dict()
+    wanted = {name: tuple(tensor.shape) for name, tensor in state.items() if not folder.hub.is_table(name)}
     missing, left_over = set(wanted), []
     shared = _shared_names(model, folder.hub)
     with open_weights(folder.path) as stored:
@@ -181,7 +182,7 @@ def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[st
     tensors = {
         entry.hub.stored_name(name): entry.hub.convert(name, tensor.detach()).contiguous()
         for name, tensor in model.state_dict().items()
-        if name not in shared
+        if name not in shared and not entry.hub.is_table(name)
     }
     unfinished = path / f".{WEIGHTS[0]}.unfinished"
     save_file(tensors, unfinished, metadata={"format": "pt"})
@@ -190,7 +191,7 @@ def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[st
     write_json_atomic(path / CONFIG, {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")})
 
 
-class _DrawNothing(TorchFunctionMode):
+class drawing_nothing(TorchFunctionMode):
     """Leaves new weights unwritten, so that what a checkpoint replaces takes neither time nor memory."""
 
     def __torch_function__(

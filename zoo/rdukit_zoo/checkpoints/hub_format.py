@@ -37,6 +37,8 @@ class HubFormat:
     tied: Mapping[str, str] = field(default_factory=dict)
     #: Names that hold no parameter, such as masks and tables of old files.
     ignored: tuple[str, ...] = ()
+    #: Buffers of ours that folders do not have, such as tables of rotary angles.
+    tables: tuple[str, ...] = ()
     #: Names of weights that are stored [in, out], where ``nn.Linear`` has [out, in].
     transposed: tuple[str, ...] = ()
     #: Old spellings and what they are today, applied in order.
@@ -57,6 +59,10 @@ class HubFormat:
     def stored_name(self, name: str) -> str:
         """Return the name on disk of a name of the model."""
         return name if self.writes_prefix else name.removeprefix(self.prefix)
+
+    def is_table(self, name: str) -> bool:
+        """Return whether a buffer of the model is not in folders."""
+        return any(re.search(pattern, name) for pattern in self.tables)
 
     def is_transposed(self, name: str) -> bool:
         """Return whether the weight is stored [in, out]."""

@@ -65,15 +65,15 @@ def rotary_tables(
 
 
 class RotaryPositions(nn.Module):
-    """The rotary angles of a call's tokens; no parameters."""
+    """The rotary angles of a call's tokens; no parameters. Checkpoints hold the tables, a PEF has no data."""
 
     def __init__(self, positions: int, width: int, base: float, scaling: RotaryScaling | None = None) -> None:
         super().__init__()
         cosine_SR, sine_SR = rotary_tables(positions, width, base, scaling)
         self.cosine_SR: torch.Tensor
         self.sine_SR: torch.Tensor
-        self.register_buffer("cosine_SR", cosine_SR, persistent=False)
-        self.register_buffer("sine_SR", sine_SR, persistent=False)
+        self.register_buffer("cosine_SR", cosine_SR)
+        self.register_buffer("sine_SR", sine_SR)
 
     def forward(self, count: int, position: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines [T, R] of the first ``count`` positions, or of one ``position`` [1]."""

@@ -101,7 +101,7 @@ class BloomBody(nn.Module):
         self.h = nn.ModuleList(BloomLayer(sizes, has_cache) for _ in range(sizes.layers))
         self.ln_f = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.slopes_H: torch.Tensor
-        self.register_buffer("slopes_H", alibi_slopes(sizes.heads), persistent=False)
+        self.register_buffer("slopes_H", alibi_slopes(sizes.heads))
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
         x_BTC = self.word_embeddings_layernorm(self.word_embeddings(tokens))
@@ -188,6 +188,7 @@ model(
         "176b": Variant(_SHARED | {"width": 14336, "layers": 70, "heads": 112}, 176_247_271_424),
     },
     hub=HubFormat(
+        tables=(r"\.slopes_H$",),
         architectures=("BloomForCausalLM",), sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes,
         prefix="transformer.", tied={"lm_head.weight": "transformer.word_embeddings.weight"},
     ),

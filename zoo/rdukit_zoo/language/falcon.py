@@ -233,6 +233,7 @@ model(
         "40b": Variant(_SHARED | _40B, 41_303_293_952),
     },
     hub=HubFormat(
+        tables=(r"\.rotary\.",),
         architectures=("FalconForCausalLM",), sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes,
         prefix="transformer.", tied={"lm_head.weight": "transformer.word_embeddings.weight"},
         ignored=(r"rotary_emb\.inv_freq$",),

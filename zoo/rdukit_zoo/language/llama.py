@@ -232,6 +232,7 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 
 HUB_FORMAT = HubFormat(
+    tables=(r"\.rotary\.",),
     architectures=("LlamaForCausalLM", "MistralForCausalLM"),
     sizes_of_config=sizes_of_config,
     config_of_sizes=config_of_sizes,

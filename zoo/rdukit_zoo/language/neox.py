@@ -235,6 +235,7 @@ model(
         ),
     },
     hub=HubFormat(
+        tables=(r"\.rotary\.",),
         architectures=("GPTNeoXForCausalLM",), sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes,
         prefix="gpt_neox.", ignored=(r"attention\.(bias|masked_bias)$", r"rotary_emb\.inv_freq$"),
     ),

@@ -83,7 +83,7 @@ class Dcrnn(nn.Module):
         # A graph has values also where the model's parameters have none, on the meta device.
         with torch.device("cpu"):
             matrices_MVV = diffusion_matrices(torch.from_numpy(road_graph(nodes)), diffusion)
-        self.register_buffer("matrices_MVV", matrices_MVV, persistent=False)
+        self.register_buffer("matrices_MVV", matrices_MVV)
 
     def forward(
         self, history: torch.Tensor, future: torch.Tensor | None = None

@@ -1,0 +1,153 @@
+"""A Hugging Face folder of a language model → a PEF that serves it and a checkpoint as boxes read them.
+
+What is made is kept by a digest of the folder and of this version, so that the next start finds it. Run as a program
+of its own, because the process of a box imports neither torch nor models::
+
+    python -m rdukit_modelbox.artifacts.hub_folder FOLDER PLACE [CONTEXT]
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+import rdukit
+from rdukit.cli import exit_on_error
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import sha256_of_file, write_json_atomic
+from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
+from rdukit_modelbox.verbs.compile import compile_text_serving
+from rdukit_serving.device.parameters import LATEST
+from rdukit_serving.shape import SERVE, Shape
+from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
+from rdukit_zoo.checkpoints.folder import HubFolder, drawing_nothing, open_hub_folder, read_tensors, weight_files
+from rdukit_zoo.registry import ModelEntry, SizeValue
+
+PREPARED: Final = "prepared.json"
+WEIGHTS: Final = "weights.safetensors"
+#: Longest context that is compiled where the model's own is longer: caches of that length are allocated.
+CONTEXT: Final = 2048
+#: Files beside the weights that serving reads.
+COMPANIONS: Final = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """What a box serves: its name, the PEF's path and the checkpoint folder's."""
+
+    box: str
+    pef: str
+    checkpoint: str
+
+
+def prepare_hub_folder(folder: Path, place: Path, context: int = CONTEXT) -> PreparedModel:
+    """Compile and convert what is not below ``place`` yet.
+
+    Args:
+        context: tokens of a text at most; a model whose parameters depend on its context keeps its own.
+    Raises:
+        NotFound, InvalidArgument: the folder is of no model of the zoo that generates, or it is damaged.
+        CompileError: the compiler refuses.
+    """
+    hub = open_hub_folder(folder)
+    entry = hub.entry
+    if entry.text_serving is None:
+        raise InvalidArgument(f"{folder} is of model {entry.name!r}, which generates no text")
+    sizes = limited_sizes(entry, hub.sizes, context)
+    made = place / _digest(folder, sizes)
+    try:
+        return PreparedModel(**json.loads((made / PREPARED).read_text()))
+    except (OSError, ValueError, TypeError):
+        shutil.rmtree(made, ignore_errors=True)
+    place.mkdir(parents=True, exist_ok=True)
+    talk = Console(stderr=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as name, talk.status("") as status:
+        unfinished = Path(name)
+        status.update(f"converting {entry.name}'s weights")
+        _convert(hub, sizes, unfinished / "checkpoint")
+        status.update(f"compiling {entry.name}")
+        box = box_of(entry)
+        shape = Shape(
+            load_box(find_box_file(box)).model or entry.name, sizes, 1, "f32", task=entry.task, purpose=SERVE
+        )  # fmt: skip
+        pef = compile_text_serving(entry, shape, box, unfinished, "o3", "sn30", 1)
+        found = PreparedModel(box, str(made / pef.relative_to(unfinished)), str(made / "checkpoint"))
+        write_json_atomic(unfinished / PREPARED, asdict(found))
+        (unfinished / "done").touch()
+        unfinished.rename(made)
+        unfinished.mkdir()  # the context manager removes it
+    return found
+
+
+def limited_sizes(entry: ModelEntry, sizes: Any, context: int) -> dict[str, SizeValue]:
+    """Return the sizes with at most ``context`` tokens, if the model's parameters stay as they are."""
+    found = dict(sizes)
+    limited = min(int(found["context_length"]), context)
+    shorter = found | {"context_length": limited, "prompt_length": min(int(found["prompt_length"]), limited)}
+    with torch.device("meta"):
+        same = _shapes(entry.build(**found)) == _shapes(entry.build(**shorter))
+    return shorter if same else found
+
+
+def box_of(entry: ModelEntry) -> str:
+    """Return the box that serves a model: the one of its name, or the first by name that has it."""
+    names = box_names()
+    return entry.name if entry.name in names else next(
+        name for name in names if load_box(find_box_file(name)).model == entry.name
+    )  # fmt: skip
+
+
+def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+
+
+def _digest(folder: Path, sizes: dict[str, SizeValue]) -> str:
+    """Return what stands for the folder's files, by name, size and time, the sizes and this version."""
+    files = [*weight_files(folder), *(folder / name for name in ("config.json", GENERATION_FILE, *COMPANIONS))]
+    known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+    about = json.dumps([str(folder.resolve()), known, sizes, rdukit.__version__], sort_keys=True)
+    return hashlib.sha256(about.encode()).hexdigest()[:24]
+
+
+def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
+    """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them."""
+    target.mkdir()
+    with torch.device("meta"):
+        model = hub.entry.build(**sizes)
+    # Mapped from the source files: only what is stored the other way round is copied.
+    tensors = dict(read_tensors(hub, model))
+    tables = {name for name in model.state_dict() if hub.hub.is_table(name)}
+    if tables:
+        with drawing_nothing():
+            whole = hub.entry.build(**sizes)
+        tensors |= {name: value.clone() for name, value in whole.state_dict().items() if name in tables}
+    save_file(tensors, target / WEIGHTS)
+    named = {"format": 1, "step": 0, "file": WEIGHTS, "sha256": sha256_of_file(target / WEIGHTS), "previous": None}
+    write_json_atomic(target / LATEST, named)
+    for name in COMPANIONS:
+        if (hub.path / name).is_file():
+            shutil.copyfile(hub.path / name, target / name)
+    generation = hub.path / GENERATION_FILE
+    known = json.loads(generation.read_text()) if generation.is_file() else {}
+    ends = known.get("eos_token_id", hub.config.get("eos_token_id"))
+    vocabulary = int(sizes["vocabulary"])
+    if (target / TOKENIZER_FILE).is_file():
+        vocabulary = min(vocabulary, Tokenizer.from_file(str(target / TOKENIZER_FILE)).get_vocab_size())
+    written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {})}
+    write_json_atomic(target / GENERATION_FILE, written)
+
+
+if __name__ == "__main__":
+    with exit_on_error():
+        _folder, _place, *_context = sys.argv[1:]
+        _found = prepare_hub_folder(Path(_folder), Path(_place), *map(int, _context))
+        print(json.dumps(asdict(_found)))

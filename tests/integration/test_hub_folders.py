@@ -1,0 +1,175 @@
+"""Folders that transformers wrote: loaded, written back byte for byte, and served, with transformers' own answers.
+
+In f32; logits within 1e-5 and gradients within 1e-4 cover sums in another order.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
+from rdukit_serving.text.program import TextProgram, generate
+from rdukit_serving.text.sampling import Sampler, SamplingOptions
+from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+
+transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
+
+WORDS = 97
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": WORDS}
+_LLAMA = _SMALL | {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_STRETCHED = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16, "rope_theta": 500000.0,
+}  # fmt: skip
+_NEOX = _SMALL | {"intermediate_size": 48, "max_position_embeddings": 64}
+
+
+def config(name: str, **values: Any) -> Any:
+    ends = {"bos_token_id": 0, "eos_token_id": 96, "pad_token_id": 1}
+    return getattr(transformers, name)(**ends, **values)
+
+
+#: Family and size → the configuration of a small random model of it.
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "bloom": lambda: config("BloomConfig", hidden_size=48, n_layer=2, n_head=6, vocab_size=WORDS),
+    "bloom-8": lambda: config("BloomConfig", hidden_size=64, n_layer=1, n_head=8, vocab_size=WORDS),
+    "falcon-7b": lambda: config("FalconConfig", **_SMALL),
+    "falcon-40b": lambda: config(
+        "FalconConfig", **_SMALL, num_kv_heads=2, new_decoder_architecture=True, bias=False
+    ),
+    "gpt2": lambda: config("GPT2Config", n_embd=32, n_layer=2, n_head=4, vocab_size=WORDS, n_positions=64),
+    "gpt2-inner": lambda: config(
+        "GPT2Config", n_embd=24, n_layer=1, n_head=2, n_inner=40, vocab_size=WORDS, n_positions=48
+    ),
+    "llama-2": lambda: config("LlamaConfig", **_LLAMA),
+    "llama-3.1": lambda: config("LlamaConfig", **_LLAMA, rope_parameters=_STRETCHED, tie_word_embeddings=True),
+    "deepseek-coder": lambda: config(
+        "LlamaConfig", **_LLAMA, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 100000.0}
+    ),
+    "mistral": lambda: config("MistralConfig", **_LLAMA, sliding_window=5),
+    "mistral-head": lambda: config("MistralConfig", **_LLAMA, head_dim=16, sliding_window=None),
+    "neox": lambda: config("GPTNeoXConfig", **_NEOX),
+    "neox-serial": lambda: config("GPTNeoXConfig", **_NEOX, use_parallel_residual=False, hidden_act="gelu_fast"),
+}  # fmt: skip
+
+
+def write_folder(folder: Path, name: str, **options: Any) -> Any:
+    """Write a random model's folder, and return the model of transformers."""
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder, **options)
+    return model
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    return {key: value for path in folder.glob("*.safetensors") for key, value in load_file(path).items()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name: str, tmp_path: Path) -> None:
+    theirs = write_folder(tmp_path / "theirs", name)
+    ours: Any = load_hub_folder(tmp_path / "theirs").eval()
+    tokens, labels = torch.randint(WORDS, (2, 20)), torch.randint(WORDS, (2, 20))
+    logits = theirs(tokens).logits
+    torch.testing.assert_close(ours.logits(tokens), logits, rtol=1e-5, atol=1e-5)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    found = ours(tokens, labels)
+    found.backward()
+    torch.testing.assert_close(found, loss, rtol=1e-5, atol=1e-5)
+    gradients = {key: value.grad for key, value in theirs.named_parameters()}
+    folder = open_hub_folder(tmp_path / "theirs")
+    for key, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        wanted = gradients.get(key, gradients.get("lm_head.weight"))
+        torch.testing.assert_close(folder.hub.convert(key, parameter.grad), wanted, rtol=1e-4, atol=1e-4)
+    save_hub_folder(ours, folder.entry, folder.sizes, tmp_path / "ours")
+    one, other = stored(tmp_path / "theirs"), stored(tmp_path / "ours")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) and one[key].dtype == other[key].dtype for key in one)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    torch.testing.assert_close(again(tokens).logits, logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon-7b", "gpt2", "llama-3.1", "mistral", "neox"])
+def test_a_folder_is_served_with_the_tokens_of_transformers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    theirs = write_folder(tmp_path / "theirs", name)
+    made = prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48)
+    assert prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48) == made
+    with TextProgram(Path(made.pef), Path(made.checkpoint)) as program:
+        for size in (3, 12):
+            prompt = torch.randint(2, WORDS - 1, (1, size))
+            wanted = theirs.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False, eos_token_id=None
+            )
+            logits = torch.from_numpy(program.start(prompt[0].tolist()).copy())
+            torch.testing.assert_close(logits, theirs(prompt).logits[0, -1], rtol=1e-5, atol=1e-5)
+            greedy = Sampler(SamplingOptions(temperature=0.0))
+            found = list(generate(program, prompt[0].tolist(), greedy, 10))
+            assert found == wanted[0, size:].tolist()
+
+
+def test_shards_old_pickles_and_old_names_are_read(tmp_path: Path) -> None:
+    theirs = write_folder(tmp_path / "shards", "gpt2", max_shard_size="30KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    tokens = torch.randint(WORDS, (1, 9))
+    wanted = theirs(tokens).logits
+
+    def check(folder: Path) -> None:
+        found: Any = load_hub_folder(folder)
+        torch.testing.assert_close(found.eval().logits(tokens), wanted, rtol=1e-5, atol=1e-5)
+
+    check(tmp_path / "shards")
+    tensors = stored(tmp_path / "shards")
+    old = {key.removeprefix("transformer."): value for key, value in tensors.items()}
+    old["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)
+    old["lm_head.weight"] = tensors["transformer.wte.weight"].clone()
+    for name, write in (("model.safetensors", save_file), ("pytorch_model.bin", torch.save)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text((tmp_path / "shards/config.json").read_text())
+        write(old, folder / name)
+        check(folder)
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
+    write_folder(tmp_path, "llama-2")
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    known = json.loads((tmp_path / "config.json").read_text())
+
+    def refuse(words: str, changed: dict[str, torch.Tensor] | None = None, **values: Any) -> None:
+        save_file(tensors if changed is None else changed, path)
+        (tmp_path / "config.json").write_text(json.dumps(known | values))
+        with pytest.raises(InvalidArgument, match=words):
+            load_hub_folder(tmp_path)
+
+    less = {key: value for key, value in tensors.items() if key != "model.norm.weight"}
+    refuse("missing model.norm.weight; left over nothing", less)
+    refuse("missing nothing; left over model.extra", {**tensors, "model.extra": torch.ones(2)})
+    refuse(r"model.norm.weight has shape \(3,\).*has \(32,\)", {**tensors, "model.norm.weight": torch.ones(3)})
+    refuse("hidden_act is 'relu'; this model has 'silu' only", hidden_act="relu")
+    refuse("no model of the zoo has an architecture of .*Qwen.*legal: .*LlamaForCausalLM", architectures=["Qwen9"])
+    refuse("rotary scaling 'yarn' is not legal; legal: default, linear", rope_parameters={"rope_type": "yarn"})
+    (tmp_path / "config.json").write_text(json.dumps(known))
+    path.write_bytes(b"\x10\0\0\0\0\0\0\0{damaged")
+    with pytest.raises(InvalidArgument, match="is damaged"):
+        load_hub_folder(tmp_path)
+    path.unlink()
+    with pytest.raises(NotFound, match=r"has no weights; legal: model\.safetensors"):
+        load_hub_folder(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../secret"}}))
+    with pytest.raises(NotFound, match="names ../secret, which is not in the folder"):
+        load_hub_folder(tmp_path)
