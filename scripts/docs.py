@@ -1,4 +1,4 @@
-"""Rewrite the generated pages of the manual: docs/settings.md, docs/errors.md and docs/faults.md.
+"""Rewrite the generated pages of the manual: settings, errors, faults and the zoo.
 
 ``--check`` writes nothing and exits with 1 when a page is stale.
 """
@@ -9,13 +9,18 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
+from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_node.faults import scenario
 from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
 from rdukit_node.faults.register import FaultClass
+from rdukit_zoo.registry import get_model, model_names
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
@@ -156,7 +161,54 @@ def fault_lines(entry: FaultClass) -> list[str]:
     return [f"### `{entry.name}`", "", "| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items()), ""]
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "faults.md": faults_page}
+ZOO_INTRODUCTION = """Each model is one file of plain torch in `zoo/rdukit_zoo`, a ModelBox, and where it says so a
+reader and writer of Hugging Face folders ([huggingface.md](huggingface.md)). Small sizes are the defaults, so that a
+model trains within minutes on a processor; published sizes are variants with their exact number of parameters, tied
+ones counted once (a test builds each on torch's meta device). `rdukit zoo show MODEL` prints a variant's sizes.
+
+Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's U-Net
+3D is this one, and that its ReScaleNet is the network of that name. DCRNN has dense products and no scheduled sampling.
+"""
+RECIPES_INTRODUCTION = """Without data a box draws its own from a model of the physics, by seed; what training sees and
+what it is judged on have seeds of their own. `rdukit box call` runs a verb; these parameters gave these figures on
+held-out data. `infer` also draws a picture of the first results. Seconds are those of the training on one core.
+"""
+
+
+def zoo_page() -> str:
+    """Return the zoo's models by family, their variants, and recipes with what they reached."""
+    lines = ["# The model zoo", "", HEAD, ZOO_INTRODUCTION]
+    lines += [
+        "| model | task | boxes | Hugging Face | variants (parameters) | source |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    boxes = {name: load_box(find_box_file(name)).model for name in box_names()}
+    for name in model_names():
+        entry = get_model(name)
+        listed = ", ".join(f"`{box}`" for box, model in boxes.items() if model == name) or "–"
+        hub = ", ".join(f"`{word}`" for word in entry.hub.architectures) if entry.hub else "–"
+        variants = ", ".join(f"`{key}` ({value.parameters:,})" for key, value in entry.variants.items()) or "–"
+        lines.append(f"| `{name}`: {entry.title} | {entry.task} | {listed} | {hub} | {variants} | {entry.source} |")
+    lines += ["", "## Recipes", "", RECIPES_INTRODUCTION]
+    lines += ["| box | preprocess | compile | train | reached | s |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, recipe in load_recipes().items():
+        cells = [" ".join(f"{k}={v}" for k, v in recipe[part].items()) for part in ("preprocess", "compile", "train")]
+        unit = get_model(name).output_unit
+        reached = ", ".join(f"{key} {value}" for key, value in recipe["reached"].items()) + (
+            f" ({unit})" if unit else ""
+        )
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {reached} | {recipe['seconds']} |")
+    return "\n".join(lines) + "\n"
+
+
+def load_recipes() -> dict[str, dict[str, Any]]:
+    """Return the recipes of ``rdukit_zoo/recipes.yaml`` by model."""
+    text = Path(str(importlib.import_module("rdukit_zoo").__file__)).with_name("recipes.yaml").read_text()
+    recipes: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return recipes
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "faults.md": faults_page, "zoo.md": zoo_page}
 
 
 def main() -> int:

@@ -58,7 +58,8 @@ def test_a_box_trains_and_generates_what_plain_torch_does(name: str, dataset: Pa
         torch.nn.init.normal_(parameter, std=0.3)
     save_file({key: value.clone() for key, value in model.state_dict().items()}, tmp_path / "start.safetensors")
     trained = run_verb(
-        name, "train", tmp_path / "run", {"pef": pefs["train"], "dataset": dataset, "checkpoint": tmp_path / "start.safetensors"},
+        name, "train", tmp_path / "run",
+        {"pef": pefs["train"], "dataset": dataset, "checkpoint": tmp_path / "start.safetensors"},
         max_steps=6, epochs=9, lr=0.01, warmup_steps=0, continue_as="weights",
     )  # fmt: skip
     lines = [json.loads(line) for line in trained.outputs["metrics"].read_text().splitlines()]
