@@ -166,8 +166,9 @@ reader and writer of Hugging Face folders ([huggingface.md](huggingface.md)). Sm
 model trains within minutes on a processor; published sizes are variants with their exact number of parameters, tied
 ones counted once (a test builds each on torch's meta device). `rdukit zoo show MODEL` prints a variant's sizes.
 
-Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's U-Net
-3D is this one, and that its ReScaleNet is the network of that name. DCRNN has dense products and no scheduled sampling.
+Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's
+U-Net 3D is this one, and that its ReScaleNet is the network of that name. DCRNN has dense products and no scheduled
+sampling.
 """
 RECIPES_INTRODUCTION = """Without data a box draws its own from a model of the physics, by seed; what training sees and
 what it is judged on have seeds of their own. `rdukit box call` runs a verb; these parameters gave these figures on
