@@ -78,10 +78,10 @@ def run(
     """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
 
     BOX is a name, a modelbox.yaml, or its folder. With a Hugging Face folder of a language model as the checkpoint it
-    may be left out, and there needs to be no PEF: it is compiled at the first start.
+    may be left out, and there needs to be no PEF, as in "rdukit box run --checkpoint ~/models/gpt2": it is compiled at
+    the first start.
 
     Example: rdukit box run logreg --state /tmp/logreg
-    Example: rdukit box run --checkpoint ~/models/gpt2
     """
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
         made = _prepare(checkpoint, context)
