@@ -26,8 +26,6 @@ from rdukit_zoo.metrics import Meter
 from rdukit_zoo.registry import ModelEntry
 
 Arrays = Mapping[str, NDArray[Any]]
-#: Samples in a picture.
-SHOWN = 8
 
 
 class ArrayTask:
@@ -38,7 +36,7 @@ class ArrayTask:
         raise NotImplementedError
 
     def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
-        """Return a picture of at most ``SHOWN`` samples [N, ...] and what the model gave for them."""
+        """Return a picture of samples [N, ...], a batch of them, and what the model gave for them."""
         raise NotImplementedError
 
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> ArrayDataset:
@@ -93,7 +91,7 @@ class ArrayTask:
                     if first is None:
                         header = {"descr": "<f4", "fortran_order": False, "shape": (data.count(split), *made.shape[1:])}
                         np.lib.format.write_array_header_1_0(stream, header)
-                        first = {name: values[:SHOWN] for name, values in given.items()}, made[:SHOWN]
+                        first = given, made
                     stream.write(np.ascontiguousarray(made, "<f4").tobytes())
                     meter.add(made, given)
                     if loss is not None and count == shape.batch_size:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
-from rdukit_modelbox.tasks.pictures import draw_rows, line_tile
+from rdukit_modelbox.tasks.pictures import draw_rows, line_tile, spread
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_zoo.metrics import ForecastMeter, Meter
 
@@ -22,8 +22,9 @@ class Forecasting(ArrayTask):
 
     def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
         """History and what came of the first sensor, blue, and the forecast, red."""
-        history, future = (np.where(values == 0, np.nan, values) for values in given.values())
-        past = history[..., 0]
+        shown = spread(len(output))
+        history, future = (np.where(values == 0, np.nan, values)[shown] for values in given.values())
+        past, output = history[..., 0], output[shown]
         low, high = float(np.nanmin([np.nanmin(past), np.nanmin(future)])), float(np.nanmax(past))
         tiles = []
         for before, after, answer in zip(past[..., 0], future[..., 0], output[..., 0], strict=True):

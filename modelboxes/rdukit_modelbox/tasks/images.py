@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
-from rdukit_modelbox.tasks.pictures import COLOURS, draw_rows, grey_tile, middle_slice
+from rdukit_modelbox.tasks.pictures import COLOURS, draw_rows, grey_tile, middle_slice, spread
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_zoo.metrics import AccuracyMeter, Meter
 
@@ -20,9 +20,10 @@ class ImageClassification(ArrayTask):
 
     def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
         """Each image with its answer, red where it is not the label."""
-        images, labels = given.values()
+        shown = spread(len(output))
+        images, labels = (values[shown] for values in given.values())
         tiles = []
-        for image, label, answer in zip(images, labels, output.argmax(1), strict=True):
+        for image, label, answer in zip(images, labels, output[shown].argmax(1), strict=True):
             tile = grey_tile(middle_slice(image))
             ImageDraw.Draw(tile).text((4, 2), str(answer), fill=COLOURS[0] if answer == label else COLOURS[1])
             tiles.append(tile)

@@ -14,13 +14,23 @@ from PIL import Image, ImageDraw
 #: Side of a tile and the space between tiles, in pixels.
 TILE: Final = 112
 GAP: Final = 6
+#: Samples in a picture.
+SHOWN: Final = 8
 HEAD: Final = 16
 COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c")
 
 
-def grey_tile(values_YX: NDArray[Any]) -> Image.Image:
-    """Return values as a grey tile, from the least, black, to the greatest, white; enlarged without smoothing."""
-    low, high = float(values_YX.min()), float(values_YX.max())
+def spread(count: int) -> list[int]:
+    """Return which of ``count`` samples a picture shows: at most ``SHOWN``, evenly spaced."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, SHOWN))})
+
+
+def grey_tile(values_YX: NDArray[Any], limits: tuple[float, float] | None = None) -> Image.Image:
+    """Return values as a grey tile, enlarged without smoothing.
+
+    ``limits`` are black and white; without them the least and the greatest value are.
+    """
+    low, high = limits or (float(values_YX.min()), float(values_YX.max()))
     grey = (values_YX - low) / (high - low or 1.0) * 255
     picture = Image.fromarray(grey.astype(np.uint8), "L")
     return picture.resize((TILE, TILE), Image.Resampling.NEAREST).convert("RGB")
@@ -64,11 +74,11 @@ def line_tile(lines: Sequence[NDArray[Any]], low: float, high: float) -> Image.I
 
 
 def marked_tile(values_YX: NDArray[Any], marks: Sequence[tuple[float, float]]) -> Image.Image:
-    """Return a grey tile with a cross at each mark (row, column), in values' pixels; the first blue, the second red."""
+    """Return a grey tile with a cross at each mark (row, column), in values' pixels: large blue, small red."""
     tile = grey_tile(values_YX)
     pen = ImageDraw.Draw(tile)
-    for (row, column), colour in zip(marks, COLOURS, strict=False):
+    for (row, column), colour, arm in zip(marks, COLOURS, (14, 6), strict=False):
         y, x = (row + 0.5) / len(values_YX) * TILE, (column + 0.5) / values_YX.shape[1] * TILE
-        pen.line((x - 7, y, x + 7, y), fill=colour, width=2)
-        pen.line((x, y - 7, x, y + 7), fill=colour, width=2)
+        pen.line((x - arm, y, x + arm, y), fill=colour, width=2)
+        pen.line((x, y - arm, x, y + arm), fill=colour, width=2)
     return tile

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
-from rdukit_modelbox.tasks.pictures import COLOURS, TILE, draw_rows, marked_tile, middle_slice
+from rdukit_modelbox.tasks.pictures import COLOURS, TILE, draw_rows, marked_tile, middle_slice, spread
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_zoo.metrics import ErrorMeter, Meter
 
@@ -23,10 +23,10 @@ class Regression(ArrayTask):
         *inputs, targets = given.values()
         images = inputs[0]
         if images.ndim == 4 and targets.shape[1:] == (2,):
-            side = images.shape[-1]
+            side, shown = images.shape[-1], spread(len(output))
             tiles = [
                 marked_tile(middle_slice(image), [tuple(target * side), tuple(answer * side)])
-                for image, target, answer in zip(images, targets, output, strict=True)
+                for image, target, answer in zip(images[shown], targets[shown], output[shown], strict=True)
             ]
             return draw_rows({"target blue, answer red": tiles})
         low, high = float(min(targets.min(), output.min())), float(max(targets.max(), output.max()))

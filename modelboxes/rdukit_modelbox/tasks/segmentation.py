@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
-from rdukit_modelbox.tasks.pictures import draw_rows, grey_tile, middle_slice
+from rdukit_modelbox.tasks.pictures import draw_rows, grey_tile, middle_slice, spread
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_zoo.metrics import ClassesMeter, MaskMeter, Meter
 
@@ -26,7 +26,11 @@ class Segmentation(ArrayTask):
 
     def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
         """Input, answer and target of each sample, volumes by their middle slice."""
-        image, target = given.values()
-        answer = output.argmax(1) if output.ndim > target.ndim else output
-        rows = {"input": image, "answer": answer, "target": target.astype(np.float32)}
-        return draw_rows({title: [grey_tile(middle_slice(v)) for v in values] for title, values in rows.items()})
+        shown = spread(len(output))
+        image, target = (values[shown] for values in given.values())
+        answer = output[shown].argmax(1) if np.issubdtype(target.dtype, np.integer) else output[shown]
+        limits = (0.0, output.shape[1] - 1.0) if np.issubdtype(target.dtype, np.integer) else (0.0, 1.0)
+        rows = {"input": [grey_tile(middle_slice(values)) for values in image]}
+        for title, masks in (("answer", answer), ("target", target)):
+            rows[title] = [grey_tile(middle_slice(values), limits) for values in masks]
+        return draw_rows(rows)

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
-from rdukit_modelbox.tasks.pictures import draw_rows, grey_tile, middle_slice
+from rdukit_modelbox.tasks.pictures import draw_rows, grey_tile, middle_slice, spread
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_zoo.metrics import Meter, ReconstructionMeter
 
@@ -20,7 +20,8 @@ class SelfSupervised(ArrayTask):
 
     def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
         """Input, and each channel of the output, volumes by their middle slice."""
-        (inputs,) = given.values()
+        shown = spread(len(output))
+        (inputs,), output = (values[shown] for values in given.values()), output[shown]
         rows = {"input": [grey_tile(middle_slice(values)) for values in inputs]}
         for channel in range(output.shape[1]):
             rows[f"output {channel}"] = [grey_tile(middle_slice(values[channel : channel + 1])) for values in output]
