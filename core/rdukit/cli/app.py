@@ -37,6 +37,7 @@ SUMMARIES = {
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "cache": "Show, trim and clear what compiles keep for later ones.",
+    "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",

@@ -216,6 +216,17 @@ def build_serving(**sizes: SizeValue) -> nn.Module:
     return NeoX(NeoXSizes(**sizes), has_cache=True)  # type: ignore[arg-type]
 
 
+def _genslm(width: int, layers: int, heads: int, feed_forward: int, parameters: int) -> Variant:
+    """Return a size of GenSLM, as its configurations have it.
+
+    That of 250 million is called by another number, 244,464,576, than its sizes come to. That of 25 billion is left
+    out:
+    its 64 heads do not divide its width, 8,196.
+    """
+    sizes: dict[str, SizeValue] = {"width": width, "layers": layers, "heads": heads, "feed_forward": feed_forward}
+    return Variant(sizes | {"vocabulary": 69, "context_length": 2048, "activation": "gelu_fast"}, parameters)
+
+
 model(
     name="neox",
     title="GPT-NeoX; GenSLM reads codons with it",
@@ -226,13 +237,9 @@ model(
     make_inputs=make_inputs,
     text_serving=TextServing(build_serving, context="context_length", prompt="prompt_length", vocabulary="vocabulary"),
     variants={
-        "genslm-25m": Variant(
-            {
-                "width": 512, "layers": 8, "heads": 8, "feed_forward": 2048, "vocabulary": 69, "context_length": 2048,
-                "activation": "gelu_fast",
-            },
-            25_290_752,
-        ),
+        "genslm-25m": _genslm(512, 8, 8, 2048, 25_290_752),
+        "genslm-250m": _genslm(1840, 12, 16, 2048, 253_429_376),
+        "genslm-2.5b": _genslm(3840, 28, 32, 4096, 2_533_931_008),
     },
     hub=HubFormat(
         tables=(r"\.rotary\.",),
