@@ -14,12 +14,15 @@ import torch
 
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import FIND_SUPPORT
 from support.programs import ResFFNLogReg, compile_model
 
 BATCH, STEPS = 8, 6
 
 #: Trains in each of its ``--ways`` and saves what it computed as ``<out>/<way><rank>.pt``.
-PROGRAM = """
+PROGRAM = (
+    FIND_SUPPORT
+    + """
 import os, signal, sys
 import torch
 from sambaflow import samba
@@ -81,6 +84,7 @@ data = [(image[mine], label[mine]) for image, label in zip(loaded["image"], load
 for way in args.ways.split(","):
     train(way)
 """
+)
 
 
 def initial_model() -> ResFFNLogReg:

@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = """
+from support import FIND_SUPPORT
+
+PROGRAM = (
+    FIND_SUPPORT
+    + """
 import hashlib, json, sys
 import torch
 from torch import nn
@@ -53,6 +57,7 @@ else:
     bits = {name: hashlib.sha256(data).hexdigest() for name, data in trained.items()}
     print(json.dumps([losses, bits]))
 """
+)
 
 
 @pytest.mark.parametrize("kernels", ["native", "portable"])

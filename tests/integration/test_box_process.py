@@ -182,7 +182,7 @@ def test_a_second_box_on_a_taken_port_says_so(box: ProcessBox, tmp_path: Path) -
 
 
 def test_an_unknown_box_does_not_start_and_the_reason_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"no ModelBox 'resnet'; installed: ffn, .*logreg"):
+    with pytest.raises(Unavailable, match=r"no ModelBox 'resnet'; installed: .*ffn, .*logreg"):
         ProcessBackend().start(BoxSpec("resnet", tmp_path))
 
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import wait_until
+from support import FIND_SUPPORT, wait_until
 from support.node.daemons import environment, running_daemon
 
-PROGRAM = """
+PROGRAM = (
+    FIND_SUPPORT
+    + """
 import sys, time
 import torch
 from sambaflow import samba
@@ -30,6 +32,7 @@ else:
         print("step", flush=True)
         time.sleep(0.02)
 """
+)
 
 
 def test_each_rank_has_a_chip_of_its_own_and_a_killed_one_leaves_nothing_behind(tmp_path: Path) -> None:

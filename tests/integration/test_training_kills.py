@@ -15,9 +15,12 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_modelbox.training.journal import read_lines
 from rdukit_modelbox.verbs.context import VerbResult
+from support import FIND_SUPPORT
 from support.boxes import run_verb
 
-PROGRAM = """
+PROGRAM = (
+    FIND_SUPPORT
+    + """
 import json, os, signal, sys
 from pathlib import Path
 from support.boxes import run_verb
@@ -29,6 +32,7 @@ def look(progress):
 
 run_verb(box, "train", Path(output), {name: Path(path) for name, path in inputs.items()}, look, **parameters)
 """
+)
 #: The step after which a killed training is killed: some steps after a checkpoint and an evaluation.
 LAST: Final = 53
 

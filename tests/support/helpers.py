@@ -5,7 +5,11 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
+
+#: First lines of a program that a test starts and that imports ``support``.
+FIND_SUPPORT: Final = f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
 
 
 class FakeClock:
