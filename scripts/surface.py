@@ -55,7 +55,7 @@ def rows() -> list[Row]:
 def test_words() -> frozenset[str]:
     """Every word of the conformance tests, and of the helpers that they share."""
     root = DOCS.parent
-    files = [*(root / "tests" / "conformance").glob("*.py"), root / "sdk" / "sambaflow" / "testing.py"]
+    files = [*(root / "tests" / "conformance").glob("*.py"), root / "tests" / "support" / "programs.py"]
     return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text()))
 
 

@@ -42,7 +42,7 @@ def test_greedy_generation_equals_plain_torch_that_computes_everything_again(
     model, ours = program
     for seed in (1, 2):  # the second text overwrites the caches of the first
         torch.manual_seed(seed)
-        prompt = torch.randint(SIZES.vocabulary, (1, SIZES.prompt))
+        prompt = torch.randint(SIZES.vocabulary, (1, SIZES.prompt_length))
         gold = generate_by_recomputing(model, prompt, 12)
         assert len(set(gold)) > 3
         assert ours.generate(prompt, 12) == gold
@@ -61,14 +61,14 @@ def test_in_bf16_the_caches_are_bf16_and_logits_stay_near(
     program: tuple[Llama, LlamaProgram], tolerance: float
 ) -> None:
     model, ours = program
-    prompt, token = torch.randint(97, (1, SIZES.prompt)), torch.randint(97, (1, 1))
-    position = torch.tensor([SIZES.prompt])
+    prompt, token = torch.randint(97, (1, SIZES.prompt_length)), torch.randint(97, (1, 1))
+    position = torch.tensor([SIZES.prompt_length])
     with torch.no_grad():
         gold = [model(prompt), model(token, position)]
     for found, wanted in zip([ours.prefill(prompt), ours.decode(token, position)], gold, strict=True):
         assert float((found - wanted).abs().max() / wanted.abs().max()) < tolerance
     symbols = ours.session._loaded().pef.symbols
-    caches = [s.dtype for s in symbols.values() if s.name.endswith(("keys_BHSD", "values_BHSD"))]
+    caches = [s.dtype for s in symbols.values() if s.name.endswith(("keys_BGSD", "values_BGSD"))]
     assert caches == ["bfloat16"] * 4
 
 
@@ -79,7 +79,7 @@ def test_two_programs_run_side_by_side_in_one_process() -> None:
     pair = [
         LlamaProgram(copy.deepcopy(m), SIZES, {**config, "pef_name": f"p{i}"}) for i, m in enumerate((model, other))
     ]
-    prompt = torch.randint(SIZES.vocabulary, (1, SIZES.prompt))
+    prompt = torch.randint(SIZES.vocabulary, (1, SIZES.prompt_length))
     try:
         found = [program.prefill(prompt) for program in pair]
         with torch.no_grad():

@@ -60,7 +60,7 @@ def test_each_command_group_is_there(run: Run) -> None:
         assert f"  {group} " in listed
         assert run("rdukit", group, "--help")
     assert "logreg" in run("rdukit", "box", "list")
-    assert "python -m rdukit_zoo.logreg" in run("rdukit", "zoo", "list")
+    assert "python -m rdukit_zoo.logreg" in run("rdukit", "zoo", "show", "logreg")
 
 
 def test_a_small_model_compiles_and_trains(run: Run) -> None:
