@@ -32,6 +32,11 @@ _MAX_BYTES = 2**60
 
 #: Key of a training PEF's metadata that says why it has no evaluation graph, although it needs one.
 NO_EVALUATION = "no_evaluation_graph"
+#: Key of a PEF's metadata with the values of what it reads, is not zero, and is in no checkpoint: such as tables that a
+#: module computes. A safetensors file by symbol name, in base64.
+CONSTANTS = "constants"
+#: Key of a PEF's metadata that names what would be there too and is too large: only the program that compiled it has it.
+UNSAVED_STATE = "unsaved_state"
 
 
 class SymbolKind(StrEnum):

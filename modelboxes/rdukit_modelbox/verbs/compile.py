@@ -14,9 +14,11 @@ from rdukit_modelbox.contract.box import Box
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of, model_name_of
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
+from rdukit_serving.device.parameters import read_constants
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
-from rdukit_zoo.registry import ModelEntry
+from rdukit_zoo.registry import ModelEntry, Sizes
 from sambaflow import samba
+from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 
@@ -38,8 +40,6 @@ def run_compile(
     context.progress(Progress("build", 0, 2))
     is_text = shape.task == "language-modelling" and shape.purpose == SERVE
     program = None if is_text else ModelProgram(shape, entry=entry)
-    if program is not None:
-        check_state(program.model)
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
     if program is None:
@@ -49,6 +49,8 @@ def run_compile(
         path = program.compile(box.name, output, mode, target, num_tiles)
         shape = program.shape
     loaded = read_pef(path)
+    if read_constants(loaded.pef):
+        check_repeatable_state(entry, shape.sizes)
     context.progress(Progress("compile", 2, 2))
     context.log(
         f"{len(loaded.pef.sections)} sections, {len(loaded.natives)} native kernels, {path.stat().st_size} bytes"
@@ -94,18 +96,32 @@ def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]
     }
 
 
-def check_state(model: nn.Module) -> None:
-    """Refuse a model whose buffers no checkpoint holds: served, they would be zero, since a PEF has no data.
+def check_repeatable_state(entry: ModelEntry, sizes: Sizes) -> None:
+    """Refuse a model with random values that no checkpoint holds: training would draw others than serving.
 
     Raises:
-        InvalidArgument: a buffer that is not persistent has another value than zero.
+        InvalidArgument: two builds of the model differ there; the message names what does.
     """
-    kept = model.state_dict()
-    lost = [name for name, buffer in model.named_buffers() if name not in kept and bool(buffer.count_nonzero())]
+    found = []
+    for seed in (0, 1):
+        utils.set_seed(seed)
+        found.append(unsaved_tensors(entry.build(**sizes)))
+    lost = [name for name, value in found[0].items() if not torch.equal(value, found[1][name])]
     if lost:
         raise InvalidArgument(
-            f"buffers {', '.join(lost[:5])} are in no checkpoint and not zero; register them with persistent=True"
+            f"{', '.join(lost[:5])} is drawn at random and in no checkpoint; make it a buffer with "
+            "register_buffer(..., persistent=True)"
         )
+
+
+def unsaved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's tensors that no checkpoint holds: buffers with ``persistent=False`` and plain attributes."""
+    kept = model.state_dict()
+    found = {name: buffer for name, buffer in model.named_buffers() if name not in kept}
+    for path, module in model.named_modules():
+        held = {key: value for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        found.update({f"{path}.{key}" if path else key: value for key, value in held.items()})
+    return found
 
 
 def compile_text_serving(
@@ -125,7 +141,6 @@ def compile_text_serving(
     session = samba.session
     session.reset()
     model = serving.build(**shape.sizes).eval()
-    check_state(model)
     samba.from_torch_model_(model)
     tokens = samba.zeros(1, text.prompt, dtype=torch.int64, name="tokens")
     last = samba.zeros(1, dtype=torch.int64, name="last")

@@ -18,7 +18,7 @@ from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType, Symbol, Sym
 from rdukit_runtime.application import Application, open_application
 from rdukit_runtime.engine.program import HostTensors, RunTimes
 from rdukit_serving.checks import class_count, find_tables
-from rdukit_serving.device.parameters import match_parameters, open_parameters
+from rdukit_serving.device.parameters import match_parameters, open_parameters, read_constants
 from rdukit_serving.shape import METADATA_KEY, TRAIN, shape_of
 from rdukit_serving.signature import BY_TORCH_NAME, ServedSignature, ServedTensor
 
@@ -124,6 +124,8 @@ class LoadedModel:
 
     def _upload(self, checkpoint: Path | None) -> None:
         pef = self._application.pef
+        for symbol, value in read_constants(pef).items():
+            self._program.write(symbol, value)
         if checkpoint is None:
             parameters = [s.name for s in pef.symbols.values() if s.kind is SymbolKind.PARAMETER]
             if parameters:

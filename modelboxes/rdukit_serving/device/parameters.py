@@ -3,6 +3,7 @@
 A checkpoint says ``encoder.0.weight``; the compiler calls the same tensor ``<model>__encoder__0__weight``.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from typing import Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit.files.atomic import sha256_of_file
-from rdukit.pef.model import Pef, SymbolKind, flatten_paths
+from rdukit.pef.model import CONSTANTS, UNSAVED_STATE, Pef, SymbolKind, flatten_paths
 
 LATEST: Final = "latest.json"
 BEST: Final = "best.json"
@@ -87,6 +89,21 @@ def find_checkpoint_file(folder: Path, which: str) -> Path:
     if not path.is_file() or sha256_of_file(path) != digest:
         raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
     return path
+
+
+def read_constants(pef: Pef) -> Tensors:
+    """Return the values by symbol that a PEF reads and no checkpoint holds.
+
+    Raises:
+        PefMismatch: it reads others, which only the program that compiled it has: here they would be zero.
+    """
+    if names := pef.metadata.get(UNSAVED_STATE):
+        raise PefMismatch(
+            f"{pef.name} reads {_some([str(name) for name in names])}, which no checkpoint holds and which is too "
+            "large for a PEF; make it a buffer with register_buffer(..., persistent=True), and compile again"
+        )
+    data = pef.metadata.get(CONSTANTS)
+    return load(base64.b64decode(str(data))) if data else {}
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_runtime.application import open_application
 from rdukit_serving.device.loaded_model import properties_of
-from rdukit_serving.device.parameters import load_parameters, match_parameters
+from rdukit_serving.device.parameters import load_parameters, match_parameters, read_constants
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.chat_template import GENERATION_FILE, companion
 from rdukit_serving.text.sampling import Sampler, check_numbers
@@ -160,10 +160,12 @@ class TextProgram:
         return found
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Put the checkpoint's tensors on the device; the caches stay zero."""
+        """Put the checkpoint's tensors and the PEF's own on the device; the caches stay zero."""
         symbols = match_parameters(self._application.pef, parameters)
+        written = [*read_constants(self._application.pef).items()]
+        written += [(symbol, parameters[name]) for name, symbol in symbols.items()]
         with self._program.checkpointing():
-            self._program.write_all([(symbol, parameters[name]) for name, symbol in symbols.items()])
+            self._program.write_all(written)
 
 
 def end_tokens(checkpoint: Path) -> frozenset[int]:

@@ -92,7 +92,7 @@ class SambaSession:
             CompileError: the model cannot be compiled; nothing is written then.
         """
         from rdukit_compiler import TracedGraph
-        from sambaflow.sessions.compiling import compile_traced
+        from sambaflow.sessions.compiling import compile_traced, embed_constants
 
         chosen = optimizers if optimizers is not None else optim
         config = dict(config_dict) if config_dict is not None else dict(self.options)
@@ -108,6 +108,7 @@ class SambaSession:
                 evaluation, why = find_evaluation(model, inputs, traced, self._watched)
             graphs += [TracedGraph(evaluation, evaluates=traced.graph.name)] if evaluation is not None else []
             embedded = {**embedded, NO_EVALUATION: why} if why else embedded
+        embedded = embed_constants(embedded, [traced])
         self.pef_path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
         return self.pef_path
 
@@ -124,7 +125,7 @@ class SambaSession:
             CompileError: a graph cannot be cut or compiled; InvalidArgument: no graph, or ``inference=False``.
         """
         from rdukit_compiler import TracedGraph
-        from sambaflow.sessions.compiling import compile_traced
+        from sambaflow.sessions.compiling import compile_traced, embed_constants
 
         if not inference:
             raise InvalidArgument("multigraph is for inference only; legal: inference=True")
@@ -135,7 +136,8 @@ class SambaSession:
         if arch is not None:
             config["arch"] = arch
         self.pef_path = compile_traced(
-            [TracedGraph(graph) for graph in cut], name or "multigraph", config, True, pef_metadata or {},
+            [TracedGraph(graph) for graph in cut], name or "multigraph", config, True,
+            embed_constants(pef_metadata or {}, self.traced.values()),
             self.multigraph.regions(),
         )  # fmt: skip
         return self.pef_path

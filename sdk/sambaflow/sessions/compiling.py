@@ -3,12 +3,17 @@
 Source: SDK reference 6.1, 21; compiler reference 1.5, 1.7.
 """
 
-from collections.abc import Mapping, Sequence
+import base64
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+from safetensors.torch import save
+
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef import read_pef
+from rdukit.pef.model import CONSTANTS, UNSAVED_STATE
 from rdukit.pef.picture import draw_pef
 from rdukit.settings import resolve
 from rdukit_compiler import (
@@ -32,9 +37,34 @@ from sambaflow.sessions.options import (
     read_expert_knobs,
     words,
 )
+from sambaflow.tracing.tracer import TracedModel
 
 #: ``log_level`` of callers that are no SambaFlow program: nothing is printed, and the PEF does not record it.
 SILENT: Final = "none"
+#: Of a value that a PEF takes along.
+_MAX_CONSTANT_BYTES: Final = 1 << 20
+
+
+def embed_constants(metadata: Mapping[str, Any], traced: Iterable[TracedModel]) -> Mapping[str, Any]:
+    """Return a PEF's metadata with the values that it reads and no checkpoint holds; the same if there are none.
+
+    Values without data, and those that are large, are named only: whoever serves the PEF refuses it then.
+    """
+    known: dict[str, torch.Tensor] = {}
+    names: set[str] = set()
+    for model in traced:
+        for symbol, name in model.unsaved.items():
+            value = model.state[symbol].detach()
+            if value.is_meta or value.is_complex() or value.nbytes > _MAX_CONSTANT_BYTES:
+                names.add(name)
+            else:
+                known[symbol] = value.clone(memory_format=torch.contiguous_format)
+    found = dict(metadata)
+    if known:
+        found[CONSTANTS] = base64.b64encode(save(known)).decode()
+    if names:
+        found[UNSAVED_STATE] = sorted(names)
+    return found
 
 
 def compile_traced(

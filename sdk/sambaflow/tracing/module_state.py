@@ -279,6 +279,27 @@ def checked_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first
     }
 
 
+def unsaved_state(
+    model: nn.Module, state: Mapping[str, torch.Tensor], constants: Mapping[str, str]
+) -> dict[str, str]:  # fmt: skip
+    """Return the symbols whose values are in no checkpoint and not zero, with what the module calls them.
+
+    Args:
+        constants: symbols of tensors that forward used and that are neither parameters nor buffers, by attribute.
+    """
+    buffers = dict(model.named_buffers())
+    temporary = {id(buffers[path]): path for path in _temporary(model) if path in buffers}
+    found = {symbol: temporary[id(t)] for symbol, t in state.items() if id(t) in temporary}
+    held = {
+        id(value): f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
+    found |= {symbol: held.get(id(state[symbol]), symbol) for symbol in constants.values()}
+    return {symbol: name for symbol, name in found.items() if state[symbol].is_meta or state[symbol].any()}
+
+
 def _temporary(model: nn.Module) -> set[str]:
     """Return the paths of buffers that are no part of a checkpoint."""
     return {

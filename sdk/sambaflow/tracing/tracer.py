@@ -33,6 +33,7 @@ from sambaflow.tracing.module_state import (
     fixed_buffers,
     memory_of,
     state_refusal,
+    unsaved_state,
 )
 from sambaflow.tracing.scans import traced_scans
 from sambaflow.tracing.torch_private import FAKE_TENSORS, FakeTensor, replaced
@@ -48,6 +49,8 @@ class TracedModel:
     inputs: dict[str, SambaTensor]
     #: Parameters and buffers of the model, and constants that forward used, by symbol name.
     state: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: Those that are in no checkpoint and not zero, by symbol name, with their names in the module.
+    unsaved: dict[str, str] = field(default_factory=dict)
 
 
 def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[str] = ()) -> TracedModel:
@@ -173,7 +176,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
     remember_traced(name, trackers[0], sources)
-    return TracedModel(graph, outputs, named, state)
+    return TracedModel(graph, outputs, named, state, unsaved_state(model, state, constants))
 
 
 def flatten_tensors(value: Any) -> list[Any]:
