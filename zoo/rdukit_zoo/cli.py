@@ -7,15 +7,19 @@ import click
 
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_table, print_tables
+from rdukit_zoo.planning.cli import plan_model
 from rdukit_zoo.registry import MODULES, ModelEntry, get_model, model_names
 
 
 @click.group(cls=ExtensibleGroup)
 def zoo() -> None:
-    """List models and print their programs' paths.
+    """List models, print their programs' paths, and plan published sizes.
 
     Example: rdukit zoo list
     """
+
+
+zoo.add_command(plan_model)
 
 
 @zoo.command("list")
@@ -29,7 +33,7 @@ def list_models(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_describe(entry) for entry in entries], sort_keys=True))
         return
-    rows = [(e.name, e.task, ", ".join(e.variants) or "-", e.title) for e in entries]
+    rows = [(e.name, e.task, len(e.variants), e.title) for e in entries]
     print_table(("NAME", "TASK", "VARIANTS", "TITLE"), rows)
 
 

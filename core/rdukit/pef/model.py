@@ -35,7 +35,7 @@ NO_EVALUATION = "no_evaluation_graph"
 #: Key of a PEF's metadata with the values of what it reads, is not zero, and is in no checkpoint: such as tables that a
 #: module computes. A safetensors file by symbol name, in base64.
 CONSTANTS = "constants"
-#: Key of a PEF's metadata that names what would be there too and is too large: only the program that compiled it has it.
+#: Key of a PEF's metadata that names what would be there too and is too large: only the program that compiled has it.
 UNSAVED_STATE = "unsaved_state"
 
 

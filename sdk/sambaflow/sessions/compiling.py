@@ -95,7 +95,7 @@ def compile_traced(
         rules=paths(config, "optimization_rules"),
         heuristics=paths(config, "heuristics"),
         human_decision=Path(decided) if (decided := config.get("mac_human_decision")) else None,
-        kernels=resolve(KERNELS),
+        kernels=resolve(KERNELS, config.get("kernels")),
         host_fallback=resolve(HOST_FALLBACK, True if config.get("host_fallback") else None),
         regions=dict(regions or {}),
         metadata=_embedded(metadata, {**config, **read_expert_knobs(config)}),

@@ -2,12 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
+import rdukit_zoo
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.cli import zoo
 from rdukit_zoo.registry import ModelEntry, get_model, model_names
@@ -101,3 +103,10 @@ def test_drawn_data_fits_the_inputs_and_gives_a_loss_that_falls(name: str) -> No
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def test_every_model_has_measured_differences_from_eager_torch_within_the_bars() -> None:
+    known = json.loads(Path(str(rdukit_zoo.__file__)).with_name("parity.json").read_text())
+    assert sorted(known) == list(model_names())
+    losses = {name: max(row.get(mode, 0.0) for mode in ("o0", "o1", "o3")) for name, row in known.items()}
+    assert max(losses.values()) < 1e-3
