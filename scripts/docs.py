@@ -210,7 +210,7 @@ def zoo_page() -> str:
     lines += ["| box | preprocess | compile | train | reached | s |", "| --- | --- | --- | --- | --- | --- |"]
     for name, recipe in load_recipes().items():
         cells = [" ".join(f"{k}={v}" for k, v in recipe[part].items()) for part in ("preprocess", "compile", "train")]
-        unit = get_model(name).output_unit
+        unit = get_model(load_box(find_box_file(name)).model or name).output_unit
         reached = ", ".join(f"{key} {value}" for key, value in recipe["reached"].items()) + (
             f" ({unit})" if unit else ""
         )

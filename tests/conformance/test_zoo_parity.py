@@ -56,7 +56,7 @@ def test_bf16_is_as_near_to_f32_as_torchs_own(name: str, which: int, mode: str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "which", "mode"), cases(list(SMALL_SIZES) if IS_LONG else ["bert-embedder", "deepvit"])
+    ("name", "which", "mode"), cases(list(SMALL_SIZES) if IS_LONG else ["bert_embedder", "deepvit"])
 )
 def test_inference_in_f32_is_that_of_eager_torch(name: str, which: int, mode: str, tmp_path: Path) -> None:
     found = measure_inference(name, SMALL_SIZES[name][which], tmp_path, optim_level=mode, precision="f32")

@@ -23,6 +23,8 @@ from support.boxes import run_verb
 #: Box → the figures of its results, beside the loss.
 BOXES: dict[str, set[str]] = {
     "autophasenn": set(),
+    "bert": {"accuracy"},
+    "bert-classifier": {"accuracy"},
     "braggnn": {"mae", "r2", "error_p75"},
     "cosmictagger2d": {"accuracy", "foreground_accuracy", "iou_2"},
     "cosmictagger3d": {"accuracy", "foreground_accuracy", "iou_2"},
@@ -37,6 +39,8 @@ BOXES: dict[str, set[str]] = {
 }
 #: Sizes of compile and preprocess that make a box quick.
 SMALL: dict[str, dict[str, Any]] = {
+    "bert": {"context_length": 24},
+    "bert-classifier": {"context_length": 24},
     "cosmictagger2d": {"height": 16, "width": 16, "depth": 2},
     "cosmictagger3d": {"height": 16, "width": 16, "depth": 2},
     "dcrnn": {"nodes": 4, "units": 4, "steps": 3, "layers": 1},
@@ -50,15 +54,17 @@ BATCH, SAMPLES, STEPS = 8, 40, 4
 def portable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Kernels that need no compiler, and a home of its own."""
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
 
 
 def eager_losses(name: str, sizes: dict[str, Any], dataset: Path, lr: float) -> list[float]:
     """Losses of eager torch, on the batches that the box trains on."""
-    entry = get_model(name)
-    known = load_box(find_box_file(name)).sizes_with(sizes)
+    box = load_box(find_box_file(name))
+    entry = get_model(str(box.model))
+    known = entry.check_sizes(box.sizes_with(sizes))
     data = open_arrays(dataset, array_forms(entry, known))
     utils.set_seed(0)
-    model = entry.build(**entry.check_sizes(known))
+    model = entry.build(**known)
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.99), weight_decay=0.0)
     losses = []
     for batch in data.batches(BATCH, 0, 0, 0):
@@ -99,6 +105,29 @@ def test_a_box_draws_data_trains_as_eager_torch_does_and_shows_results(name: str
     inputs["pef"] = served.outputs["pef"]
     again = np.load(run_verb(name, "infer", tmp_path / "served", inputs).outputs["predictions"])
     np.testing.assert_allclose(again, predictions, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_of_masked_words_makes_the_vectors_of_eager_torch(tmp_path: Path) -> None:
+    sizes = {"context_length": 24}
+    dataset = run_verb("bert", "preprocess", tmp_path / "words", samples=20, **sizes).outputs["dataset"]
+    pef = run_verb("bert", "compile", tmp_path / "pef", batch_size=4, **sizes).outputs["pef"]
+    trained = run_verb("bert", "train", tmp_path / "run", {"pef": pef, "dataset": dataset}, max_steps=2)
+    texts = run_verb("bert-embedder", "preprocess", tmp_path / "texts", samples=20, **sizes).outputs["dataset"]
+    served = run_verb("bert-embedder", "compile", tmp_path / "serve", batch_size=4, precision="f32", **sizes)
+    inputs = {"pef": served.outputs["pef"], "dataset": texts, "checkpoint": trained.outputs["checkpoint"]}
+    found = run_verb("bert-embedder", "infer", tmp_path / "vectors", inputs)
+    entry = get_model("bert_embedder")
+    known = entry.check_sizes(sizes)
+    model = entry.build(**known)
+    kept = dict(load_parameters(trained.outputs["checkpoint"])[1])
+    model.load_state_dict({name: kept[name] for name in model.state_dict()})
+    (_, given), *_ = open_arrays(texts, array_forms(entry, known)).held_out("test", 4)
+    with torch.no_grad():
+        expected = model(*(torch.from_numpy(given[name]) for name in ("tokens", "types", "mask")))
+    np.testing.assert_allclose(np.load(found.outputs["predictions"]), expected, rtol=1e-5, atol=1e-5)
+    assert found.outputs["picture"].exists()
+    with pytest.raises(InvalidArgument, match="purpose"):
+        run_verb("bert-embedder", "compile", tmp_path / "other", purpose="train", **sizes)
 
 
 def test_a_split_that_fills_no_batch_is_judged_whole(tmp_path: Path) -> None:

@@ -19,15 +19,15 @@ from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from support.programs import load_model
 
 _TEXT: Final = {"width": 32, "layers": 2, "vocabulary": 96, "context_length": 16, "prompt_length": 8}
-_BERT: Final = {"width": 32, "layers": 2, "feed_forward": 48, "vocabulary": 96, "context_length": 16}
+_BERT: Final = {"width": 32, "layers": 2, "feed_forward": 48, "vocabulary": 264, "context_length": 16}
 _COSMIC: Final = {"height": 16, "width": 16, "depth": 2, "filters": 2}
 
 #: Model → two sets of sizes, each quick; what is not named has its default.
 SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]]]] = {
     "autophasenn": ({"size": 16, "blocks": 2}, {"size": 8, "width": 2, "blocks": 2, "has_strides": True}),
     "bert": (_BERT, {**_BERT, "heads": 2, "layers": 1, "context_length": 12}),
-    "bert-classifier": (_BERT, {**_BERT, "heads": 2, "layers": 1, "num_classes": 5}),
-    "bert-embedder": (_BERT, {**_BERT, "heads": 2, "layers": 1, "context_length": 12}),
+    "bert_classifier": (_BERT, {**_BERT, "heads": 2, "layers": 1, "num_classes": 5}),
+    "bert_embedder": (_BERT, {**_BERT, "heads": 2, "layers": 1, "context_length": 12}),
     "bloom": (_TEXT, {**_TEXT, "heads": 2, "layers": 1}),
     "braggnn": ({}, {"patch_size": 15, "is_wide": True}),
     "cosmictagger2d": (_COSMIC, {**_COSMIC, "is_residual": False, "concatenates": False}),

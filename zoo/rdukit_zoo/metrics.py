@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rdukit_zoo.registry import IGNORED
+
 Array = NDArray[Any]
 #: Shares of peaks or samples whose error is reported.
 PERCENTILES: Final = (50, 75, 95)
@@ -37,6 +39,24 @@ class AccuracyMeter:
         """See ``Meter``."""
         self._right += int((output.argmax(1) == given[self._target]).sum())
         self._count += len(output)
+
+    def figures(self) -> dict[str, float]:
+        """See ``Meter``."""
+        return {"accuracy": self._right / max(self._count, 1)}
+
+
+class MaskedWordsMeter:
+    """``accuracy``: the share of predicted tokens [N, T] that are right; labels [N, T] that are -100 do not count."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._right = self._count = 0
+
+    def add(self, output: Array, given: Mapping[str, Array]) -> None:
+        """See ``Meter``."""
+        labels = given[self._target]
+        self._right += int((output.argmax(-1) == labels).sum())
+        self._count += int((labels != IGNORED).sum())
 
     def figures(self) -> dict[str, float]:
         """See ``Meter``."""

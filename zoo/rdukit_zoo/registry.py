@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MODULES: Final = {
     "autophasenn": "science.autophasenn",
     "bert": "language.bert",
-    "bert-classifier": "language.bert",
-    "bert-embedder": "language.bert",
+    "bert_classifier": "language.bert",
+    "bert_embedder": "language.bert",
     "bloom": "language.bloom",
     "braggnn": "science.braggnn",
     "dcrnn": "science.dcrnn",

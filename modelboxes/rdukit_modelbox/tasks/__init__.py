@@ -9,11 +9,14 @@ from rdukit_modelbox.tasks.base import Task
 #: Task → the class of its file.
 TASKS: Final = {
     "classification": "rdukit_modelbox.tasks.classification:Classification",
+    "embedding": "rdukit_modelbox.tasks.passages:Embedding",
     "forecasting": "rdukit_modelbox.tasks.forecasting:Forecasting",
     "image-classification": "rdukit_modelbox.tasks.images:ImageClassification",
     "language-modelling": "rdukit_modelbox.tasks.language_modelling:LanguageModelling",
+    "masked-language-modelling": "rdukit_modelbox.tasks.passages:MaskedLanguageModelling",
     "regression": "rdukit_modelbox.tasks.regression:Regression",
     "segmentation": "rdukit_modelbox.tasks.segmentation:Segmentation",
+    "sequence-classification": "rdukit_modelbox.tasks.passages:SequenceClassification",
     "self-supervised": "rdukit_modelbox.tasks.self_supervised:SelfSupervised",
 }
 

@@ -20,7 +20,7 @@ from rdukit_modelbox.preprocessing.arrays import ArrayDataset, array_forms, open
 from rdukit_modelbox.tasks.base import Scores, TaskData, measured
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.device.parameters import Tensors, load_parameters
 from rdukit_serving.shape import Shape
 from rdukit_zoo.metrics import Meter
 from rdukit_zoo.registry import ModelEntry
@@ -38,6 +38,14 @@ class ArrayTask:
     def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
         """Return a picture of samples [N, ...], a batch of them, and what the model gave for them."""
         raise NotImplementedError
+
+    def parameters(self, program: ModelProgram, kept: Tensors) -> Tensors:
+        """Return those of a checkpoint's tensors that the model takes; all of them here, others are refused."""
+        return kept
+
+    def answers(self, output: NDArray[Any]) -> NDArray[Any]:
+        """Return what is kept of the model's output for a batch; all of it here."""
+        return output
 
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> ArrayDataset:
         """Open the data set in ``folder`` for a model.
@@ -84,15 +92,20 @@ class ArrayTask:
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])
         try:
-            program.parameters_to_device(kept)
+            program.parameters_to_device(self.parameters(program, kept))
             meter, first, losses = self.meter(program), None, []
             with atomic_target(output / "predictions.npy") as path, path.open("wb") as stream:
                 for count, given, loss, made in run_batches(program, data, split, context, "infer"):
+                    kept_B = self.answers(made)
                     if first is None:
-                        header = {"descr": "<f4", "fortran_order": False, "shape": (data.count(split), *made.shape[1:])}
+                        header = {
+                            "descr": "<f4",
+                            "fortran_order": False,
+                            "shape": (data.count(split), *kept_B.shape[1:]),
+                        }
                         np.lib.format.write_array_header_1_0(stream, header)
                         first = given, made
-                    stream.write(np.ascontiguousarray(made, "<f4").tobytes())
+                    stream.write(np.ascontiguousarray(kept_B, "<f4").tobytes())
                     meter.add(made, given)
                     if loss is not None and count == shape.batch_size:
                         losses.append(loss)

@@ -17,6 +17,7 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
+from rdukit_zoo.datasets.passages import draw_masked, draw_plain, draw_topics
 from rdukit_zoo.language.attention import LayerList, split_heads
 from rdukit_zoo.language.decoder import check_divides, init_normal
 from rdukit_zoo.registry import IGNORED, SizeValue, Variant, model
@@ -300,31 +301,37 @@ model(
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_masked_inputs,
+    generate=draw_masked,
+    is_drawn_from_a_set=True,
     variants={"base": Variant(_BASE, 109_514_298), "large": Variant(_LARGE, 335_174_458)},
     # What a checkpoint of pre-training has beside: the pooler, and the head for next sentences.
     hub=_format("BertForMaskedLM", (r"^bert\.pooler\.", r"^cls\.seq_relationship\.")),
 )(MaskedBert)
 
 model(
-    name="bert-classifier",
+    name="bert_classifier",
     title="BERT that classifies texts",
     task="sequence-classification",
     licence="Apache-2.0",
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_classifier_inputs,
+    generate=draw_topics,
+    is_drawn_from_a_set=True,
     variants={"base": Variant(_BASE, 109_483_778), "large": Variant(_LARGE, 335_143_938)},
     hub=_format("BertForSequenceClassification"),
 )(BertClassifier)
 
 model(
-    name="bert-embedder",
+    name="bert_embedder",
     title="BERT that makes vectors of texts",
     task="embedding",
     licence="Apache-2.0",
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_text_inputs,
+    generate=draw_plain,
+    is_drawn_from_a_set=True,
     variants={"base": Variant(_BASE, 108_891_648), "large": Variant(_LARGE, 334_092_288)},
     hub=_format("BertModel", (r"^bert\.pooler\.", r"^cls\.", r"^pooler\."), has_head=False),
 )(BertEmbedder)

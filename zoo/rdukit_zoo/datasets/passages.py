@@ -1,0 +1,111 @@
+"""Passages of the text that ships with Python's documentation, as bytes, for models that read in both directions.
+
+A passage is [CLS], bytes, [SEP]; a token is a byte's value, or one of the specials above them. Passages do not overlap.
+How many there are depends on the version of Python, some thousands.
+
+Axes: N passages, T tokens of a passage.
+"""
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+from rdukit_zoo.registry import IGNORED, SizeValue
+
+PADDING, CLASSIFY, SEPARATE, MASK = 256, 257, 258, 259
+TOKENS: Final = 260
+#: BERT's: the share of tokens that are predicted, and of these the shares that are masked, or some other token.
+PREDICTED, MASKED, EXCHANGED = 0.15, 0.8, 0.1
+
+Ids = NDArray[np.int64]
+
+
+def draw_masked(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any]]:
+    """Return passages ``tokens`` with masked ones among them, ``types``, ``mask`` and ``labels``, each [N, T] int64.
+
+    Labels are -100 where nothing is predicted; [CLS] and [SEP] never are.
+
+    Raises:
+        InvalidArgument: the text has fewer passages of this length, or the vocabulary has no room for bytes.
+    """
+    chance = np.random.default_rng(seed)
+    length = _check_sizes(sizes)
+    tokens_NT = _choose(np.concatenate([_cut(text, length) for _, text in _topics()]), count, chance)
+    inner = np.zeros(tokens_NT.shape, bool)
+    inner[:, 1:-1] = True
+    predicted = inner & (chance.random(tokens_NT.shape) < PREDICTED)
+    predicted[:, 1] |= ~predicted.any(1)  # each passage has a loss
+    fate = chance.random(tokens_NT.shape)
+    given = np.where(predicted & (fate < MASKED), MASK, tokens_NT)
+    others = chance.integers(0, 256, tokens_NT.shape)
+    given = np.where(predicted & (fate >= MASKED) & (fate < MASKED + EXCHANGED), others, given)
+    return {**_passage(given), "labels": np.where(predicted, tokens_NT, IGNORED)}
+
+
+def draw_plain(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any]]:
+    """Return passages ``tokens``, ``types`` and ``mask``, each [N, T] int64.
+
+    Raises:
+        InvalidArgument: the text has fewer passages of this length, or the vocabulary has no room for bytes.
+    """
+    length = _check_sizes(sizes)
+    passages = np.concatenate([_cut(text, length) for _, text in _topics()])
+    return _passage(_choose(passages, count, np.random.default_rng(seed)))
+
+
+def draw_topics(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any]]:
+    """Return passages ``tokens``, ``types`` and ``mask`` [N, T], and ``label`` [N]: which topic each is from.
+
+    The topics are the ``num_classes`` longest of ``pydoc_data.topics``, with as many passages of each.
+
+    Raises:
+        InvalidArgument: the text has fewer passages of this length, or the vocabulary has no room for bytes.
+    """
+    chance = np.random.default_rng(seed)
+    length, classes = _check_sizes(sizes), int(sizes["num_classes"])
+    parts = [chance.permutation(_cut(text, length)) for _, text in _topics()[:classes]]
+    each = min(map(len, parts))
+    tokens = np.concatenate([part[:each] for part in parts])
+    labels = np.repeat(np.arange(len(parts)), each)
+    chosen = _choose(np.arange(len(tokens)), count, chance)
+    return {**_passage(tokens[chosen]), "label": labels[chosen]}
+
+
+@cache
+def _topics() -> list[tuple[str, bytes]]:
+    """Return the topics of Python's documentation, the longest first."""
+    from pydoc_data.topics import topics
+
+    return sorted(((name, text.encode()) for name, text in topics.items()), key=lambda pair: (-len(pair[1]), pair[0]))
+
+
+def _check_sizes(sizes: dict[str, SizeValue]) -> int:
+    """Return the length of a passage in tokens."""
+    if int(sizes["vocabulary"]) < TOKENS:
+        raise InvalidArgument(
+            f"vocabulary is {sizes['vocabulary']}; legal for the drawn texts: at least {TOKENS}, bytes and specials"
+        )
+    return int(sizes["context_length"])
+
+
+def _cut(text: bytes, length: int) -> Ids:
+    """Return passages [N, T] of a text; the rest is left out."""
+    inner = np.frombuffer(text, np.uint8)
+    inner = inner[: len(inner) // (length - 2) * (length - 2)].reshape(-1, length - 2).astype(np.int64)
+    return np.pad(inner, ((0, 0), (1, 1)), constant_values=((0, 0), (CLASSIFY, SEPARATE)))
+
+
+def _choose(values: Ids, count: int, chance: np.random.Generator) -> Ids:
+    if count > len(values):
+        raise InvalidArgument(
+            f"Python's documentation has {len(values)} passages of this kind and length, {count} are asked for; "
+            "ask for fewer samples, or a smaller context_length"
+        )
+    return chance.permutation(values)[:count]
+
+
+def _passage(tokens_NT: Ids) -> dict[str, NDArray[Any]]:
+    return {"tokens": tokens_NT, "types": np.zeros_like(tokens_NT), "mask": np.ones_like(tokens_NT)}
