@@ -29,6 +29,7 @@ from rdukit_modelbox.preprocessing.tokenizer import (
     TextTokenizer,
     TokenBatch,
     byte_level_tokenizer,
+    codon_tokenizer,
     learn_tokenizer,
     own_tokenizer,
     texts_of,
@@ -186,9 +187,11 @@ LEARN_BYTES: Final = 16 << 20
 
 
 def make_tokenizer(run: TextRun, parameters: Mapping[str, ParameterValue]) -> TextTokenizer:
-    """The tokenizer when none is given: of bytes, or learned from the first training file's records."""
+    """The tokenizer when none is given: of bytes, of codons, or learned from the first training file's records."""
     if parameters["tokenizer"] == "byte_level":
         return byte_level_tokenizer()
+    if parameters["tokenizer"] == "codons":
+        return codon_tokenizer()
     path = run.work.folder / "tokenizer.json"
     if not path.exists():
         run.context.progress(Progress("learn tokenizer", 0, 1))

@@ -1,4 +1,4 @@
-"""The tokenizer of a data set: given as a ``tokenizer.json``, of plain bytes, or learned from the data.
+"""The tokenizer of a data set: given as a ``tokenizer.json``, of bytes, of codons, or learned.
 
 It runs on all cores while the caller packs the tokens of the batch before.
 """
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy, Pieces, cut_pieces, join_tokens, make_decoder
 from rdukit_modelbox.preprocessing.packing import Tokens
 from rdukit_serving.text.token_bytes import byte_letters
+from rdukit_zoo.datasets.genes import CODONS, SPECIAL_TOKENS
 
 FILE_NAME: Final = "tokenizer.json"
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -119,13 +120,33 @@ def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
     return own_tokenizer(tokenizer)
 
 
-def own_tokenizer(tokenizer: Tokenizer) -> TextTokenizer:
-    """Wrap one of the two tokenizers above, perhaps read back."""
-    end_id = tokenizer.token_to_id(END_OF_TEXT)
-    assert end_id is not None
-    config = json.dumps({"eos_token": END_OF_TEXT, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2).encode()
+def codon_tokenizer() -> TextTokenizer:
+    """Make GenSLM's tokenizer: five special tokens and the 64 codons, a word each.
+
+    Codons may have spaces between them or none, and small letters. What is no codon is ``[UNK]``. A gene ends with
+    ``[SEP]``, which is our choice: GenSLM's own file names no end.
+    """
+    unknown, _, separator, padding, _ = SPECIAL_TOKENS
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CODONS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(base, base.upper()) for base in "acgt"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("[ACGT]{3}"), "isolated")]
+    )
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return own_tokenizer(tokenizer, separator, padding)
+
+
+def own_tokenizer(tokenizer: Tokenizer, end_of_text: str = END_OF_TEXT, padding: str = END_OF_TEXT) -> TextTokenizer:
+    """Wrap one of the tokenizers above, perhaps read back."""
+    end_id, pad_id = tokenizer.token_to_id(end_of_text), tokenizer.token_to_id(padding)
+    assert end_id is not None and pad_id is not None
+    named = {"eos_token": end_of_text, "tokenizer_class": "PreTrainedTokenizerFast"}
+    if padding != end_of_text:
+        named["pad_token"] = padding
     content = tokenizer.to_str(pretty=True).encode()
-    return TextTokenizer(tokenizer, content, END_OF_TEXT, end_id, end_id, None, (("tokenizer_config.json", config),))
+    config = json.dumps(named, indent=2).encode()
+    return TextTokenizer(tokenizer, content, end_of_text, end_id, pad_id, None, (("tokenizer_config.json", config),))
 
 
 def _special_tokens(path: Path, data: bytes) -> dict[str, str]:
