@@ -32,8 +32,9 @@ _FLATNESS: Final = 8.0
 
 def codon_usage() -> NDArray[np.float64]:
     """Return the share of each codon in a body, [61], in ``CODONS``' order without stops. It falls with the rank."""
-    shares = 1.0 / (np.arange(len(_BODY)) + _FLATNESS)
-    return shares / shares.sum()
+    shares: NDArray[np.float64] = 1.0 / (np.arange(len(_BODY)) + _FLATNESS)
+    shares /= shares.sum()
+    return shares
 
 
 def usage_entropy() -> float:
