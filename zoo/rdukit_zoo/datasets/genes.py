@@ -32,9 +32,9 @@ _FLATNESS: Final = 8.0
 
 def codon_usage() -> NDArray[np.float64]:
     """Return the share of each codon in a body, [61], in ``CODONS``' order without stops. It falls with the rank."""
-    shares: NDArray[np.float64] = 1.0 / (np.arange(len(_BODY)) + _FLATNESS)
-    shares /= shares.sum()
-    return shares
+    shares = np.reciprocal(np.arange(len(_BODY), dtype=np.float64) + _FLATNESS)
+    usage: NDArray[np.float64] = shares / shares.sum()
+    return usage
 
 
 def usage_entropy() -> float:
