@@ -23,6 +23,7 @@ PEER_MISSING: Final = "peer not installed: pip install rdukit[bench]"
 #: Each comparison with the question that it answers; one line per module of this package.
 QUESTIONS: Final[dict[str, str]] = {
     "training_step": "How long is one training step?",
+    "zoo_step": "How long is one training step of the vision and science models of the zoo?",
     "first_call": "How soon is the first result of a fresh process on a cached PEF?",
     "threads": "How much faster are two threads than one?",
     "training_memory": "How much memory does training need?",

@@ -12,6 +12,7 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.modules import ConvForecaster, LstmForecaster, Perceptron, PlainGpt2, PlainLeNet
+from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
 
 BATCH: Final = 32
@@ -53,8 +54,41 @@ _ALL: Final = (
     TrainingCase("mlp-wide", lambda: Perceptron(2048, 2048, 10, 2), lambda: _classes(512, 2048)),
 )
 
+#: Vision and science models of the zoo, in their default sizes on data that they draw.
+ZOO: Final = (
+    "autophasenn", "braggnn", "cosmictagger2d", "cosmictagger3d", "dcrnn", "deepvit", "lenet", "rescalenet", "unet2d",
+    "unet3d", "uno", "vit",
+)  # fmt: skip
+ZOO_BATCH: Final = 16
+
+
+class LossOf(nn.Module):
+    """A model of the zoo without what it returns beside the loss."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        entry = get_model(name)
+        self.model = entry.build(**entry.sizes)
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        """Return the loss []."""
+        loss: torch.Tensor = self.model(*batch)[0]
+        return loss
+
+
+def _drawn(name: str) -> Mapping[str, torch.Tensor]:
+    entry = get_model(name)
+    assert entry.generate is not None
+    return {key: torch.from_numpy(values) for key, values in entry.generate(ZOO_BATCH, 0, **entry.sizes).items()}
+
+
+def _zoo_case(name: str) -> TrainingCase:
+    return TrainingCase(f"zoo-{name}", lambda: LossOf(name), lambda: _drawn(name))
+
+
 CASES: Final[Mapping[str, TrainingCase]] = {
     **{case.name: case for case in _ALL},
+    **{f"zoo-{name}": _zoo_case(name) for name in ZOO},
     "gpt2-bf16": replace(next(case for case in _ALL if case.name == "gpt2"), name="gpt2-bf16", precision="bf16"),
 }
 

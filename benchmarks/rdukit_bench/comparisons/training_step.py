@@ -51,8 +51,10 @@ def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
                 yield from measure(name, options, contestants)
 
 
-def measure(name: str, options: BenchOptions, contestants: Contestants) -> list[ComparisonRow]:
-    """Time one case.
+def measure(
+    name: str, options: BenchOptions, contestants: Contestants, question: str = QUESTION, bar: float | None = None
+) -> list[ComparisonRow]:
+    """Time one case, for rows of ``question``; ``bar`` is its least ratio, that of ``BARS`` unless given.
 
     Raises:
         RuntimeFault: our side failed, or our losses are not eager's: no time is worth printing then.
@@ -76,10 +78,10 @@ def measure(name: str, options: BenchOptions, contestants: Contestants) -> list[
     if mine not in timings:
         raise RuntimeFault(f"{mine}: {contestants.failed[mine]}")
     rows = rows_against_peers(
-        QUESTION, name, timings, ours=mine, unit="ms", bar=BARS[name], bar_peers=bf16_peers or None, note=note
+        question, name, timings, ours=mine, unit="ms", bar=bar or BARS[name], bar_peers=bf16_peers or None, note=note
     )
     failed = [
-        missing_row(QUESTION, name, mine, timings[mine], peer, "ms", why) for peer, why in contestants.failed.items()
+        missing_row(question, name, mine, timings[mine], peer, "ms", why) for peer, why in contestants.failed.items()
     ]
     return [*rows, *failed]
 
