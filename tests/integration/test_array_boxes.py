@@ -30,6 +30,7 @@ BOXES: dict[str, set[str]] = {
     "cosmictagger3d": {"accuracy", "foreground_accuracy", "iou_2"},
     "dcrnn": {"mae", "mae_last_value", "gain"},
     "deepvit": {"accuracy"},
+    "gan": set(),
     "lenet": {"accuracy"},
     "rescalenet": {"accuracy"},
     "unet2d": {"dice", "iou"},
@@ -47,6 +48,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "unet2d": {"image_size": 16, "init_features": 4},
     "unet3d": {"size": 8, "levels": 2, "features": 4},
 }
+#: First decay rate of AdamW, where it is not the usual one.
+BETA1 = {"gan": 0.5}
 BATCH, SAMPLES, STEPS = 8, 40, 4
 
 
@@ -65,7 +68,7 @@ def eager_losses(name: str, sizes: dict[str, Any], dataset: Path, lr: float) -> 
     data = open_arrays(dataset, array_forms(entry, known))
     utils.set_seed(0)
     model = entry.build(**known)
-    optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.99), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(BETA1.get(name, 0.9), 0.99), weight_decay=0.0)
     losses = []
     for batch in data.batches(BATCH, 0, 0, 0):
         optimizer.zero_grad()

@@ -36,6 +36,7 @@ SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]
     "deepvit": ({"width": 32, "layers": 2}, {"width": 16, "layers": 2, "heads": 2, "norm": "layer"}),
     "falcon": (_TEXT, {**_TEXT, "key_value_heads": 2, "has_two_norms": True}),
     "ffn": ({}, {"num_features": 20, "hidden_size": 24, "num_classes": 3}),
+    "gan": ({"latent": 8, "width": 4}, {"latent": 16, "width": 3}),
     "gpt2": (_TEXT, {**_TEXT, "heads": 2, "layers": 1, "feed_forward": 40}),
     "lenet": ({}, {"num_classes": 12}),
     "llama": (

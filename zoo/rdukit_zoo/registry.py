@@ -28,6 +28,7 @@ MODULES: Final = {
     "deepvit": "vision.deepvit",
     "falcon": "language.falcon",
     "ffn": "ffn",
+    "gan": "vision.gan",
     "gpt2": "language.gpt2",
     "lenet": "vision.lenet",
     "llama": "language.llama",
@@ -52,6 +53,7 @@ TASKS: Final = (
     "segmentation",
     "image-classification",
     "self-supervised",
+    "generative",
 )
 
 #: A label that counts in no loss, as torch's cross entropy has it by default.

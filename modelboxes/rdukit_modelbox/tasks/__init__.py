@@ -9,8 +9,9 @@ from rdukit_modelbox.tasks.base import Task
 #: Task → the class of its file.
 TASKS: Final = {
     "classification": "rdukit_modelbox.tasks.classification:Classification",
-    "embedding": "rdukit_modelbox.tasks.passages:Embedding",
+    "embedding": "rdukit_modelbox.tasks.passages:TextEmbedding",
     "forecasting": "rdukit_modelbox.tasks.forecasting:Forecasting",
+    "generative": "rdukit_modelbox.tasks.generative:Generative",
     "image-classification": "rdukit_modelbox.tasks.images:ImageClassification",
     "language-modelling": "rdukit_modelbox.tasks.language_modelling:LanguageModelling",
     "masked-language-modelling": "rdukit_modelbox.tasks.passages:MaskedLanguageModelling",

@@ -66,7 +66,7 @@ class SequenceClassification(ArrayTask):
         return _draw_texts(lines)
 
 
-class Embedding(ArrayTask):
+class TextEmbedding(ArrayTask):
     """(tokens, types, mask, each [N, T]) → vectors [N, C]; the model does not train. See ``Task``."""
 
     def meter(self, program: ModelProgram) -> Meter:
