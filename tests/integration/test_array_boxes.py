@@ -22,6 +22,7 @@ from support.boxes import run_verb
 
 #: Box → the figures of its results, beside the loss.
 BOXES: dict[str, set[str]] = {
+    "autodicnn": set(),
     "autophasenn": set(),
     "bert": {"accuracy"},
     "bert-classifier": {"accuracy"},
@@ -32,6 +33,7 @@ BOXES: dict[str, set[str]] = {
     "deepvit": {"accuracy"},
     "gan": set(),
     "lenet": {"accuracy"},
+    "polymers": {"mae", "r2"},
     "rescalenet": {"accuracy"},
     "unet2d": {"dice", "iou"},
     "unet3d": {"dice", "iou"},

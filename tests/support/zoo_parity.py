@@ -24,6 +24,7 @@ _COSMIC: Final = {"height": 16, "width": 16, "depth": 2, "filters": 2}
 
 #: Model → two sets of sizes, each quick; what is not named has its default.
 SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]]]] = {
+    "autodicnn": ({"size": 16}, {"size": 8, "width": 4, "latent": 6}),
     "autophasenn": ({"size": 16, "blocks": 2}, {"size": 8, "width": 2, "blocks": 2, "has_strides": True}),
     "bert": (_BERT, {**_BERT, "heads": 2, "layers": 1, "context_length": 12}),
     "bert_classifier": (_BERT, {**_BERT, "heads": 2, "layers": 1, "num_classes": 5}),
@@ -49,6 +50,7 @@ SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]
     "logreg": ({}, {"num_features": 30, "num_classes": 3}),
     "mlp": ({}, {"num_features": 20, "hidden_size": 24, "num_classes": 3}),
     "neox": (_TEXT, {**_TEXT, "heads": 2, "is_parallel": False, "rotary_share": 0.5}),
+    "polymers": ({}, {"kinds": 7, "length": 9, "width": 12, "layers": 1}),
     "rescalenet": ({"width": 4}, {"width": 4, "blocks_2": 2, "num_classes": 12}),
     "unet2d": ({"image_size": 16, "init_features": 4}, {"image_size": 32, "init_features": 2, "in_channels": 1}),
     "unet3d": ({"size": 8, "levels": 2, "features": 4}, {"size": 8, "levels": 3, "features": 2}),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: Model → the module of the zoo that registers it; one line per file.
 MODULES: Final = {
+    "autodicnn": "science.autodicnn",
     "autophasenn": "science.autophasenn",
     "bert": "language.bert",
     "bert_classifier": "language.bert",
@@ -35,6 +36,7 @@ MODULES: Final = {
     "logreg": "logreg",
     "mlp": "mlp",
     "neox": "language.neox",
+    "polymers": "science.polymers",
     "rescalenet": "vision.rescalenet",
     "unet2d": "vision.unet2d",
     "unet3d": "vision.unet3d",

@@ -49,7 +49,7 @@ SUMMARIES = {
     "tenant": "Create tenants and API tokens.",
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
-    "zoo": "List models and print their programs' paths.",
+    "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
 
 
