@@ -169,13 +169,15 @@ ones counted once (a test builds each on torch's meta device). `rdukit zoo show 
 `rdukit zoo plan MODEL --variant NAME` compiles it on any machine: memory, RDUs and projected time, emulated.
 
 Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's
-U-Net 3D is this one, and that its ReScaleNet is the network of that name. DCRNN has dense products and no scheduled
-sampling.
+U-Net 3D is this one, and that its ReScaleNet is the network of that name; AutoDiCNN and AI4Polymers (`polymers`) altogether,
+with their data. DCRNN has dense products and no scheduled sampling. A GAN's program is in [gan.md](gan.md), GPT-2 fine-tuned and
+served in [finetune-gpt2.md](finetune-gpt2.md).
 """
 RECIPES_INTRODUCTION = """Without data a box draws its own from a model of the physics, by seed; what training sees and
 what it is judged on have seeds of their own. `rdukit box call` runs a verb; these parameters gave these figures on
 held-out data. `infer` also draws a picture of the first results. Seconds are those of the training on one core.
 Accuracies of `bert` are of masked bytes, those of `bert-classifier` of two topics: texts are few and models small.
+The frames of `autodicnn` have a variance of 0.0123: nine tenths of it come back from 24 numbers.
 """
 COVERAGE_INTRODUCTION = """`scripts/zoo_parity.py` compiles, runs and trains two small sizes of each model on the
 emulated device beside eager torch, from the same start on the same batches. Figures are the largest differences over

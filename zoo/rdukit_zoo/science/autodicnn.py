@@ -61,8 +61,7 @@ class AutoDiCnn(nn.Module):
         x = F.leaky_relu(self.spread(code_BZ)).view(-1, self.deepest, self.side, self.side)
         for number, layer in enumerate(self.up):
             x = layer(F.leaky_relu(x) if number else x)
-        drawn = torch.sigmoid(x)
-        return F.mse_loss(drawn, frame), drawn
+        return F.mse_loss(x, frame), x
 
 
 def make_inputs(batch_size: int, size: int = 32, **sizes: SizeValue) -> tuple[samba.SambaTensor, ...]:
@@ -86,7 +85,7 @@ def generate(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any
     places = np.array([(h, k) for h in range(-6, 7) for k in range(-6, 7) if (h, k) != (0, 0)])
     frames = np.zeros((count, 1, side, side), np.float32)
     for number in range(count):
-        angle, spacing, mosaic = draw.uniform(0, np.pi / 2), draw.uniform(0.25, 0.45), draw.uniform(0.03, 0.06)
+        angle, spacing, mosaic = draw.uniform(0, np.pi / 2), draw.uniform(0.3, 0.5), draw.uniform(0.06, 0.1)
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
         peaks = places @ turn * spacing
         distance = (peaks**2).sum(1)
