@@ -6,6 +6,7 @@ Axes: N frames, B batch, S side of a frame in pixels, Z numbers of a code.
 """
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class AutoDiCnn(nn.Module):
         known = AutoDiSizes(**sizes)  # type: ignore[arg-type]
         widths = (1, known.width, 2 * known.width, 4 * known.width)
         self.side, self.deepest = known.size // 8, widths[-1]
-        steps = list(zip(widths[:-1], widths[1:], strict=True))
+        steps = list(pairwise(widths))
         self.down = nn.ModuleList(nn.Conv2d(a, b, 4, 2, 1) for a, b in steps)
         self.code = nn.Linear(self.deepest * self.side**2, known.latent)
         self.spread = nn.Linear(known.latent, self.deepest * self.side**2)

@@ -1,4 +1,4 @@
-"""AI4Polymers: a property of a polymer from the sequence of its repeat units. Nothing public describes it: this is ours.
+"""AI4Polymers: a property of a polymer from its repeat units. Nothing public describes the vendor's: this is ours.
 
 Units are read as letters are: an embedding, convolutions along the chain, a mean over the units.
 
