@@ -73,7 +73,7 @@ def generate(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any
     stiffening = np.abs(world.normal(0, 25, (kinds, kinds)))
     units = np.zeros((count, length), np.int64)
     for number in range(count):
-        chosen = draw.choice(kinds, min(kinds, draw.integers(2, 5)), replace=False)
+        chosen = draw.choice(kinds, min(kinds, int(draw.integers(2, 5))), replace=False)
         steps = draw.random(length) < draw.uniform(0.1, 1.0)
         picks = chosen[draw.integers(len(chosen), size=length)]
         units[number] = picks[np.maximum.accumulate(np.where(steps, np.arange(length), 0))]
