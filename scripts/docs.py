@@ -192,6 +192,9 @@ are nearly equal at the start: eager torch in f32 is itself 5.3e-5 (outputs) and
 Models without Hugging Face folders have no public ones. Language models have no recipe with a figure: the text that
 ships here is too little for those that others publish.
 """
+RULES_INTRODUCTION = """Operators with arithmetic that the default rules of mode O1 leave to themselves, in language models
+of eight layers, of all those with arithmetic. Views and copies do not count.
+"""
 
 
 def zoo_page() -> str:
@@ -209,7 +212,10 @@ def zoo_page() -> str:
         variants = ", ".join(f"`{key}` ({value.parameters:,})" for key, value in entry.variants.items()) or "–"
         lines.append(f"| `{name}`: {entry.title} | {entry.task} | {listed} | {hub} | {variants} | {entry.source} |")
     lines += ["", "## Coverage", "", COVERAGE_INTRODUCTION, *coverage_table(boxes), COVERAGE_NOTES]
-    lines += ["## Recipes", "", RECIPES_INTRODUCTION]
+    lines += ["## Fusion rules", "", RULES_INTRODUCTION, "| model | left |", "| --- | --- |"]
+    known = json.loads((zoo_folder() / "parity.json").read_text())
+    lines += [f"| `{name}` | {row['unmatched']} |" for name, row in known.items() if "unmatched" in row]
+    lines += ["", "## Recipes", "", RECIPES_INTRODUCTION]
     lines += ["| box | preprocess | compile | train | reached | s |", "| --- | --- | --- | --- | --- | --- |"]
     for name, recipe in load_recipes().items():
         cells = [" ".join(f"{k}={v}" for k, v in recipe[part].items()) for part in ("preprocess", "compile", "train")]

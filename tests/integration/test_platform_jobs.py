@@ -127,7 +127,7 @@ def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderT
     again = platform.client.post(f"/v1/jobs/{job['id']}/cancel")
     assert again["version"] == cancelled["version"]
     folder = platform.home / "work" / job["id"]
-    platform.wait_job(job["id"], lambda _: not folder.exists(), 10)
+    platform.wait_job(job["id"], lambda _: not folder.exists())
     (node,) = platform.client.get("/v1/nodes")["nodes"]
     assert not [lease for lease in node["leases"] if lease["job"] == job["id"]]
     assert platform.states(job["id"])[-1] == "cancelled"
