@@ -66,7 +66,9 @@ def forget() -> None:
 def main() -> None:
     """Measure and write; models that are not named keep their figures, but for the rules'."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="all unless given; `rules` measures what the rules leave, and no model")
+    parser.add_argument(
+        "models", nargs="*", help="all unless given; `rules` measures what the rules leave, and no model"
+    )
     options = parser.parse_args()
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     with tempfile.TemporaryDirectory() as home:
