@@ -192,8 +192,8 @@ are nearly equal at the start: eager torch in f32 is itself 5.3e-5 (outputs) and
 Models without Hugging Face folders have no public ones. Language models have no recipe with a figure: the text that
 ships here is too little for those that others publish.
 """
-RULES_INTRODUCTION = """Operators with arithmetic that the default rules of mode O1 leave to themselves, of all that have
-it, in language models of eight layers. Views and copies do not count.
+RULES_INTRODUCTION = """Operators with arithmetic that the default rules of mode O1 leave to themselves, of all
+that have it, in language models of eight layers. Views and copies do not count.
 """
 
 
