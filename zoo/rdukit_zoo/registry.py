@@ -76,11 +76,12 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class TextServing:
-    """The prompt reading and generation of a language model.
+    """How a model reads one text at a time, to continue it or to make a vector of it.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, and a static cache in its buffers.
-    Its forward takes (tokens [1, prompt], index [1]) and (token [1, 1], position [1]); both return logits [1,
-    vocabulary]. ``context``, ``prompt`` and ``vocabulary`` name the sizes that hold them.
+    Its forward takes (text [1, prompt], shares [1, prompt] float) and returns a vector [1, width]; a language model's
+    takes (tokens [1, prompt], index [1]) and (token [1, 1], position [1]) besides, and returns logits [1, vocabulary].
+    ``context``, ``prompt`` and ``vocabulary`` name the sizes that hold them.
     """
 
     build: "Callable[..., nn.Module]"

@@ -1,4 +1,4 @@
-"""A Hugging Face folder of a language model → a PEF that serves it and a checkpoint as boxes read them.
+"""A Hugging Face folder → a PEF that serves it and a checkpoint as boxes read them.
 
 What is made is kept by a digest of the folder and of this version, so that the next start finds it. Run as a program
 of its own, because the process of a box imports neither torch nor models::
@@ -22,10 +22,10 @@ from tokenizers import Tokenizer
 
 import rdukit
 from rdukit.cli import exit_on_error
-from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
-from rdukit_modelbox.verbs.compile import compile_text_serving
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING, compile_text_serving
 from rdukit_serving.device.parameters import LATEST
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
@@ -36,6 +36,8 @@ PREPARED: Final = "prepared.json"
 WEIGHTS: Final = "weights.safetensors"
 #: Longest context that is compiled where the model's own is longer: caches of that length are allocated.
 CONTEXT: Final = 2048
+#: Rows of a call at most, of a model that takes arrays.
+BATCH: Final = 8
 #: Files beside the weights that serving reads.
 COMPANIONS: Final = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jinja")
 
@@ -49,19 +51,19 @@ class PreparedModel:
     checkpoint: str
 
 
-def prepare_hub_folder(folder: Path, place: Path, context: int = CONTEXT) -> PreparedModel:
+def prepare_hub_folder(folder: Path, place: Path, context: int | None = None) -> PreparedModel:
     """Compile and convert what is not below ``place`` yet.
 
+    What generates texts, or has a tokenizer and makes vectors of them, is compiled to take texts; others take arrays.
+
     Args:
-        context: tokens of a text at most; a model whose parameters depend on its context keeps its own.
+        context: tokens of a text at most; None: as ``limited_sizes`` chooses.
     Raises:
-        NotFound, InvalidArgument: the folder is of no model of the zoo that generates, or it is damaged.
+        NotFound, InvalidArgument: the folder is of no model of the zoo, or it is damaged.
         CompileError: the compiler refuses.
     """
     hub = open_hub_folder(folder)
     entry = hub.entry
-    if entry.text_serving is None:
-        raise InvalidArgument(f"{folder} is of model {entry.name!r}, which generates no text")
     sizes = limited_sizes(entry, hub.sizes, context)
     made = place / _digest(folder, sizes)
     try:
@@ -76,10 +78,17 @@ def prepare_hub_folder(folder: Path, place: Path, context: int = CONTEXT) -> Pre
         _convert(hub, sizes, unfinished / "checkpoint")
         status.update(f"compiling {entry.name}")
         box = box_of(entry)
+        takes_texts = entry.task == LANGUAGE_MODELLING or (
+            entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file()
+        )
         shape = Shape(
-            load_box(find_box_file(box)).model or entry.name, sizes, 1, "f32", task=entry.task, purpose=SERVE
+            load_box(find_box_file(box)).model or entry.name, sizes, 1 if takes_texts else BATCH, "f32",
+            task=entry.task, purpose=SERVE,
         )  # fmt: skip
-        pef = compile_text_serving(entry, shape, box, unfinished, "o3", "sn30", 1)
+        if takes_texts:
+            pef = compile_text_serving(entry, shape, box, unfinished, "o3", "sn30", 1)
+        else:
+            pef = ModelProgram(shape, entry=entry).compile(box, unfinished, "o3", "sn30", 1)
         found = PreparedModel(box, str(made / pef.relative_to(unfinished)), str(made / "checkpoint"))
         write_json_atomic(unfinished / PREPARED, asdict(found))
         (unfinished / "done").touch()
@@ -88,11 +97,19 @@ def prepare_hub_folder(folder: Path, place: Path, context: int = CONTEXT) -> Pre
     return found
 
 
-def limited_sizes(entry: ModelEntry, sizes: Any, context: int) -> dict[str, SizeValue]:
-    """Return the sizes with at most ``context`` tokens, if the model's parameters stay as they are."""
+def limited_sizes(entry: ModelEntry, sizes: Any, context: int | None = None) -> dict[str, SizeValue]:
+    """Return the sizes with at most ``context`` tokens, if the model's parameters stay as they are.
+
+    None takes ``CONTEXT`` where a model generates; others compute all of their context for each text, and have theirs.
+    """
     found = dict(sizes)
-    limited = min(int(found["context_length"]), context)
-    shorter = found | {"context_length": limited, "prompt_length": min(int(found["prompt_length"]), limited)}
+    if "context_length" not in found:
+        return found
+    usual = CONTEXT if entry.task == LANGUAGE_MODELLING else int(found["context_length"])
+    limited = min(int(found.get("positions") or found["context_length"]), context or usual)
+    shorter = found | {"context_length": limited}
+    if "prompt_length" in found:
+        shorter["prompt_length"] = min(int(found["prompt_length"]), limited)
     with torch.device("meta"):
         same = _shapes(entry.build(**found)) == _shapes(entry.build(**shorter))
     return shorter if same else found
@@ -139,6 +156,8 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
     generation = hub.path / GENERATION_FILE
     known = json.loads(generation.read_text()) if generation.is_file() else {}
     ends = known.get("eos_token_id", hub.config.get("eos_token_id"))
+    if "vocabulary" not in sizes:
+        return
     vocabulary = int(sizes["vocabulary"])
     if (target / TOKENIZER_FILE).is_file():
         vocabulary = min(vocabulary, Tokenizer.from_file(str(target / TOKENIZER_FILE)).get_vocab_size())

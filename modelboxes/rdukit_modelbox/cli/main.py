@@ -55,9 +55,7 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
 @click.option(
     "--context",
     type=click.IntRange(2, 1 << 20),
-    default=2048,
-    show_default=True,
-    help="Most tokens of a text, of a Hugging Face folder.",
+    help="Most tokens of a text, of a Hugging Face folder [default: 2048 to generate, 128 for vectors and classes].",
 )
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
@@ -71,14 +69,13 @@ def run(
     mounts: Sequence[Path],
     pef: str | None,
     checkpoint: str | None,
-    context: int,
+    context: int | None,
     announce: Path | None,
     parent: int | None,
 ) -> None:
     """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
 
-    BOX is a name, a modelbox.yaml, or its folder. With a Hugging Face folder of a language model as the checkpoint it
-    may be left out, and there needs to be no PEF, as in "rdukit box run --checkpoint ~/models/gpt2": it is compiled at
+    BOX is a name, a modelbox.yaml, or its folder. With a Hugging Face folder as the checkpoint it may be left out, and there needs to be no PEF, as in "rdukit box run --checkpoint ~/models/gpt2": it is compiled at
     the first start.
 
     Example: rdukit box run logreg --state /tmp/logreg
@@ -110,10 +107,11 @@ def is_hub_folder(path: Path) -> bool:
     return (path / "config.json").is_file() and not (path / "latest.json").is_file()
 
 
-def _prepare(folder: str, context: int) -> dict[str, str]:
+def _prepare(folder: str, context: int | None) -> dict[str, str]:
     """Compile and convert a Hugging Face folder in a process of its own, which imports torch."""
     place = home_folder() / "cache" / "huggingface"
-    command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", folder, str(place), str(context)]
+    command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", folder, str(place)]
+    command += [] if context is None else [str(context)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise click.exceptions.Exit(done.returncode)

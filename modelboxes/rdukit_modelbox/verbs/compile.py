@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import nn
@@ -22,6 +23,8 @@ from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 
+LANGUAGE_MODELLING: Final = "language-modelling"
+
 
 def run_compile(
     context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
@@ -38,7 +41,7 @@ def run_compile(
     mode, target = str(parameters.get("mode", box.mode)), str(parameters.get("target", box.target))
     num_tiles = int(parameters.get("num_tiles", 4))
     context.progress(Progress("build", 0, 2))
-    is_text = shape.task == "language-modelling" and shape.purpose == SERVE
+    is_text = shape.task == LANGUAGE_MODELLING and shape.purpose == SERVE
     program = None if is_text else ModelProgram(shape, entry=entry)
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
@@ -130,7 +133,7 @@ def compile_text_serving(
     """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
     Raises:
-        InvalidArgument: the model cannot generate.
+        InvalidArgument: the model reads no texts.
         CompileError: the compiler refuses.
     """
     serving = entry.text_serving
@@ -148,13 +151,13 @@ def compile_text_serving(
     position = samba.zeros(1, dtype=torch.int64, name="position")
     text_tokens = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
     shares = samba.zeros(1, text.prompt, name="shares")
-    (after_prompt,) = session.trace_multigraph(model, (tokens, last), "prefill")
-    (after_token,) = session.trace_multigraph(model, (token, position), "decode")
-    (vector,) = session.trace_multigraph(model, (text_tokens, shares), "embed")
-    session.add_graph(FwdGraph((tokens, last), after_prompt, "prefill"))
-    session.add_graph(FwdGraph((token, position), after_token, "decode"))
-    session.add_graph(FwdGraph((text_tokens, shares), vector, "embed"))
-    found = replace(shape, batch_size=1, task=entry.task, text=text, outputs=("logits",))
+    graphs = {"prefill": (tokens, last), "decode": (token, position)} if entry.task == LANGUAGE_MODELLING else {}
+    graphs["embed"] = (text_tokens, shares)
+    traced = {graph: session.trace_multigraph(model, inputs, graph) for graph, inputs in graphs.items()}
+    for graph, inputs in graphs.items():
+        session.add_graph(FwdGraph(inputs, traced[graph][0], graph))
+    outputs = ("logits",) if entry.task == LANGUAGE_MODELLING else ("output",)
+    found = replace(shape, batch_size=1, task=entry.task, text=text, outputs=outputs)
     return Path(
         session.compile_multigraph(
             name=name,

@@ -54,7 +54,7 @@ class ModelVersion:
         self._batcher = Batcher(self.statistics, max_queue)
         #: Of a text model, instead of the batcher.
         self.texts = TextQueue(max_queue, self.statistics)
-        #: Of a text model: context, prompt and vocabulary in tokens.
+        #: Of a text model: context, prompt and vocabulary in tokens, and whether it generates.
         self.text: Mapping[str, int] | None = None
         self._client: DeviceClient | None = None
         self._restarting: asyncio.Task[None] | None = None
@@ -161,11 +161,14 @@ class ModelVersion:
         probe = GenerationRequest([0], 1, {"temperature": 0.0})
         try:
             async with asyncio.timeout(timeout_s):
+                if self.text is not None and not self.text["generates"]:
+                    await self.texts.embed([0])
+                    return ""
                 async with contextlib.aclosing(self.texts.generate(probe)) as events:
                     async for _ in events:
                         pass
         except TimeoutError:
-            return f"a token has not come back within {timeout_s:g} s"
+            return f"an answer has not come back within {timeout_s:g} s"
         except RdukitError as error:
             return error.message
         return ""

@@ -39,8 +39,12 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
     tokenizer = Tokenizer.from_file(str(file))
     with TextProgram(pef, checkpoint, name=name) as program:
         sizes = program.sizes
-        program.start([0])  # plans and touches everything before the first caller waits
-        text = {"context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary}
+        # Plans and touches everything before the first caller waits.
+        program.start([0]) if program.generates else program.embed([0])
+        text = {
+            "context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary,
+            "generates": program.generates,
+        }  # fmt: skip
         box.send(encode(kind="ready", text=text, properties=program.properties()))
         ends, token_bytes = end_tokens(checkpoint), TokenBytes(tokenizer)
         prompt = LongPrompt()

@@ -1,7 +1,7 @@
 """A language model that a box compiled to serve, loaded from its PEF and a checkpoint, without SDK or zoo.
 
-The PEF has the graphs ``prefill`` and ``decode`` (see ``rdukit_modelbox.verbs.compile``) and its caches in device
-memory: one text at a time. Axes: V vocabulary.
+The PEF has the graphs ``prefill`` and ``decode`` to generate and ``embed`` to make vectors, or the last alone (see
+``rdukit_modelbox.verbs.compile``), and its caches in device memory: one text at a time. Axes: V vocabulary.
 """
 
 import json
@@ -47,7 +47,7 @@ class TextProgram:
             shape = shape_of(self._application.pef, str(pef))
             if shape.text is None or shape.purpose != SERVE:
                 raise PefMismatch(
-                    f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a language model with "
+                    f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "
                     "purpose=serve"
                 )
             self.sizes: TextSizes = shape.text
@@ -69,15 +69,23 @@ class TextProgram:
             self._application.close()
             raise
 
+    @property
+    def generates(self) -> bool:
+        """Return whether texts are continued; else there are only vectors of them."""
+        return "prefill" in self._sections
+
     def start(self, prompt: Sequence[int]) -> NDArray[np.float32]:
         """Read a prompt from position 0 and return the logits [V] after it.
 
         What is longer than the compiled prompt is read token by token.
 
         Raises:
-            InvalidArgument: it is empty, leaves no room in the context, or has a token that the model does not have.
+            InvalidArgument: it is empty, leaves no room in the context, or has a token that the model does not have;
+                or the model generates no text.
         """
         sizes = self.sizes
+        if not self.generates:
+            raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
         if not 1 <= len(prompt) < sizes.context:
             raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {sizes.context - 1}")
         self.check_tokens(prompt, "prompt")

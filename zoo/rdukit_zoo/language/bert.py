@@ -20,7 +20,7 @@ from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
 from rdukit_zoo.datasets.passages import draw_masked, draw_plain, draw_topics
 from rdukit_zoo.language.attention import LayerList, split_heads
 from rdukit_zoo.language.decoder import check_divides, init_normal
-from rdukit_zoo.registry import IGNORED, SizeValue, Variant, model
+from rdukit_zoo.registry import IGNORED, SizeValue, TextServing, Variant, model
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,18 @@ class BertEmbedder(nn.Module):
         return vectors_BC
 
 
+class BertOfText(BertEmbedder):
+    """(text [1, T], shares [1, T] float) → the vector [1, C], the last states added up by their shares.
+
+    A token without a share is padding.
+    """
+
+    def forward(self, text: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        states_BTC = self.bert(text, torch.zeros_like(text), shares > 0)
+        vector_BC: torch.Tensor = (states_BTC * shares.unsqueeze(-1)).sum(1)
+        return vector_BC
+
+
 def make_text_inputs(batch_size: int, **sizes: SizeValue) -> tuple[samba.SambaTensor, ...]:
     """Return dummy inputs ``tokens``, ``types`` and ``mask``, each [batch, context_length]."""
     shape = (batch_size, int(sizes["context_length"]))
@@ -330,6 +342,7 @@ model(
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_text_inputs,
+    text_serving=TextServing(BertOfText, context="context_length", prompt="context_length", vocabulary="vocabulary"),
     generate=draw_plain,
     is_drawn_from_a_set=True,
     variants={"base": Variant(_BASE, 108_891_648), "large": Variant(_LARGE, 334_092_288)},
