@@ -4,6 +4,9 @@ In f32; logits within 1e-5 and gradients within 1e-4 cover sums in another order
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,3 +176,35 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"a": "../secret"}}))
     with pytest.raises(NotFound, match=r"names \.\./secret, which is not in the folder"):
         load_hub_folder(tmp_path)
+
+
+READS = """
+import sys
+from pathlib import Path
+from rdukit_zoo.checkpoints.folder import load_hub_folder
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+load_hub_folder(Path(sys.argv[1]))  # imports what loading needs
+before = anonymous()
+model = load_hub_folder(Path(sys.argv[1]))
+total = sum(float(parameter.sum()) for parameter in model.parameters())
+print(anonymous() - before, sum(parameter.nbytes for parameter in model.parameters()))
+"""
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-2"])
+def test_weights_are_mapped_and_not_copied(name: str, tmp_path: Path) -> None:
+    large = CONFIGS[name]()
+    width = {"gpt2": "n_embd", "llama-2": "hidden_size"}[name]
+    setattr(large, width, 768), setattr(large, "vocab_size", 20_000)
+    transformers.AutoModelForCausalLM.from_config(large).save_pretrained(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", READS, str(tmp_path)], capture_output=True, text=True, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    made, size = map(int, done.stdout.split())
+    assert size > 80e6
+    assert made < 0.1 * size

@@ -141,7 +141,7 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
     with torch.device("meta"):
         model = hub.entry.build(**sizes)
     # Mapped from the source files: only what is stored the other way round is copied.
-    tensors = dict(read_tensors(hub, model))
+    tensors = {name: tensor.contiguous() for name, tensor in read_tensors(hub, model)}
     tables = {name for name in model.state_dict() if hub.hub.is_table(name)}
     if tables:
         with drawing_nothing():

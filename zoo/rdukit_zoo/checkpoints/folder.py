@@ -191,14 +191,23 @@ def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[st
     write_json_atomic(path / CONFIG, {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")})
 
 
+_DRAWS: Final = {torch.Tensor.normal_, torch.Tensor.uniform_} | {
+    getattr(torch.nn.init, name)
+    for name in (
+        "kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_", "xavier_normal_",
+        "xavier_uniform_",
+    )
+}  # fmt: skip
+
+
 class drawing_nothing(TorchFunctionMode):
     """Leaves new weights unwritten, so that what a checkpoint replaces takes neither time nor memory."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in (torch.Tensor.normal_, torch.Tensor.uniform_):
-            return args[0]
+        if function in _DRAWS:
+            return args[0] if args else (kwargs or {})["tensor"]
         return function(*args, **(kwargs or {}))
 
 

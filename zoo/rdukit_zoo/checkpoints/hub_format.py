@@ -69,8 +69,11 @@ class HubFormat:
         return any(re.search(pattern, name) for pattern in self.transposed)
 
     def convert(self, name: str, tensor: "torch.Tensor") -> "torch.Tensor":
-        """Return a tensor in the other layout, disk to model or model to disk: the same step both ways."""
-        return tensor.t().contiguous() if self.is_transposed(name) else tensor
+        """Return a tensor in the other layout, disk to model or model to disk: the same step both ways.
+
+        It is a view: what is mapped from a file stays there.
+        """
+        return tensor.t() if self.is_transposed(name) else tensor
 
 
 def require_value(config: Mapping[str, Any], key: str, wanted: object) -> None:
