@@ -46,6 +46,10 @@ class Shape:
     outputs: tuple[str, ...] = ("loss", "logits")
     #: Rows of a call → the graph for as many, of a PEF that serves with several; empty: there is one graph only.
     graphs: Mapping[int, str] = field(default_factory=dict)
+    #: Rank of the updates that train beside frozen weights, and what their sum is multiplied by over the rank; 0: all
+    #: parameters train.
+    lora_rank: int = 0
+    lora_alpha: float = 16.0
 
     @property
     def features(self) -> int:
@@ -77,6 +81,8 @@ class Shape:
         }  # fmt: skip
         if self.text is not None:
             value["text"] = [self.text.context, self.text.prompt, self.text.vocabulary]
+        if self.lora_rank:
+            value["lora"] = [self.lora_rank, self.lora_alpha]
         if self.graphs:
             value["graphs"] = {str(rows): name for rows, name in self.graphs.items()}
         return {METADATA_KEY: json.dumps(value, sort_keys=True)}
@@ -97,6 +103,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
     try:
         value = json.loads(pef.metadata[METADATA_KEY])
         text = value.get("text")
+        lora_rank, lora_alpha = value.get("lora", (0, 16.0))
         return Shape(
             model=str(value["model"]), sizes={str(k): _checked(v) for k, v in value["sizes"].items()},
             batch_size=int(value["batch_size"]), precision=str(value["precision"]),
@@ -105,6 +112,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
             text=TextSizes(*map(int, text)) if text else None,
             outputs=tuple(value.get("outputs", ("loss", "logits"))),
             graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},
+            lora_rank=int(lora_rank), lora_alpha=float(lora_alpha),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise PefMismatch(f"{name} was not compiled by a ModelBox; compile it with this box's compile verb") from cause

@@ -15,6 +15,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.models import read_shape
+from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
 from rdukit_zoo.registry import ModelEntry, get_model
 from sambaflow import samba
@@ -59,6 +60,8 @@ class ModelProgram:
         utils.set_seed(seed)
         entry = get_model(shape.model) if entry is None else entry
         self.model = entry.build(**shape.sizes)
+        if shape.lora_rank:
+            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, int(shape.sizes.get("vocabulary", 0)))
         samba.from_torch_model_(self.model)
         inputs = entry.make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.
@@ -236,13 +239,14 @@ class ModelProgram:
         return value
 
     def parameters_to_device(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Put parameters by name on the device.
+        """Put parameters by name on the device; adapters are fitted to the model, see ``fit_adapters``.
 
         Raises:
             InvalidArgument: a name or shape differs from the model's.
         """
+        own = {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
         try:
-            self.model.load_state_dict(dict(parameters))
+            self.model.load_state_dict(dict(fit_adapters(parameters, own)))
         except RuntimeError as cause:
             raise InvalidArgument(f"the checkpoint is of another model: {cause}") from cause
         samba.session.to_rdu(self.model)

@@ -38,6 +38,7 @@ class Identity:
     dataset: str
     seed: int
     optimizer: str = "sgd"
+    lora_rank: int = 0
 
     def find_difference(self, other: "Identity") -> str | None:
         """The first field that differs, in words."""

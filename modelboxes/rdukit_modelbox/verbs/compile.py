@@ -75,6 +75,8 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
         batch_size=int(parameters.get("batch_size", 1)), precision=str(parameters.get("precision", "bf16")),
         task=entry.task, purpose=purpose, optimizer=str(parameters.get("optimizer", "sgd")),
         clips_gradients=bool(parameters.get("clip_gradients", False)),
+        lora_rank=int(parameters.get("lora_rank", 0)) if purpose == TRAIN else 0,
+        lora_alpha=float(parameters.get("lora_alpha", 16.0)),
     )  # fmt: skip
 
 

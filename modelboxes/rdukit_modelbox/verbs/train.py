@@ -52,7 +52,14 @@ def run_train(
         raise InvalidArgument("evaluate_every needs a dev or test split, which the data set lacks; preprocess again")
     total = steps_per_epoch * options.epochs
     total = min(total, options.max_steps or total)
-    identity = Identity(shape.model, dict(shape.sizes), shape.batch_size, data.digest, options.seed, shape.optimizer)
+    identity = Identity(
+        shape.model, dict(shape.sizes), shape.batch_size, data.digest, options.seed, shape.optimizer, shape.lora_rank
+    )
+    if shape.lora_rank and "checkpoint" not in inputs and not has_checkpoint(output / "checkpoint"):
+        raise InvalidArgument(
+            "the PEF trains adapters beside frozen weights (lora_rank), so that it needs weights: pass the input "
+            "checkpoint with continue_as=weights"
+        )
     folder = output / "checkpoint"
 
     program = ModelProgram(shape, options.seed, entry)

@@ -22,6 +22,8 @@ LATEST: Final = "latest.json"
 BEST: Final = "best.json"
 
 Tensors = Mapping[str, torch.Tensor]
+#: What a linear layer has beside its weight where it was trained by an update of low rank.
+ADAPTER_PARTS: Final = (".lora_A", ".lora_B", ".lora_scale")
 
 
 def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tensors]:
@@ -89,6 +91,24 @@ def find_checkpoint_file(folder: Path, which: str) -> Path:
     if not path.is_file() or sha256_of_file(path) != digest:
         raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
     return path
+
+
+def merge_adapters(parameters: Tensors) -> Tensors:
+    """Add the updates of low rank to the weights that they belong to: W + scale · B A, in f32.
+
+    Raises:
+        InvalidArgument: an update lacks a part, or its weight.
+    """
+    found = {name: value for name, value in parameters.items() if not name.endswith(ADAPTER_PARTS)}
+    layers = {name.rpartition(".")[0] for name in parameters if name.endswith(ADAPTER_PARTS)}
+    for layer in sorted(layers):
+        try:
+            down, up, scale = (parameters[layer + part].float() for part in ADAPTER_PARTS)
+            weight = found[f"{layer}.weight"]
+        except KeyError as cause:
+            raise InvalidArgument(f"the checkpoint has an adapter for {layer} without {cause}") from cause
+        found[f"{layer}.weight"] = (weight.float() + scale * (up @ down)).to(weight.dtype)
+    return found
 
 
 def read_constants(pef: Pef) -> Tensors:

@@ -18,7 +18,12 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_runtime.application import open_application
 from rdukit_serving.device.loaded_model import properties_of
-from rdukit_serving.device.parameters import load_parameters, match_parameters, read_constants
+from rdukit_serving.device.parameters import (
+    load_parameters,
+    match_parameters,
+    merge_adapters,
+    read_constants,
+)
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.chat_template import GENERATION_FILE, companion
 from rdukit_serving.text.sampling import Sampler, check_numbers
@@ -41,7 +46,8 @@ class TextProgram:
             NoResources: no tiles or memory are free.
         """
         began = time.perf_counter()
-        step, parameters = load_parameters(checkpoint, which)
+        step, stored = load_parameters(checkpoint, which)
+        parameters = merge_adapters(stored)
         self._application = open_application(pef, name)
         try:
             shape = shape_of(self._application.pef, str(pef))

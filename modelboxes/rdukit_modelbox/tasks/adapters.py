@@ -1,0 +1,63 @@
+"""LoRA: linear layers that keep their weights and learn an update of low rank beside them.
+
+Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021), arXiv 2106.09685.
+
+Axes: I inputs, O outputs, R rank.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rdukit.errors import InvalidArgument
+from rdukit_serving.device.parameters import ADAPTER_PARTS, Tensors, merge_adapters
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer and its update: x W^T + b + scale · x A^T B^T. Only A [R, I] and B [O, R] train; B begins at 0."""
+
+    lora_A: nn.Parameter
+    lora_B: nn.Parameter
+    lora_scale: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        update = F.linear(F.linear(x, self.lora_A), self.lora_B)
+        return F.linear(x, self.weight, self.bias) + self.lora_scale * update
+
+
+def add_adapters(model: nn.Module, rank: int, alpha: float, vocabulary: int) -> None:
+    """Freeze the model, and give each linear layer but the head, which has ``vocabulary`` outputs, an update.
+
+    Names of what was there stay as they are.
+
+    Raises:
+        InvalidArgument: there is no such layer, or the rank is as large as one.
+    """
+    layers = [m for m in model.modules() if type(m) is nn.Linear and m.out_features != vocabulary]
+    if not layers:
+        raise InvalidArgument("the model has no linear layer that could get an adapter; legal: lora_rank=0")
+    narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
+    if rank >= narrowest:
+        raise InvalidArgument(f"lora_rank is {rank}; legal: 0 to {narrowest - 1}, less than the narrowest layer")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for layer in layers:
+        layer.__class__ = AdaptedLinear
+        layer.lora_A = nn.Parameter(torch.empty(rank, layer.in_features))  # type: ignore[assignment]
+        nn.init.kaiming_uniform_(layer.lora_A, a=5**0.5)  # type: ignore[arg-type]
+        layer.lora_B = nn.Parameter(torch.zeros(layer.out_features, rank))  # type: ignore[assignment]
+        layer.register_buffer("lora_scale", torch.tensor([alpha / rank]))
+
+
+def fit_adapters(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return a checkpoint's parameters as a model's, whose own are ``wanted``.
+
+    A model without adapters gets those of the checkpoint merged; one with them begins with its own if the checkpoint
+    has none.
+    """
+    own = {name: value for name, value in wanted.items() if name.endswith(ADAPTER_PARTS)}
+    if not own:
+        return merge_adapters(parameters)
+    return parameters if any(name.endswith(ADAPTER_PARTS) for name in parameters) else {**parameters, **own}
