@@ -47,7 +47,9 @@ def test_adapters_train_as_in_eager_torch_and_the_checkpoint_fits_every_pef(tmp_
     adapted = compiled(tmp_path / "adapted", lora_rank=RANK, lora_alpha=ALPHA)
     with pytest.raises(InvalidArgument, match="needs weights: pass the input checkpoint"):
         run_verb("gpt2", "train", tmp_path / "none", {"pef": adapted, "dataset": dataset}, **RATES)
-    base = run_verb("gpt2", "train", tmp_path / "base", {"pef": full, "dataset": dataset}, **RATES).outputs["checkpoint"]
+    base = run_verb("gpt2", "train", tmp_path / "base", {"pef": full, "dataset": dataset}, **RATES).outputs[
+        "checkpoint"
+    ]
     inputs = {"pef": adapted, "dataset": dataset, "checkpoint": base}
     tuned = run_verb("gpt2", "train", tmp_path / "tuned", inputs, continue_as="weights", **RATES)
     lines = [json.loads(line) for line in tuned.outputs["metrics"].read_text().splitlines()]

@@ -45,9 +45,9 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, vocabulary: int) -> 
         parameter.requires_grad_(False)
     for layer in layers:
         layer.__class__ = AdaptedLinear
-        layer.lora_A = nn.Parameter(torch.empty(rank, layer.in_features))  # type: ignore[assignment]
-        nn.init.kaiming_uniform_(layer.lora_A, a=5**0.5)  # type: ignore[arg-type]
-        layer.lora_B = nn.Parameter(torch.zeros(layer.out_features, rank))  # type: ignore[assignment]
+        layer.lora_A = nn.Parameter(torch.empty(rank, layer.in_features))
+        nn.init.kaiming_uniform_(layer.lora_A, a=5**0.5)
+        layer.lora_B = nn.Parameter(torch.zeros(layer.out_features, rank))
         layer.register_buffer("lora_scale", torch.tensor([alpha / rank]))
 
 
