@@ -1,5 +1,6 @@
 """The console over a real database: who may see what, and that every page is whole."""
 
+import io
 import re
 import tempfile
 import time
@@ -9,13 +10,14 @@ from shutil import rmtree
 
 import httpx
 import pytest
+from PIL import Image
 from sqlalchemy import select
 
 from rdukit_platform.api.context import Platform, open_platform
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.console.routes import STATIC
 from rdukit_platform.db.migrate import migrate
-from rdukit_platform.db.models import TokenRow
+from rdukit_platform.db.models import JobRow, TokenRow
 from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
@@ -262,3 +264,42 @@ def test_only_the_consoles_own_files_are_served(client: httpx.Client) -> None:
         assert client.get(f"/console/static/{name.name}").status_code == 200
     for path in ("/console/static/../access.py", "/console/static/%2e%2e%2faccess.py", "/console/static/none.css"):
         assert client.get(path).status_code == 404
+
+
+def upload(client: httpx.Client, token: str, name: str, content: bytes) -> str:
+    answer = client.post(
+        "/v1/artifacts", headers={"Authorization": f"Bearer {token}"}, data={"kind": "file", "name": name},
+        files={"files": (name, content)},
+    ).raise_for_status()  # fmt: skip
+    return str(answer.json()["id"])
+
+
+def test_a_picture_among_the_results_is_shown_and_nothing_else_as_one(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str]
+) -> None:
+    made = io.BytesIO()
+    Image.new("RGB", (8, 4), "red").save(made, "png")
+    token = first_token(platform)
+    picture = upload(client, token, "picture.png", made.getvalue())
+    forged = upload(client, token, "forged.png", b"<script>alert(1)</script>")
+    with platform.database.write() as session:
+        row = session.get(JobRow, jobs["succeeded"])
+        assert row is not None
+        row.outputs = {**row.outputs, "picture": picture}
+    log_in(client, token)
+    path = f"/console/artifacts/{picture}/picture"
+    for page in (f"/console/jobs/{jobs['succeeded']}", f"/console/artifacts/{picture}"):
+        text = client.get(page).text
+        check_page(text)
+        assert f'src="{path}"' in text
+    answer = client.get(path)
+    assert (answer.headers["content-type"], answer.content) == ("image/png", made.getvalue())
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert client.get(f"/console/artifacts/{forged}/picture").status_code == 404
+    other = upload(client, token, "weights.bin", made.getvalue())
+    assert "/picture" not in client.get(f"/console/artifacts/{other}").text
+    assert client.get(f"/console/artifacts/{other}/picture").status_code == 404
+    client.cookies.clear()
+    log_in(client, other_token(platform, [READ]))
+    assert client.get(path).status_code == 404

@@ -43,6 +43,8 @@ from rdukit_platform.jobs.states import JobState
 #: Progress events that a curve is drawn from, and log lines that a page shows.
 MAX_PROGRESS: Final = 20_000
 MAX_LINES: Final = 400
+#: Largest picture that a page shows.
+MAX_PICTURE_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,16 @@ class JobListing:
     attempts: Sequence[AttemptLine]
     inputs: Sequence[SlotLine]
     outputs: Sequence[SlotLine]
+    #: Outputs that the page shows.
+    pictures: Sequence[Artifact]
     figures: Sequence[Figure]
     curve: Curve | None
+
+
+def is_picture(artifact: Artifact) -> bool:
+    """Return whether pages show an artifact: a PNG by its name, not too large for a browser."""
+    name = artifact.file_name or ""
+    return not artifact.is_folder and name.lower().endswith(".png") and artifact.bytes <= MAX_PICTURE_BYTES
 
 
 def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
@@ -110,13 +120,15 @@ def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
 def read_job_page(session: Session, row: JobRow, now: float) -> JobListing:
     """Return the page of a job that was read in this transaction."""
     attempts = [show_attempt(attempt) for attempt in list_attempts(session, row.id)]
+    outputs = [_slot_line(session, row, "out", slot, value) for slot, value in row.outputs.items()]
     progress = [show_event(e) for e in list_events(session, row.id, limit=MAX_PROGRESS, kind="progress")]
     return JobListing(
         view=view_job(show_job(row), now),
         timeline=view_events(show_event(e) for e in list_events(session, row.id, kind="state")),
         attempts=[_attempt_line(attempt, now) for attempt in reversed(attempts)],
         inputs=[_slot_line(session, row, "in", slot, value) for slot, value in row.inputs.items()],
-        outputs=[_slot_line(session, row, "out", slot, value) for slot, value in row.outputs.items()],
+        outputs=outputs,
+        pictures=[line.artifact for line in outputs if line.artifact is not None and is_picture(line.artifact)],
         figures=result_figures(row.result),
         curve=draw_curve(loss_points(progress)) if row.verb == "train" else None,
     )

@@ -8,17 +8,20 @@ from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
+from rdukit.units import format_bytes
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.nodes import nodes_seen
-from rdukit_platform.artifacts.service import list_artifacts
+from rdukit_platform.artifacts.service import get_artifact, list_artifacts
 from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import COOKIE, SESSION_S, Editor, Visitor, check_same_site, find_visitor, log_in
-from rdukit_platform.console.page import PageRoute, fragment, live, page, safe_next
+from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
+    MAX_PICTURE_BYTES,
     count_jobs,
+    is_picture,
     last_log_events,
     own_jobs,
     read_artifact_page,
@@ -42,6 +45,9 @@ STATIC_TYPES: Final = {
     "htmx.LICENSE.txt": "text/plain",
     "icon.svg": "image/svg+xml",
 }
+
+PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+PICTURE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; sandbox", "Cache-Control": "private, max-age=300"}
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
 
@@ -192,8 +198,23 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
     files = platform.store.entries(made.digest) if made.is_folder and platform.store.has(made.digest) else []
     return page(
         request, "artifact.html", section="Artifacts", artifact=made, parents=found.parents,
-        children=found.children, files=files,
+        children=found.children, files=files, is_picture=is_picture(made),
     )  # fmt: skip
+
+
+@router.get("/artifacts/{artifact_id}/picture")
+def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Response:
+    """Show an artifact as a picture. Whoever made it is not trusted: PNG only, and nothing in it runs."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        row = get_artifact(session, caller.tenant_id, artifact_id)
+    if not is_picture(show_artifact(row)):
+        raise NotFound(f"artifact {artifact_id} is no picture; legal: PNG up to {format_bytes(MAX_PICTURE_BYTES)}")
+    platform.store.check(row.digest)
+    content = b"".join(platform.store.read(row.digest))
+    if not content.startswith(PNG_SIGNATURE):
+        raise NotFound(f"artifact {artifact_id} is no picture: it is called .png and is none")
+    return Response(content, media_type="image/png", headers={**SECURITY_HEADERS, **PICTURE_HEADERS})
 
 
 @router.get("/nodes")
@@ -263,7 +284,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
-        outputs=found.outputs, figures=found.figures, curve=found.curve, size=(picture.WIDTH, picture.HEIGHT),
+        outputs=found.outputs, pictures=found.pictures, figures=found.figures, curve=found.curve, size=(picture.WIDTH, picture.HEIGHT),
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
     return part, name
