@@ -18,11 +18,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from docs import load_recipes
+
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.program import ModelProgram
-from docs import load_recipes
 from sambaflow.samba import utils
 from support.boxes import run_verb
 
@@ -83,7 +84,10 @@ def main() -> None:
             ours, theirs = follow(name, recipes[name], Path(folder) / name)
             for key in theirs:
                 apart = abs(ours[key] - theirs[key]) / max(abs(theirs[key]), 1e-12)
-                print(f"{name:16} {key:20} {ours[key]:10.4g} torch {theirs[key]:10.4g} apart {100 * apart:.2f} %", flush=True)
+                print(
+                    f"{name:16} {key:20} {ours[key]:10.4g} torch {theirs[key]:10.4g} apart {100 * apart:.2f} %",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,10 @@ STATIC_TYPES: Final = {
 }
 
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-PICTURE_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'; sandbox", "Cache-Control": "private, max-age=300"}
+PICTURE_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, max-age=300",
+}
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
 
@@ -284,7 +287,8 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
-        outputs=found.outputs, pictures=found.pictures, figures=found.figures, curve=found.curve, size=(picture.WIDTH, picture.HEIGHT),
+        outputs=found.outputs, pictures=found.pictures, figures=found.figures, curve=found.curve,
+        size=(picture.WIDTH, picture.HEIGHT),
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
     return part, name
