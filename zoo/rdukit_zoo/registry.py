@@ -91,6 +91,20 @@ class TextServing:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """What requests give and get, where it is not what the model trains with: its pre- and post-processing.
+
+    ``build(**sizes)`` makes a module with the parameter names of the trained one, such as a subclass of it;
+    ``make_inputs(batch_size, **sizes)`` makes its named inputs, each with the batch first; ``outputs`` names the tensors
+    that its forward returns, each with the batch first.
+    """
+
+    build: "Callable[..., nn.Module]"
+    make_inputs: "Callable[..., tuple[SambaTensor, ...]]"
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelEntry:
     """A model of the zoo, or of a box's own module.
 
@@ -113,6 +127,7 @@ class ModelEntry:
     build: "Callable[..., nn.Module]"
     make_inputs: "Callable[..., tuple[SambaTensor, ...]]"
     text_serving: TextServing | None = None
+    serving: Serving | None = None
     #: Published sizes by name.
     variants: Mapping[str, Variant] = field(default_factory=dict)
     #: How Hugging Face folders hold its parameters.

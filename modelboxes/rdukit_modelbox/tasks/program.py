@@ -59,20 +59,25 @@ class ModelProgram:
         samba.session.reset()
         utils.set_seed(seed)
         entry = get_model(shape.model) if entry is None else entry
-        self.model = entry.build(**shape.sizes)
+        serving = entry.serving if shape.purpose == SERVE else None
+        build, self._make_inputs = (serving or entry).build, (serving or entry).make_inputs
+        self.model = build(**shape.sizes)
+        if serving is not None:
+            _check_same_parameters(self.model, entry, shape)
         if shape.lora_rank:
             add_adapters(self.model, shape.lora_rank, shape.lora_alpha, int(shape.sizes.get("vocabulary", 0)))
         samba.from_torch_model_(self.model)
-        inputs = entry.make_inputs(shape.batch_size, **shape.sizes)
+        inputs = self._make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.
         self.array_names = [str(tensor.sn_name) for tensor in inputs]
         self._integers = {str(tensor.sn_name) for tensor in inputs if not tensor.dtype.is_floating_point}
-        self.inputs = inputs if shape.purpose == TRAIN else self._served(entry, inputs)
+        self._entry = entry
+        self.inputs = inputs if shape.purpose == TRAIN else self._served(inputs)
         self.optimizer = _build_optimizer(self.model, shape) if shape.purpose == TRAIN else None
         if shape.purpose == SERVE:
             self.model.eval()
-        self.shape = replace(shape, outputs=outputs_of(entry.task, shape.purpose), task=entry.task)
-        self._entry = entry
+        outputs = serving.outputs if serving else outputs_of(entry.task, shape.purpose)
+        self.shape = replace(shape, outputs=outputs, task=entry.task)
         self._traced: Any = None
         #: Whether it was seen that what fills a batch up changes no row's answer.
         self._rows_are_alone = False
@@ -99,7 +104,7 @@ class ModelProgram:
 
     def _add_graphs(self) -> None:
         """Trace and register the graph for batches and the one for one row."""
-        row = self._served(self._entry, self._entry.make_inputs(1, **self.shape.sizes))
+        row = self._served(self._make_inputs(1, **self.shape.sizes))
         for tensor in row:
             tensor.sn_name = f"{ONE_ROW}_{tensor.sn_name}"
         batches = str(self.model.name)
@@ -109,10 +114,10 @@ class ModelProgram:
         samba.session.add_graph(FwdGraph(row, answers, ONE_ROW))
         self.shape = replace(self.shape, graphs={self.shape.batch_size: batches, 1: ONE_ROW})
 
-    @staticmethod
-    def _served(entry: ModelEntry, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _served(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the inputs that answer a request: all but the target."""
-        return inputs if entry.task in WITHOUT_TARGET else inputs[:-1]
+        takes_all = self._entry.serving is not None or self._entry.task in WITHOUT_TARGET
+        return inputs if takes_all else inputs[:-1]
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -293,6 +298,18 @@ def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
         model.parameters(), lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
         max_grad_norm=clip,
     )  # fmt: skip
+
+
+def _check_same_parameters(served: nn.Module, entry: ModelEntry, shape: Shape) -> None:
+    """Refuse a module to serve with parameters that no training makes."""
+    with torch.device("meta"):
+        trained = entry.build(**shape.sizes).state_dict()
+    wrong = [n for n, p in served.named_parameters() if n not in trained or trained[n].shape != p.shape]
+    if wrong:
+        raise InvalidArgument(
+            f"serving.build makes {', '.join(wrong[:5])}, which the trained model does not have in that shape; "
+            "subclass it, so that the names are the same"
+        )
 
 
 def _filled_anew(values: NDArray[Any], count: int) -> NDArray[Any]:

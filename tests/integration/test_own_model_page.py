@@ -1,0 +1,82 @@
+"""The page docs/own-model-csv.md as its reader follows it: its files, its verbs, and a box that answers."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef import read_pef
+from rdukit_modelbox.contract.models import load_own_module
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import shape_of
+from rdukit_zoo.registry import Serving
+from support.boxes import run_verb
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-model-csv.md"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's files, and the table that the first of them writes."""
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
+    (tmp_path / "pump").mkdir()
+    blocks = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert [name for name, _ in blocks] == ["make.py", "pump/modelbox.yaml", "pump/model.py"]
+    for name, text in blocks:
+        (tmp_path / name).write_text(text)
+    subprocess.run([sys.executable, "make.py"], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_a_table_becomes_an_endpoint_with_inputs_and_outputs_of_its_own(folder: Path) -> None:
+    box = str(folder / "pump")
+    dataset = run_verb(box, "preprocess", folder / "data", {"data": folder / "pumps.csv"}).outputs["dataset"]
+    train = run_verb(box, "compile", folder / "train").outputs["pef"]
+    trained = run_verb(box, "train", folder / "run", {"pef": train, "dataset": dataset})
+    assert float(str(trained.figures["accuracy"])) > 0.85
+    checkpoint = trained.outputs["checkpoint"]
+    serve = run_verb(box, "compile", folder / "serve", purpose="serve").outputs["pef"]
+    with pytest.raises(InvalidArgument, match="takes what requests bring and not what the data set has"):
+        run_verb(box, "infer", folder / "no", {"pef": serve, "dataset": dataset, "checkpoint": checkpoint})
+
+    readings = {"celsius": [56.4, 50.1], "bar": [4.8, 2.2], "amperes": [9.1, 5.2], "vibration": [3.3, 1.9]}
+    inputs = [{"name": n, "datatype": "FP32", "shape": [2, 1], "data": values} for n, values in readings.items()]
+    environment = {
+        "RDUKIT_BOX_PEF": str(serve), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "OMP_NUM_THREADS": "1",
+        "RDUKIT_HOME": str(folder / "home"),
+    }  # fmt: skip
+    running = ProcessBackend().start(BoxSpec(box, folder / "state", [folder], environment))
+    try:
+        with httpx.Client(trust_env=False, timeout=60, base_url=running.rest_url) as http:
+            answer = http.post("/v2/models/pump/infer", json={"inputs": inputs}).raise_for_status().json()
+    finally:
+        running.stop()
+    found = {output["name"]: torch.tensor(output["data"]).reshape(output["shape"]) for output in answer["outputs"]}
+    assert list(found) == ["chances", "state"]
+    assert found["state"].tolist() == [2, 0]
+
+    entry = load_own_module(folder / "pump", "model.py:make_model")
+    assert entry.serving is not None
+    eager = entry.serving.build(**entry.sizes).eval()
+    eager.load_state_dict(dict(load_parameters(checkpoint)[1]))
+    chances, _ = eager(*(torch.tensor(values).unsqueeze(1) for values in readings.values()))
+    torch.testing.assert_close(found["chances"], chances.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_served_module_with_other_parameters_is_refused(folder: Path) -> None:
+    entry = load_own_module(folder / "pump", "model.py:make_model")
+    assert entry.serving is not None
+    serve = run_verb(str(folder / "pump"), "compile", folder / "serve", purpose="serve").outputs["pef"]
+    wrong = Serving(lambda **_: torch.nn.Linear(4, 3), entry.serving.make_inputs, ("chances",))
+    with pytest.raises(InvalidArgument, match="makes weight, bias, which the trained model does not have"):
+        ModelProgram(shape_of(read_pef(serve).pef, "pump"), entry=replace(entry, serving=wrong))
