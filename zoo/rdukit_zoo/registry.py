@@ -95,8 +95,8 @@ class Serving:
     """What requests give and get, where it is not what the model trains with: its pre- and post-processing.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, such as a subclass of it;
-    ``make_inputs(batch_size, **sizes)`` makes its named inputs, each with the batch first; ``outputs`` names the tensors
-    that its forward returns, each with the batch first.
+    ``make_inputs(batch_size, **sizes)`` makes its named inputs; ``outputs`` names the tensors that its forward returns.
+    The batch is the first axis of all.
     """
 
     build: "Callable[..., nn.Module]"
