@@ -18,7 +18,7 @@ from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import shape_of
-from rdukit_zoo.registry import Serving
+from rdukit_zoo.registry import ServedModule
 from support.boxes import run_verb
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model-csv.md"
@@ -77,6 +77,6 @@ def test_a_served_module_with_other_parameters_is_refused(folder: Path) -> None:
     entry = load_own_module(folder / "pump", "model.py:make_model")
     assert entry.serving is not None
     serve = run_verb(str(folder / "pump"), "compile", folder / "serve", purpose="serve").outputs["pef"]
-    wrong = Serving(lambda **_: torch.nn.Linear(4, 3), entry.serving.make_inputs, ("chances",))
+    wrong = ServedModule(lambda **_: torch.nn.Linear(4, 3), entry.serving.make_inputs, ("chances",))
     with pytest.raises(InvalidArgument, match="makes weight, bias, which the trained model does not have"):
         ModelProgram(shape_of(read_pef(serve).pef, "pump"), entry=replace(entry, serving=wrong))

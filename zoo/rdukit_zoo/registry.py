@@ -91,7 +91,7 @@ class TextServing:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServedModule:
     """What requests give and get, where it is not what the model trains with: its pre- and post-processing.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, such as a subclass of it;
@@ -127,7 +127,7 @@ class ModelEntry:
     build: "Callable[..., nn.Module]"
     make_inputs: "Callable[..., tuple[SambaTensor, ...]]"
     text_serving: TextServing | None = None
-    serving: Serving | None = None
+    serving: ServedModule | None = None
     #: Published sizes by name.
     variants: Mapping[str, Variant] = field(default_factory=dict)
     #: How Hugging Face folders hold its parameters.
