@@ -115,7 +115,7 @@ def preprocess_arrays(
     seed, ratio = int(parameters["seed"]), float(parameters["test_ratio"])
     context.progress(Progress("read", 0, 2))
     if "data" in inputs:
-        arrays, source = _read_arrays(inputs["data"], forms), inputs["data"].name
+        arrays, source = _read_data(entry, sizes, forms, parameters, inputs), inputs["data"].name
         order = np.random.default_rng(seed).permutation(len(next(iter(arrays.values()))))
         cut = len(order) - int(len(order) * ratio)
         splits = {"train": _chosen(arrays, order[:cut]), "test": _chosen(arrays, order[cut:])}
@@ -128,6 +128,20 @@ def preprocess_arrays(
     counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
     context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
     return VerbResult({**counts, "source": source}, {"dataset": folder})
+
+
+def _read_data(
+    entry: ModelEntry, sizes: Mapping[str, SizeValue], forms: Sequence[ArrayForm],
+    parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path],
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return arrays by name, read as they are, or made of texts."""
+    if "text_column" not in parameters:
+        return _read_arrays(inputs["data"], forms)
+    from rdukit_modelbox.preprocessing.passages import is_text, read_passages  # only text needs tokenizers
+
+    if not is_text(inputs["data"]):
+        return _read_arrays(inputs["data"], forms)
+    return dict(read_passages(inputs["data"], inputs.get("tokenizer"), entry.task, sizes, parameters))
 
 
 def _draw_splits(

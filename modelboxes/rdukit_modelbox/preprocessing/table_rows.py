@@ -60,7 +60,7 @@ def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayou
         with _open_parquet(source) as file:
             return TableLayout.of(source, file.schema_arrow.names, request)
     bad = RowErrors(skips=True)
-    for _, values in _rows(source, bad, [0]):
+    for _, values in rows_of(source, bad, [0]):
         return TableLayout.of(source, list(values), request)
     why = f" that can be used; {bad.examples[0]}" if bad.examples else ""
     raise InvalidArgument(f"{source.name} has no row{why}", file=source.name)
@@ -76,7 +76,7 @@ def read_table(
     """
     consumed = [0]
     block: list[Row] = []
-    for row in _rows(source, bad, consumed):
+    for row in rows_of(source, bad, consumed):
         block.append(row)
         if len(block) == BLOCK_ROWS:
             yield _checked(source, block, layout, request, bad, consumed[0])
@@ -84,7 +84,12 @@ def read_table(
     yield _checked(source, block, layout, request, bad, source.bytes)
 
 
-def _rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
+def rows_of(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
+    """Yield number and values by column of each row; ``consumed[0]`` is how many bytes of the file are read.
+
+    Raises:
+        InvalidArgument: a row that cannot be used and ``bad`` refuses, or a damaged file.
+    """
     match source.format:
         case Format.CSV:
             return _csv_rows(source, bad, consumed)

@@ -36,13 +36,28 @@ def draw_masked(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[
     tokens_NT = _choose(np.concatenate([_cut(text, length) for _, text in _topics()]), count, chance)
     inner = np.zeros(tokens_NT.shape, bool)
     inner[:, 1:-1] = True
-    predicted = inner & (chance.random(tokens_NT.shape) < PREDICTED)
-    predicted[:, 1] |= ~predicted.any(1)  # each passage has a loss
+    given, labels = mask_tokens(tokens_NT, inner, MASK, PADDING, chance)
+    return {**_passage(given), "labels": labels}
+
+
+def mask_tokens(
+    tokens_NT: Ids, may_be: NDArray[np.bool_], mask: int, words: int, chance: np.random.Generator
+) -> tuple[Ids, Ids]:
+    """Return what a model reads, and what it shall predict, -100 elsewhere: both [N, T].
+
+    Args:
+        may_be: which tokens [N, T] may be predicted; the first of a text is if chance takes none.
+        mask: the token that stands for a hidden one. words: tokens from 0 that may stand in for another.
+    """
+    predicted = may_be & (chance.random(tokens_NT.shape) < PREDICTED)
+    first = may_be.argmax(1)
+    rows = np.arange(len(tokens_NT))
+    predicted[rows, first] |= may_be[rows, first] & ~predicted.any(1)  # each passage has a loss
     fate = chance.random(tokens_NT.shape)
-    given = np.where(predicted & (fate < MASKED), MASK, tokens_NT)
-    others = chance.integers(0, 256, tokens_NT.shape)
+    given = np.where(predicted & (fate < MASKED), mask, tokens_NT)
+    others = chance.integers(0, words, tokens_NT.shape)
     given = np.where(predicted & (fate >= MASKED) & (fate < MASKED + EXCHANGED), others, given)
-    return {**_passage(given), "labels": np.where(predicted, tokens_NT, IGNORED)}
+    return given, np.where(predicted, tokens_NT, IGNORED)
 
 
 def draw_plain(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,158 @@
+"""Texts as people have them → the arrays of models that read in both directions.
+
+Tables have a column with the text, and for a classifier one with the class; of a .txt file each line is a text. Tokens
+are those of a given tokenizer, with the special ones that it puts around a text, else bytes as
+``rdukit_zoo.datasets.passages`` has them. Longer texts are cut, shorter ones filled up.
+
+Axes: N texts, T tokens of a text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rdukit.errors import IllegalValue, InvalidArgument
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile, find_sources, read_line_blocks
+from rdukit_modelbox.preprocessing.table_rows import rows_of
+from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
+from rdukit_zoo.datasets.passages import CLASSIFY, MASK, PADDING, SEPARATE, TOKENS, mask_tokens
+
+FORMATS: Final = (Format.TXT, Format.CSV, Format.JSONL, Format.PARQUET)
+#: Tasks whose data may be texts.
+TASKS: Final = frozenset({"masked-language-modelling", "sequence-classification", "embedding"})
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How texts become tokens: a tokenizer, or none for bytes; and the tokens with a meaning of their own."""
+
+    tokenizer: Tokenizer | None = None
+    padding: int = PADDING
+    mask: int | None = MASK
+    special: tuple[int, ...] = (PADDING, CLASSIFY, SEPARATE, MASK)
+    size: int = TOKENS
+
+    def encode(self, text: str, length: int) -> list[int]:
+        """Return at most ``length`` tokens, the special ones included."""
+        if self.tokenizer is None:
+            return [CLASSIFY, *text.encode()[: length - 2], SEPARATE]
+        self.tokenizer.enable_truncation(length)
+        return list(self.tokenizer.encode(text).ids)
+
+
+def is_text(data: Path) -> bool:
+    """Return whether ``data`` is a file or folder of texts, and not of arrays."""
+    files = [data] if data.is_file() else [path for path in data.rglob("*") if path.is_file()]
+    return bool(files) and not any(path.suffix in {".npz", ".npy"} for path in files)
+
+
+def read_passages(
+    data: Path, tokenizer: Path | None, task: str, sizes: Mapping[str, Any], parameters: Mapping[str, ParameterValue]
+) -> dict[str, NDArray[np.int64]]:
+    """Return ``tokens``, ``types`` and ``mask`` [N, T], and what the task asks for.
+
+    Masked language modelling: ``labels`` [N, T]; classification: ``label`` [N], whole numbers as they are, other classes
+    numbered in the order of their names.
+
+    Raises:
+        NotFound, InvalidArgument: a file, column or value is missing or wrong; the message names it.
+        IllegalValue: the model has fewer tokens than the tokenizer, or other classes than the data.
+    """
+    vocabulary = _bytes_or(tokenizer)
+    length, seed = int(sizes["context_length"]), int(parameters["seed"])
+    if vocabulary.size > int(sizes["vocabulary"]):
+        raise IllegalValue(
+            f"the tokenizer has {vocabulary.size} tokens; legal: up to {sizes['vocabulary']}, the model's vocabulary; "
+            f"set vocabulary={vocabulary.size}, or another variant",
+            parameter="vocabulary",
+        )
+    text_column = str(parameters["text_column"])
+    label_column = str(parameters["label_column"]) if task == "sequence-classification" else ""
+    texts, labels = [], []
+    for source in find_sources(data, "**/*", "auto", FORMATS):
+        for text, label in _read(source, text_column, label_column):
+            texts.append(vocabulary.encode(text, length))
+            labels.append(label)
+    if not texts:
+        raise InvalidArgument(f"{data.name} has no text")
+    tokens_NT = np.full((len(texts), length), vocabulary.padding, np.int64)
+    mask_NT = np.zeros_like(tokens_NT)
+    for row, tokens in enumerate(texts):
+        tokens_NT[row, : len(tokens)], mask_NT[row, : len(tokens)] = tokens, 1
+    made = {"tokens": tokens_NT, "types": np.zeros_like(tokens_NT), "mask": mask_NT}
+    if task == "sequence-classification":
+        return {**made, "label": _number(labels, int(sizes["num_classes"]))}
+    if task == "embedding":
+        return made
+    if vocabulary.mask is None:
+        raise InvalidArgument("the tokenizer has no token [MASK], which masked language modelling needs")
+    may_be = mask_NT.astype(bool) & ~np.isin(tokens_NT, vocabulary.special)
+    given, labels_NT = mask_tokens(tokens_NT, may_be, vocabulary.mask, vocabulary.size, np.random.default_rng(seed))
+    return {**made, "tokens": given, "labels": labels_NT}
+
+
+def _bytes_or(path: Path | None) -> Vocabulary:
+    if path is None:
+        return Vocabulary()
+    made = load_tokenizer(path)
+    names = ("[PAD]", "<pad>", "[CLS]", "<s>", "[SEP]", "</s>", "[UNK]", "<unk>", "[MASK]", "<mask>")
+    known = {name: made.tokenizer.token_to_id(name) for name in names}
+    mask = known["[MASK]"] if known["[MASK]"] is not None else known["<mask>"]
+    padding = known["[PAD]"] if known["[PAD]"] is not None else known["<pad>"]
+    special = tuple(number for number in known.values() if number is not None)
+    return Vocabulary(made.tokenizer, made.pad_id if padding is None else padding, mask, special, made.vocabulary)
+
+
+def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[tuple[str, str]]:
+    """Yield each text with its class, which is empty where none is asked for."""
+    bad = RowErrors(skips=False)
+    if source.format == Format.TXT:
+        if label_column:
+            raise InvalidArgument(
+                f"{source.name}: text alone has no classes; legal: a table (.csv, .tsv, .jsonl, .parquet) with the "
+                f"columns {text_column} and {label_column}"
+            )
+        for block in read_line_blocks(source):
+            for line in block.data.decode(errors="replace").splitlines():
+                if line.strip():
+                    yield line.strip(), ""
+        return
+    for number, row in rows_of(source, bad, [0]):
+        for column in filter(None, (text_column, label_column)):
+            if column not in row:
+                raise InvalidArgument(
+                    f"{source.name} has no column {column!r}; there: {', '.join(map(str, row))}; name it with "
+                    f"{'text_column' if column == text_column else 'label_column'}"
+                )
+            if row[column] is None or not str(row[column]).strip():
+                raise InvalidArgument(f"{source.name}:{number}: {column} is empty")
+        yield str(row[text_column]), str(row[label_column]) if label_column else ""
+
+
+def _number(labels: Sequence[str], classes: int) -> NDArray[np.int64]:
+    """Return classes [N] as numbers.
+
+    Raises:
+        IllegalValue: there are not as many as the model has, or numbers that it does not have.
+    """
+    found = sorted(set(labels))
+    if all(name.isdecimal() for name in found):
+        if int(max(found, key=int)) >= classes:
+            raise IllegalValue(
+                f"the data have class {max(found, key=int)}; legal: 0 to {classes - 1}; set num_classes",
+                parameter="num_classes",
+            )
+        return np.array([int(label) for label in labels], np.int64)
+    if len(found) != classes:
+        some = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
+        raise IllegalValue(
+            f"the data have {len(found)} classes ({some}) and num_classes is {classes}; set num_classes={len(found)}",
+            parameter="num_classes",
+        )
+    return np.array([found.index(label) for label in labels], np.int64)
