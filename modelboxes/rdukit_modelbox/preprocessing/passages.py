@@ -57,8 +57,8 @@ def read_passages(
 ) -> dict[str, NDArray[np.int64]]:
     """Return ``tokens``, ``types`` and ``mask`` [N, T], and what the task asks for.
 
-    Masked language modelling: ``labels`` [N, T]; classification: ``label`` [N], whole numbers as they are, other classes
-    numbered in the order of their names.
+    Masked language modelling: ``labels`` [N, T]; classification: ``label`` [N], whole numbers as they are, other
+    classes numbered in the order of their names.
 
     Raises:
         NotFound, InvalidArgument: a file, column or value is missing or wrong; the message names it.
