@@ -101,7 +101,7 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         model = load_hub_folder(source)
         tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         with atomic_target(target) as path:
-            save_file(tensors, path)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
         click.echo(f"wrote {target}: {len(tensors)} tensors of {open_hub_folder(source).entry.name}")
         return
     if model_name is None:
