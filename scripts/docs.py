@@ -171,7 +171,8 @@ ones counted once (a test builds each on torch's meta device). `rdukit zoo show 
 Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's
 U-Net 3D is this one, and that its ReScaleNet is the network of that name; AutoDiCNN and AI4Polymers (`polymers`)
 altogether, with their data. DCRNN has dense products and no scheduled sampling. A GAN's program is in
-[gan.md](gan.md), GPT-2 fine-tuned and served in [finetune-gpt2.md](finetune-gpt2.md).
+[gan.md](gan.md), GPT-2 fine-tuned and served in [finetune-gpt2.md](finetune-gpt2.md);
+[train-from-catalog.md](train-from-catalog.md) trains on the platform, with curves and pictures, beside eager torch.
 """
 RECIPES_INTRODUCTION = """Without data a box draws its own from a model of the physics, by seed; what training sees and
 what it is judged on have seeds of their own. `rdukit box call` runs a verb; these parameters gave these figures on

@@ -156,8 +156,8 @@ def end_fenced(process: "subprocess.Popen[bytes]") -> None:
 
 
 def give_folder(folder: Path, uid: int | None) -> None:
-    """Make a folder, and it and all in it the box's own. Links in it are not followed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder that nobody else reads, and it and all in it the box's own. Links in it are not followed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if uid is None or folder.stat().st_uid == uid:
         return
     for path in _all_of(folder):
