@@ -12,7 +12,8 @@ from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes, plain
 from rdukit_modelbox.cli.show import print_description
-from rdukit_modelbox.contract.box import FILE_NAME, box_names, find_box_file, load_box, read_document, refusal_of
+from rdukit_modelbox.contract.box import FILE_NAME, Box, box_names, find_box_file, load_box, read_document, refusal_of
+from rdukit_modelbox.contract.cards import card_of
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.describe import describe as describe_box
 from rdukit_modelbox.contract.new_box import new_box_files
@@ -30,10 +31,16 @@ def list_boxes(as_json: bool) -> None:
     """
     boxes = [load_box(find_box_file(name)) for name in box_names()]
     if as_json:
-        click.echo(json.dumps([describe_box(b) for b in boxes], indent=2))
+        click.echo(json.dumps([_with_card(b) for b in boxes], indent=2))
         return
     rows = [(b.name, b.model, b.mode, b.target, ",".join(b.verbs), b.title) for b in boxes]
     print_table(("NAME", "MODEL", "MODE", "TARGET", "VERBS", "TITLE"), rows)
+
+
+def _with_card(box: Box) -> dict[str, object]:
+    """Return a box's description, and the model card of one that comes with rdukit."""
+    card = card_of(box)
+    return describe_box(box) if card is None else {**describe_box(box), "card": card}
 
 
 @click.command()
@@ -48,7 +55,7 @@ def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     Example: rdukit box describe ffn
     """
     file = find_box_file(box_name)
-    told = describe_box(load_box(file))
+    told = _with_card(load_box(file))
     if as_yaml:
         import yaml
 

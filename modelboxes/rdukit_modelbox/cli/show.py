@@ -31,6 +31,8 @@ def print_description(told: Mapping[str, Any]) -> None:
     for title in ("licence", "model_card"):
         if told.get(title):
             click.echo(f"{title.replace('_', ' ')}: {told[title]}")
+    if told.get("card"):
+        _print_card(told["card"])
     for verb in told["verbs"]:
         inputs = [_slot(slot) for slot in verb["inputs"]]
         outputs = [_slot(slot) for slot in verb["outputs"]]
@@ -38,6 +40,21 @@ def print_description(told: Mapping[str, Any]) -> None:
         if verb["parameters"]:
             rows = [(p["name"], p["type"], _value(p), p["legal"], p["help"]) for p in verb["parameters"]]
             print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
+
+
+def _print_card(card: Mapping[str, Any]) -> None:
+    click.echo(f"{card['architecture']}\nsource: {card['source']}; licence {card['licence']}")
+    click.echo("parameters: " + ", ".join(f"{name} {count:,}" for name, count in card["parameters"].items()))
+    for chip, figures in card["projected"].items():
+        doing = "a training step" if figures["purpose"] == "train" else "a run"
+        click.echo(
+            f"{chip}, projected: {doing} of {figures['batch_size']} in {figures['precision']} takes "
+            f"{figures['step_seconds']:.3g} s"
+        )
+    if card.get("measured"):
+        unit = f"; unit {card['unit']}" if card.get("unit") else ""
+        words = ", ".join(f"{name} {value}" for name, value in card["measured"].items())
+        click.echo(f"measured with its recipe: {words}{unit}")
 
 
 def _slot(slot: Mapping[str, Any]) -> str:

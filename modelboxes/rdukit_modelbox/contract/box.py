@@ -84,7 +84,7 @@ class Box(StrictModel):
         alias="compilerVersion", description='Version of the compiler, in quotes: "0.1" takes every 0.1.x.'
     )
     mode: Literal["o0", "o1", "o3"] = Field(description="How much is fused: o0 nothing, o1 by rules, o3 all.")
-    target: Literal["sn10", "sn30"] = Field(description="Chip generation.")
+    target: Literal["sn10", "sn30", "sn40l"] = Field(description="Chip generation.")
     verbs: tuple[Verb, ...] = Field(min_length=1, description="What the box can be asked to do.")
     parameters: tuple[BoxParameter, ...] = Field(default=(), description="Named parameters with their legal values.")
     override: Mapping[Verb, Mapping[Word, Change]] = Field(

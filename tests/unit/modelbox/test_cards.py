@@ -1,0 +1,42 @@
+"""Model cards: one for each box that comes with rdukit, with the numbers of its model."""
+
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from rdukit_modelbox.cli.contract import describe
+from rdukit_modelbox.contract.box import BOXES_FOLDER, Verb, box_names, find_box_file, load_box
+from rdukit_modelbox.contract.cards import card_of, load_cards
+from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.contract.models import chosen_sizes, entry_of
+
+
+def test_every_box_has_a_card() -> None:
+    assert tuple(load_cards()) == box_names()
+
+
+@pytest.mark.parametrize("name", box_names())
+def test_a_card_has_the_numbers_of_its_model(name: str) -> None:
+    box = load_box(find_box_file(name))
+    card, entry = card_of(box), entry_of(box)
+    assert card is not None
+    sizes = chosen_sizes(box, entry, check_parameters(box, Verb.COMPILE, {}))
+    with torch.device("meta"):
+        model = entry.build(**sizes)
+    published = {key: value.parameters for key, value in entry.variants.items()}
+    assert card["parameters"] == {"default": sum(p.numel() for p in model.parameters()), **published}
+    assert (card["task"], card["source"], card["licence"]) == (entry.task, entry.source, entry.licence)
+    assert set(card["projected"]) == {"sn10", "sn30", "sn40l"}
+    assert all(figures["step_seconds"] > 0 for figures in card["projected"].values())
+
+
+def test_describe_prints_the_card_and_a_box_of_ones_own_has_none(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(describe, ["braggnn"]).output
+    for words in ("parameters: default 33,172", "sn40l, projected: a training step of", "measured with its recipe: "):
+        assert words in shown, shown[:800]
+    copytree(BOXES_FOLDER / "braggnn", tmp_path / "braggnn")
+    assert card_of(load_box(tmp_path / "braggnn" / "modelbox.yaml")) is None
+    assert "projected" not in CliRunner().invoke(describe, [str(tmp_path / "braggnn")]).output
