@@ -43,8 +43,7 @@ def card_of_box(name: str, recipes: dict[str, dict[str, Any]]) -> dict[str, Any]
         "projected": {chip: project(name, chip) for chip in CHIPS},
     }  # fmt: skip
     if name in recipes:
-        reached = {key: value for key, value in recipes[name]["reached"].items()}
-        card["measured"] = {**reached, "train_seconds": recipes[name]["seconds"]}
+        card["measured"] = {**recipes[name]["reached"], "train_seconds": recipes[name]["seconds"]}
         if entry.output_unit:
             card["unit"] = entry.output_unit
     return card

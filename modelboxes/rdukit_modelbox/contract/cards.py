@@ -1,4 +1,4 @@
-"""Model cards of the boxes that come with rdukit: what is known about each model, as ``scripts/zoo_cards.py`` found it."""
+"""Model cards of the boxes that come with rdukit: what ``scripts/zoo_cards.py`` found about each model."""
 
 import json
 from collections.abc import Mapping
