@@ -97,6 +97,7 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
     traced = trace_aten(function, inputs)
     if (overwriting := find_overwriting(traced.graph)) is None:
         return traced
+    _drop_unread(traced)
     without = torch.func.functionalize(traced, remove="mutations")
     cause: Exception | None = None
     try:
@@ -110,6 +111,14 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
         f"operator {overwriting.target} overwrites a tensor and has no form that does not; use an operator without "
         "underscore or out="
     ) from cause
+
+
+def _drop_unread(traced: fx.GraphModule) -> None:
+    """Drop calls that nobody reads and that overwrite nothing: one that failed, and was tried another way, fails again."""
+    for node in reversed(traced.graph.nodes):
+        if node.op == "call_function" and not node.users and not _overwrites(node):
+            traced.graph.erase_node(node)
+    traced.recompile()
 
 
 def find_overwriting(graph: fx.Graph) -> fx.Node | None:
