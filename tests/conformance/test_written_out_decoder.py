@@ -1,5 +1,6 @@
-"""A decoder as many write it, its heads joined by ``contiguous().view``, in each mode: the fusion rules cut it elsewhere
-than attention ends, and what was one block in forward comes packed into a section.
+"""A decoder as many write it, its heads joined by ``contiguous().view``, in each mode.
+
+The fusion rules cut it elsewhere than attention ends: what was one block in forward comes packed into a section.
 """
 
 from pathlib import Path
