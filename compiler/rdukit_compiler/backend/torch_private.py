@@ -114,7 +114,7 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
 
 
 def _drop_unread(traced: fx.GraphModule) -> None:
-    """Drop calls that nobody reads and that overwrite nothing: one that failed, and was tried otherwise, fails again."""
+    """Drop calls that nobody reads and that overwrite nothing: one that failed, and was tried otherwise, fails."""
     for node in reversed(traced.graph.nodes):
         if node.op == "call_function" and not node.users and not _overwrites(node):
             traced.graph.erase_node(node)
