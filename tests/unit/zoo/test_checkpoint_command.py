@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_zoo.checkpoints.cli import checkpoint
-from rdukit_zoo.checkpoints.folder import save_hub_folder
+from rdukit_zoo.checkpoints.folder import drawing_nothing, save_hub_folder
 from rdukit_zoo.registry import get_model
 
 SIZES = {"width": 8, "layers": 1, "heads": 2, "vocabulary": 11, "context_length": 6, "prompt_length": 4}
@@ -72,3 +72,14 @@ def test_diff_names_what_differs_and_exits_with_1(tmp_path: Path) -> None:
     (tmp_path / "damaged.safetensors").write_bytes(b"x" * 20)
     with pytest.raises(InvalidArgument, match="is no safetensors file, or damaged"):
         run("show", tmp_path / "damaged.safetensors")
+
+
+def test_nothing_is_drawn_where_weights_will_be_replaced() -> None:
+    drawn = torch.nn.Parameter(torch.full((8, 4), 0.5))
+    with drawing_nothing():
+        for draw in (torch.nn.init.kaiming_uniform_, torch.nn.init.normal_, torch.nn.init.trunc_normal_):
+            draw(drawn)
+        # What lay in the memory before is out of the bounds of a truncated normal: it draws until that is gone.
+        torch.nn.init.trunc_normal_(left := torch.nn.Parameter(torch.full((8, 4), 1e9)), std=0.02)
+        assert torch.equal(drawn, torch.full((8, 4), 0.5))
+    assert left.abs().max() < 2

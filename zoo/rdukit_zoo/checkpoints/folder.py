@@ -193,21 +193,22 @@ def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[st
 
 _DRAWS: Final = {torch.Tensor.normal_, torch.Tensor.uniform_} | {
     getattr(torch.nn.init, name)
-    for name in (
-        "kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_", "xavier_normal_",
-        "xavier_uniform_",
-    )
-}  # fmt: skip
+    for name in ("kaiming_normal_", "kaiming_uniform_", "normal_", "uniform_", "xavier_normal_", "xavier_uniform_")
+}
 
 
 class drawing_nothing(TorchFunctionMode):
-    """Leaves new weights unwritten, so that what a checkpoint replaces takes neither time nor memory."""
+    """Leaves new weights unwritten, so that what a checkpoint replaces takes neither time nor memory.
+
+    Only parameters are left: ``trunc_normal_`` draws again, elsewhere, until what it finds is within its bounds.
+    """
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in _DRAWS:
-            return args[0] if args else (kwargs or {})["tensor"]
+        drawn = args[0] if args else (kwargs or {}).get("tensor")
+        if function in _DRAWS and isinstance(drawn, torch.nn.Parameter):
+            return drawn
         return function(*args, **(kwargs or {}))
 
 
