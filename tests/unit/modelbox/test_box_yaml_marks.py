@@ -77,8 +77,9 @@ def test_an_anchor_may_be_used_again() -> None:
 
 def test_bombs_end() -> None:
     laughs = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
-    for text, words in ((laughs, "anchors written out"), ("[" * 100_000, "levels deep"), ("{a: " * 100_000, "levels"),
-                        ("- " * 100_000, "levels deep"), ("x" * (1 << 21), "characters")):  # fmt: skip
+    # PyYAML since 6.0.4 has a limit of its own, in other words, for some of what is nested.
+    for text, words in ((laughs, "anchors written out"), ("[" * 100_000, "nest"), ("{a: " * 100_000, "nest"),
+                        ("- " * 100_000, "nest"), ("x" * (1 << 21), "characters")):  # fmt: skip
         assert words in read_yaml(text).faults[0].message
 
 
