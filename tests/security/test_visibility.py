@@ -14,7 +14,8 @@ import pytest
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.nodes import OTHERS, NodeCapacity, nodes_for, services_for
-from rdukit_platform.scheduler.decide import QueuedJob, QueueSnapshot, decide
+from rdukit_platform.scheduler.decide import decide
+from rdukit_platform.scheduler.model import QueuedJob, QueueSnapshot
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -212,7 +213,7 @@ def test_why_a_job_waits_names_no_job_of_another_tenant() -> None:
     )  # fmt: skip
     view = NodeCapacity(tiles=8, free_tiles=4, free_applications=8, broken_tiles=0, rdu_tiles=4, rows=(4, 4))
     told = decide(QueueSnapshot(100.0, queued, (), view, 8, starve_s=60.0)).waits["job-own"]
-    assert told == "a job of another tenant has waited longer for tiles"
+    assert told.why == "a job of another tenant has waited longer for tiles"
 
 
 def test_a_taken_tenant_name_is_told_to_administrators_only(gateway: GatewayUnderTest) -> None:

@@ -1,141 +1,120 @@
 """Decision which queued jobs start now, and why the others wait. Pure: a snapshot in, a decision out.
 
-Jobs of the tenant that has the fewest active ones go first, then the oldest. A job that does not fit lets smaller ones
-past it, until it has waited ``starve_s``; from then on nothing that would take its tiles starts before it. Where there
-are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's first job finds it.
+Jobs go by priority, then by the shares of their tenants (``shares``), then by age. The first one that does not fit
+gets a reservation where the run limits of the active jobs tell when its tiles get free; later jobs pass it that end
+before, or need none of its tiles. Where that cannot be told it lets smaller ones past it, until it has waited
+``starve_s``; from then on nothing that would take its tiles starts before it. Where there are several tenants, no one
+of them gets the last free slot beside jobs of its own: the next one's first job finds it.
+
+For n jobs it takes O(n log n).
 """
 
-import heapq
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from rdukit_platform.nodes import NodeCapacity, why_never
+from rdukit_platform.nodes import why_never
+from rdukit_platform.scheduler.model import Decision, QueuedJob, QueueSnapshot, Wait, WaitCode
+from rdukit_platform.scheduler.reserve import Ending, Reservation, Room, estimate_starts, reserve
+from rdukit_platform.scheduler.shares import Shares, in_turn
 
-
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
-    """A queued job. ``since`` is when it was queued, seconds since the epoch."""
-
-    job_id: str
-    tenant_id: str
-    tiles: int
-    since: float
-    not_before: float | None = None
-    #: What it was last told to wait for.
-    waits_for: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveJob:
-    """A job with an attempt that has not ended. ``holds_tiles``: the node daemon counts its tiles as taken already."""
-
-    job_id: str
-    tenant_id: str
-    tiles: int
-    holds_tiles: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSnapshot:
-    """Everything that a decision depends on. ``node`` is ``None`` when no daemon answers."""
-
-    now: float
-    queued: tuple[QueuedJob, ...]
-    active: tuple[ActiveJob, ...]
-    node: NodeCapacity | None
-    #: Jobs that the live workers can run at once.
-    slots: int
-    #: Active jobs that one tenant may have; 0 means no limit.
-    tenant_jobs: int = 0
-    starve_s: float = 60.0
-    #: Whether there are tenants beside those that have jobs here.
-    has_other_tenants: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Jobs to admit, in order, and for each other job the reason why it waits."""
-
-    admissions: tuple[str, ...]
-    waits: Mapping[str, str]
+#: What jobs with these codes wait for ends when others end, so that a time can be told.
+_ENDS_WITH_OTHERS = frozenset({WaitCode.RESOURCES, WaitCode.PRIORITY})
 
 
 def decide(snapshot: QueueSnapshot) -> Decision:
     """Return the admissions for this snapshot."""
-    active = Counter(job.tenant_id for job in snapshot.active)
-    pending = [job for job in snapshot.active if job.tiles and not job.holds_tiles]
-    free_tiles = snapshot.node.free_tiles - sum(job.tiles for job in pending) if snapshot.node else 0
-    places = snapshot.node.free_applications - len(pending) if snapshot.node else 0
-    slots = snapshot.slots - len(snapshot.active)
+    now = snapshot.now
+    shares = Shares(snapshot)
+    room = _free_room(snapshot)
+    endings = [Ending(max(job.ends_at, now), job.tiles) for job in snapshot.active if job.ends_at is not None]
+    to_come = room.tiles + sum(ending.tiles for ending in endings)
+    never = _why_never_each(snapshot)
     admitted: list[str] = []
-    waits: dict[str, str] = {}
-    blocker: QueuedJob | None = None
-    for job in _in_turn(snapshot.queued, active):
-        why = _why_not(snapshot, job, active[job.tenant_id], slots, free_tiles, places, blocker)
-        if why is None:
+    waiting: list[QueuedJob] = []
+    waits: dict[str, Wait] = {}
+    #: For the first job that lacks tiles and either knows when it gets them (``to_come`` suffices) or has starved.
+    reserved: Reservation | None = None
+    for job in in_turn(snapshot.queued, shares):
+        wait = _find_wait(snapshot, job, shares.jobs[job.tenant_id], room, reserved, never)
+        if wait is None:
             admitted.append(job.job_id)
-            active[job.tenant_id] += 1
-            slots -= 1
-            free_tiles -= job.tiles
-            places -= 1 if job.tiles else 0
+            shares.add(job)
+            room.take(job.tiles)
+            if job.run_limit_s is None:
+                to_come -= job.tiles
+            else:
+                endings.append(Ending(now + job.run_limit_s, job.tiles))
+            if reserved is not None:
+                reserved.note(job, now)
             continue
-        waits[job.job_id] = why
-        starves = snapshot.now - job.since >= snapshot.starve_s
-        can_ever_fit = snapshot.node is not None and why_never(job.tiles, snapshot.node) is None
-        if job.tiles > free_tiles and starves and can_ever_fit and blocker is None:
-            blocker = job
+        waits[job.job_id] = wait
+        if wait.code in _ENDS_WITH_OTHERS:
+            waiting.append(job)
+            has_starved = now - job.since >= snapshot.starve_s
+            if reserved is None and job.tiles > room.tiles and (has_starved or job.tiles <= to_come):
+                reserved = reserve(job, room.tiles, endings)
+    for job_id, at in estimate_starts(waiting, room, endings, now).items():
+        waits[job_id] = Wait(waits[job_id].code, waits[job_id].why, at)
     return Decision(tuple(admitted), waits)
 
 
-def _in_turn(queued: Sequence[QueuedJob], active: Mapping[str, int]) -> Iterator[QueuedJob]:
-    """Yield each job once, always the oldest of a tenant that has the fewest active ones *then*."""
-    lines: dict[str, deque[QueuedJob]] = defaultdict(deque)
-    for job in sorted(queued, key=lambda j: (j.since, j.job_id)):
-        lines[job.tenant_id].append(job)
-    heads = [(active.get(tenant, 0), line[0].since, line[0].job_id, tenant) for tenant, line in lines.items()]
-    heapq.heapify(heads)
-    while heads:
-        tenant = heads[0][3]
-        line = lines[tenant]
-        yield line.popleft()
-        if line:
-            heapq.heapreplace(heads, (active.get(tenant, 0), line[0].since, line[0].job_id, tenant))
-        else:
-            heapq.heappop(heads)
+def _why_never_each(snapshot: QueueSnapshot) -> Mapping[int, str | None]:
+    node = snapshot.node
+    return {tiles: why_never(tiles, node) if node and tiles else None for tiles in {j.tiles for j in snapshot.queued}}
 
 
-def _why_not(
-    snapshot: QueueSnapshot,
-    job: QueuedJob,
-    tenant_active: int,
-    slots: int,
-    free_tiles: int,
-    places: int,
-    blocker: QueuedJob | None,
-) -> str | None:
-    if job.not_before is not None and job.not_before > snapshot.now:
-        return f"its next attempt is due in {job.not_before - snapshot.now:.1f} s"
-    if snapshot.tenant_jobs and tenant_active >= snapshot.tenant_jobs:
-        return f"its tenant has {tenant_active} of {snapshot.tenant_jobs} jobs running"
-    if snapshot.slots == 0:
-        return "no worker is up"
-    if slots <= 0:
-        return f"all {snapshot.slots} worker slots are taken"
-    if slots == 1 and tenant_active and snapshot.has_other_tenants:
-        return "the last free worker slot is kept for other tenants"
-    if job.tiles == 0:
-        return None
+def _free_room(snapshot: QueueSnapshot) -> Room:
+    slots = snapshot.slots - len(snapshot.active)
     if snapshot.node is None:
-        return "no node daemon answers"
-    if (never := why_never(job.tiles, snapshot.node)) is not None:
-        return never
-    if blocker is not None:
-        if blocker.tenant_id != job.tenant_id:
-            return "a job of another tenant has waited longer for tiles"
-        return f"job {blocker.job_id} has waited longer for {blocker.tiles} tiles"
-    if job.tiles > free_tiles:
-        return f"it needs {job.tiles} tiles, {max(free_tiles, 0)} of {snapshot.node.tiles} are free"
-    if places <= 0:
-        return "the node runs as many applications as it may"
-    return None
+        return Room(0, 0, slots)
+    pending = [job for job in snapshot.active if job.tiles and not job.holds_tiles]
+    promised = sum(job.tiles for job in pending)
+    return Room(snapshot.node.free_tiles - promised, snapshot.node.free_applications - len(pending), slots)
+
+
+def _find_wait(
+    snapshot: QueueSnapshot, job: QueuedJob, tenant_active: int, room: Room, reserved: Reservation | None,
+    never: Mapping[int, str | None],
+) -> Wait | None:  # fmt: skip
+    if job.not_before is not None and job.not_before > snapshot.now:
+        pause_s = job.not_before - snapshot.now
+        return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
+    if snapshot.tenant_jobs and tenant_active >= snapshot.tenant_jobs:
+        why = f"its tenant has {tenant_active} of {snapshot.tenant_jobs} jobs running"
+        return Wait(WaitCode.TENANT_LIMIT, why)
+    if snapshot.slots == 0:
+        return Wait(WaitCode.WORKERS_AWAY, "no worker is up")
+    if job.tiles and snapshot.node is None:
+        return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
+    if (too_large := never[job.tiles]) is not None:
+        return Wait(WaitCode.TOO_LARGE, too_large)
+    if room.slots <= 0:
+        return Wait(WaitCode.RESOURCES, f"all {snapshot.slots} worker slots are taken")
+    if room.slots == 1 and tenant_active and snapshot.has_other_tenants:
+        return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
+    return _find_wait_for_tiles(snapshot, job, room, reserved) if job.tiles else None
+
+
+def _find_wait_for_tiles(
+    snapshot: QueueSnapshot, job: QueuedJob, room: Room, reserved: Reservation | None
+) -> Wait | None:
+    assert snapshot.node is not None
+    if job.tiles > room.tiles:
+        why = f"it needs {job.tiles} tiles, {max(room.tiles, 0)} of {snapshot.node.tiles} are free"
+        return Wait(WaitCode.RESOURCES, why)
+    if room.places <= 0:
+        return Wait(WaitCode.RESOURCES, "the node runs as many applications as it may")
+    if reserved is None or reserved.lets_past(job, snapshot.now):
+        return None
+    return Wait(WaitCode.PRIORITY, _comes_first(job, reserved))
+
+
+def _comes_first(job: QueuedJob, reserved: Reservation) -> str:
+    first, is_own = reserved.job, reserved.job.tenant_id == job.tenant_id
+    if reserved.at == float("inf"):
+        return (
+            f"job {first.job_id} has waited longer for {first.tiles} tiles" if is_own
+            else "a job of another tenant has waited longer for tiles"
+        )  # fmt: skip
+    before = f"job {first.job_id} comes" if is_own else "a job of another tenant comes"
+    how = "has no run limit" if job.run_limit_s is None else "would end too late"
+    return f"{before} first for {f'{first.tiles} tiles' if is_own else 'tiles'}, and this one {how}"

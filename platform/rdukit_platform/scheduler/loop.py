@@ -111,7 +111,7 @@ class Scheduler:
             snapshot = read_snapshot(session, node, now)
         decision = decide(snapshot)
         known = {job.job_id: job.waits_for for job in snapshot.queued}
-        news = {job_id: why for job_id, why in decision.waits.items() if known[job_id] != why}
+        news = {job_id: wait.why for job_id, wait in decision.waits.items() if known[job_id] != wait.why}
         if not decision.admissions and not news:
             return []
         with self._database.write() as session:

@@ -14,7 +14,7 @@ from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes import NodeCapacity
-from rdukit_platform.scheduler.decide import ActiveJob, QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot
 from rdukit_platform.services import live_services
 from rdukit_platform.settings import SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
 

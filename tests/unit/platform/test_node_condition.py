@@ -4,7 +4,8 @@ import pytest
 
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.nodes import active_faults, healthy_rows, is_usable, node_health, view_for_scheduler
-from rdukit_platform.scheduler.decide import QueuedJob, QueueSnapshot, decide
+from rdukit_platform.scheduler.decide import decide
+from rdukit_platform.scheduler.model import QueuedJob, QueueSnapshot
 
 
 def tiles(*rdus: str) -> list[dict[str, object]]:
@@ -39,7 +40,8 @@ def fault(uuid: str, severity: str = "Major", at: int = 1, state: str = "ACTIVE"
 
 def why_waits(count: int, *rdus: str) -> str | None:
     snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", count, 90.0),), (), view_for_scheduler(status(*rdus)), slots=4)
-    return decide(snapshot).waits.get("j")
+    wait = decide(snapshot).waits.get("j")
+    return None if wait is None else wait.why
 
 
 @pytest.mark.parametrize(

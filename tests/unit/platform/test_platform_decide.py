@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_platform.nodes import NodeCapacity
-from rdukit_platform.scheduler.decide import ActiveJob, QueuedJob, QueueSnapshot, decide
+from rdukit_platform.scheduler.decide import decide
+from rdukit_platform.scheduler.model import ActiveJob, Decision, QueuedJob, QueueSnapshot, TenantShare, WaitCode
+from rdukit_platform.scheduler.shares import UsagePeriod, past_shares
 
 NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
 EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
@@ -14,6 +17,10 @@ EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
 
 def waiting(name: str, tiles: int = 1, since: float = 90.0, tenant: str = "a") -> QueuedJob:
     return QueuedJob(name, tenant, tiles, since)
+
+
+def said(decision: Decision) -> dict[str, str]:
+    return {job_id: wait.why for job_id, wait in decision.waits.items()}
 
 
 def test_the_oldest_goes_first() -> None:
@@ -25,7 +32,7 @@ def test_tiles_that_are_promised_but_not_yet_held_are_not_given_again() -> None:
     pending = ActiveJob("other", "a", 6, holds_tiles=False)
     decision = decide(replace(EMPTY, active=(pending,), queued=(waiting("big", 4), waiting("small", 2))))
     assert decision.admissions == ("small",)
-    assert decision.waits == {"big": "it needs 4 tiles, 2 of 8 are free"}
+    assert said(decision) == {"big": "it needs 4 tiles, 2 of 8 are free"}
 
 
 def test_tiles_that_the_node_shows_as_taken_are_counted_once() -> None:
@@ -37,17 +44,17 @@ def test_tiles_that_the_node_shows_as_taken_are_counted_once() -> None:
 def test_a_job_without_tiles_needs_no_node() -> None:
     decision = decide(replace(EMPTY, node=None, queued=(waiting("host", 0), waiting("device", 1))))
     assert decision.admissions == ("host",)
-    assert decision.waits == {"device": "no node daemon answers"}
+    assert said(decision) == {"device": "no node daemon answers"}
 
 
 def test_without_a_worker_all_wait() -> None:
-    assert decide(replace(EMPTY, slots=0, queued=(waiting("x"),))).waits == {"x": "no worker is up"}
+    assert said(decide(replace(EMPTY, slots=0, queued=(waiting("x"),)))) == {"x": "no worker is up"}
 
 
 def test_worker_slots_limit_how_many_start() -> None:
     decision = decide(replace(EMPTY, slots=1, queued=(waiting("x", since=1), waiting("y", since=2))))
     assert decision.admissions == ("x",)
-    assert decision.waits == {"y": "all 1 worker slots are taken"}
+    assert said(decision) == {"y": "all 1 worker slots are taken"}
 
 
 def test_a_tenant_that_floods_the_queue_does_not_keep_another_out() -> None:
@@ -59,7 +66,7 @@ def test_a_tenant_that_floods_the_queue_does_not_keep_another_out() -> None:
 def test_a_tenants_limit_holds() -> None:
     running = ActiveJob("r", "a", 1, holds_tiles=True)
     decision = decide(replace(EMPTY, tenant_jobs=1, active=(running,), queued=(waiting("x"),)))
-    assert decision.waits == {"x": "its tenant has 1 of 1 jobs running"}
+    assert said(decision) == {"x": "its tenant has 1 of 1 jobs running"}
 
 
 def test_a_job_that_has_waited_long_lets_nothing_past_it() -> None:
@@ -73,12 +80,12 @@ def test_a_job_that_has_waited_long_lets_nothing_past_it() -> None:
 def test_a_job_that_can_never_fit_keeps_nobody_out() -> None:
     decision = decide(replace(EMPTY, queued=(waiting("huge", 100, since=0), waiting("small", 1))))
     assert decision.admissions == ("small",)
-    assert decision.waits == {"huge": "it needs 100 tiles, the node has 8 healthy ones"}
+    assert said(decision) == {"huge": "it needs 100 tiles, the node has 8 healthy ones"}
 
 
 def test_a_pause_before_the_next_attempt_is_kept() -> None:
     later = replace(waiting("x"), not_before=101.5)
-    assert decide(replace(EMPTY, queued=(later,))).waits == {"x": "its next attempt is due in 1.5 s"}
+    assert said(decide(replace(EMPTY, queued=(later,)))) == {"x": "its next attempt is due in 1.5 s"}
     assert decide(replace(EMPTY, queued=(later,), now=102.0)).admissions == ("x",)
 
 
@@ -114,7 +121,7 @@ def test_the_last_slot_is_another_tenants_where_there_are_others() -> None:
     assert len(alone.admissions) == 4
     shared = decide(replace(EMPTY, queued=flood, has_other_tenants=True))
     assert shared.admissions == ("flood-0", "flood-1", "flood-2")
-    assert shared.waits["flood-3"] == "the last free worker slot is kept for other tenants"
+    assert shared.waits["flood-3"].why == "the last free worker slot is kept for other tenants"
     late = replace(EMPTY, queued=(*flood, waiting("quiet", since=99, tenant="b")), has_other_tenants=True)
     running = tuple(ActiveJob(f"r{i}", "a", 0, holds_tiles=False) for i in range(3))
     assert decide(replace(late, active=running)).admissions == ("quiet",)
@@ -136,3 +143,161 @@ def test_the_turns_are_those_of_the_fewest_active_jobs_and_then_of_age(
         active[job.tenant_id] += 1
         wanted.append(job.job_id)
     assert list(decide(replace(EMPTY, queued=jobs, slots=slots)).admissions) == wanted
+
+
+def running(name: str, tiles: int, ends_at: float | None = None, tenant: str = "r") -> ActiveJob:
+    return ActiveJob(name, tenant, tiles, holds_tiles=True, ends_at=ends_at)
+
+
+def test_priority_goes_before_age_and_before_shares() -> None:
+    urgent = replace(waiting("urgent", tenant="busy", since=99), priority=5)
+    humble = replace(waiting("humble", since=1), priority=-5)
+    queue = (waiting("old", since=2), humble, waiting("new", since=98), urgent)
+    decision = decide(replace(EMPTY, slots=5, active=(running("r", 0, tenant="busy"),), queued=queue))
+    assert decision.admissions == ("urgent", "old", "new", "humble")
+
+
+def test_a_tenant_of_twice_the_weight_gets_twice_as_much() -> None:
+    queue = tuple(waiting(f"{tenant}{i}", since=float(i), tenant=tenant) for i in range(9) for tenant in "ab")
+    shares = {"b": TenantShare(weight=2.0)}
+    admitted = decide(replace(EMPTY, slots=6, queued=queue, shares=shares)).admissions
+    assert sorted(admitted) == ["a0", "a1", "b0", "b1", "b2", "b3"]
+
+
+def test_a_share_is_that_of_tiles_where_a_tenant_has_more_of_them_than_of_slots() -> None:
+    active = (running("wide", 4, tenant="a"), running("thin-1", 0, tenant="b"), running("thin-2", 0, tenant="b"))
+    queue = (waiting("more-a", since=1, tenant="a"), waiting("more-b", since=2, tenant="b"))
+    decision = decide(replace(EMPTY, slots=20, active=active, queued=queue))
+    assert decision.admissions == ("more-b", "more-a")
+
+
+def test_who_used_much_lately_comes_later() -> None:
+    queue = (waiting("a", since=1, tenant="a"), waiting("b", since=2, tenant="b"))
+    decision = decide(replace(EMPTY, slots=1, queued=queue, shares={"a": TenantShare(past=0.3)}))
+    assert decision.admissions == ("b",)
+
+
+#: Four tiles are free, four get free at 200.
+HALF = replace(EMPTY, node=replace(NODE, free_tiles=4), active=(running("r", 4, ends_at=200.0),), slots=20)
+
+
+def limited(name: str, tiles: int, run_limit_s: float | None, since: float = 95.0) -> QueuedJob:
+    return replace(waiting(name, tiles, since), run_limit_s=run_limit_s)
+
+
+def test_what_ends_before_a_reservation_passes_and_what_would_delay_it_does_not() -> None:
+    queue = (
+        limited("big", 8, None),
+        limited("short", 1, 100.0, 96),
+        limited("long", 1, 101.0, 97),
+        limited("?", 1, None, 98),
+    )
+    decision = decide(replace(HALF, queued=queue))
+    assert decision.admissions == ("short",)
+    assert said(decision) == {
+        "big": "it needs 8 tiles, 4 of 8 are free",
+        "long": "job big comes first for 8 tiles, and this one would end too late",
+        "?": "job big comes first for 8 tiles, and this one has no run limit",
+    }
+    assert {job_id: wait.code for job_id, wait in decision.waits.items()} == {
+        "big": WaitCode.RESOURCES, "long": WaitCode.PRIORITY, "?": WaitCode.PRIORITY,
+    }  # fmt: skip
+
+
+def test_what_needs_none_of_the_reserved_tiles_passes_for_as_long_as_it_likes() -> None:
+    queue = (
+        limited("big", 6, None),
+        limited("first", 1, None, 96),
+        limited("wide", 2, None, 97),
+        limited("last", 1, None, 98),
+    )
+    assert decide(replace(HALF, queued=queue)).admissions == ("first", "last")
+
+
+def test_waiting_long_changes_nothing_where_a_reservation_is_known() -> None:
+    queue = (limited("big", 8, None, since=0), limited("short", 1, 100.0))
+    assert decide(replace(HALF, queued=queue)).admissions == ("short",)
+
+
+def test_another_tenants_reservation_names_no_job_of_it() -> None:
+    queue = (limited("big", 8, None, since=1), replace(limited("small", 1, None), tenant_id="b"))
+    why = said(decide(replace(HALF, queued=queue)))["small"]
+    assert why == "a job of another tenant comes first for tiles, and this one has no run limit"
+
+
+def test_a_reservation_is_not_told_from_jobs_without_limits() -> None:
+    queue = (limited("big", 8, 10.0), limited("small", 4, None, 96))
+    endless = replace(HALF, active=(running("r", 4),))
+    decision = decide(replace(endless, queued=queue))
+    assert decision.admissions == ("small",)
+    assert decision.waits["big"].starts_at is None
+
+
+def test_a_job_that_overruns_its_limit_is_expected_to_end_at_once() -> None:
+    decision = decide(replace(HALF, now=300.0, queued=(limited("big", 8, 10.0),)))
+    assert decision.waits["big"].starts_at == 300.0
+
+
+def test_waiting_jobs_are_told_when_they_start_if_all_run_to_their_limits() -> None:
+    queue = (
+        limited("first", 8, 50.0),
+        limited("second", 4, 30.0, 96),
+        limited("third", 4, None, 97),
+        limited("never", 5, 1.0, 98),
+    )
+    decision = decide(replace(HALF, queued=queue))
+    assert decision.admissions == ("second",)
+    starts = {job_id: wait.starts_at for job_id, wait in decision.waits.items()}
+    assert starts == {"first": 200.0, "third": 250.0, "never": None}
+
+
+def test_a_time_is_told_for_a_slot_too_and_for_a_pause() -> None:
+    active = (running("x", 0, ends_at=130.0),)
+    paused = replace(waiting("paused", 0, 91), not_before=500.0)
+    decision = decide(replace(EMPTY, slots=1, active=active, queued=(waiting("next", 0), paused)))
+    assert {job_id: wait.starts_at for job_id, wait in decision.waits.items()} == {"next": 130.0, "paused": 500.0}
+    assert decision.waits["paused"].code is WaitCode.BEGIN_TIME
+
+
+JOBS = st.tuples(
+    st.integers(0, 8), st.floats(0, 100), st.sampled_from("abc"), st.integers(-2, 2),
+    st.one_of(st.none(), st.floats(1, 100)),
+)  # fmt: skip
+
+
+@given(queued=st.lists(JOBS, max_size=12), ends=st.lists(st.tuples(st.integers(1, 4), st.floats(90, 200)), max_size=2))
+def test_who_passes_a_reservation_does_not_delay_it(
+    queued: list[tuple[int, float, str, int, float | None]], ends: list[tuple[int, float]]
+) -> None:
+    """With all limits known the first job that lacks tiles starts as early with those that pass it as without them."""
+    jobs = tuple(
+        QueuedJob(f"q{i}", tenant, tiles, since, priority=priority, run_limit_s=limit)
+        for i, (tiles, since, tenant, priority, limit) in enumerate(queued)
+    )
+    active = tuple(running(f"r{i}", tiles, at) for i, (tiles, at) in enumerate(ends))
+    node = replace(NODE, free_tiles=8 - sum(tiles for tiles, _ in ends), free_applications=99)
+    snapshot = QueueSnapshot(now=100.0, queued=jobs, active=active, node=node, slots=99)
+    decision = decide(snapshot)
+    told = [job_id for job_id, wait in decision.waits.items() if wait.code is WaitCode.RESOURCES]
+    if not told or decision.waits[told[0]].starts_at is None:
+        return
+    first = told[0]
+    before = {job_id for job_id in decision.admissions if job_id not in passed(snapshot, decision, first)}
+    alone = decide(replace(snapshot, queued=tuple(j for j in jobs if j.job_id in {*before, first})))
+    assert alone.waits[first].starts_at == decision.waits[first].starts_at
+
+
+def passed(snapshot: QueueSnapshot, decision: Decision, first: str) -> set[str]:
+    """Jobs that were admitted though ``first`` has at least their priority and waits."""
+    blocked = next(job for job in snapshot.queued if job.job_id == first)
+    return {
+        job.job_id for job in snapshot.queued if job.job_id in decision.admissions and job.priority < blocked.priority
+    }
+
+
+def test_the_past_fades_by_half_in_each_half_life_and_counts_the_larger_part() -> None:
+    always = [UsagePeriod("a", 2, 4, -1e9, 0.0)]
+    assert past_shares(always, 0.0, 10.0, tiles=8, slots=8)["a"] == pytest.approx(0.5)
+    assert past_shares(always, 10.0, 10.0, tiles=8, slots=8)["a"] == pytest.approx(0.25)
+    assert past_shares(always, 10.0, 10.0, tiles=8, slots=2)["a"] == pytest.approx(0.5)
+    assert past_shares(always, 10.0, 0.0, tiles=8, slots=2) == {}

@@ -1,0 +1,89 @@
+"""Decision over a long queue: how long does the scheduler's ``decide`` take, and how does it grow?
+
+Queues of ``--jobs`` jobs of ``--tenants`` tenants, drawn by seed, wait for a node that is almost full. Sizes are
+measured in turn, ``--rounds`` times; the answer is the median time of one decision for each size. ::
+
+    python benchmarks/programs/bench_decide.py [--json FILE] [--jobs 10000] [--tenants 50] [--rounds 9]
+"""
+
+import argparse
+import random
+import statistics
+import time
+
+from rdukit_bench.comparisons.machine import write_json
+
+from rdukit_platform.nodes import NodeCapacity
+from rdukit_platform.scheduler.decide import decide
+from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot, TenantShare
+
+NOW = 1e6
+TILES = 640
+ACTIVE = 150
+
+
+def make_snapshot(jobs: int, tenants: int, limited: float, seed: int = 1) -> QueueSnapshot:
+    """Draw a queue. ``limited`` is the part of the jobs with a run limit, the active ones among them."""
+    draw = random.Random(seed)
+
+    def limit() -> float | None:
+        return draw.uniform(10.0, 3600.0) if draw.random() < limited else None
+
+    queued = tuple(
+        QueuedJob(
+            f"job-{number:06}",
+            f"tenant-{draw.randrange(tenants)}",
+            draw.choice((0, 1, 2, 4, 4, 8, 16, 64)),
+            NOW - draw.uniform(0.0, 3600.0),
+            priority=draw.choice((0, 0, 0, 0, 10, -10)),
+            run_limit_s=limit(),
+        )
+        for number in range(jobs)
+    )
+    active = tuple(
+        ActiveJob(f"run-{number}", f"tenant-{draw.randrange(tenants)}", 4, True, NOW + limit_s if limit_s else None)
+        for number, limit_s in enumerate(limit() for _ in range(ACTIVE))
+    )
+    return QueueSnapshot(
+        now=NOW,
+        queued=queued,
+        active=active,
+        node=NodeCapacity(TILES, TILES - 4 * ACTIVE, TILES - ACTIVE, rdu_tiles=8, rows=(8,) * (TILES // 8)),
+        slots=2 * ACTIVE,
+        has_other_tenants=True,
+        shares={f"tenant-{t}": TenantShare(draw.choice((0.5, 1.0, 2.0)), draw.random() / 10) for t in range(tenants)},
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", default=None)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--tenants", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    cases = {
+        (jobs, name): make_snapshot(jobs, options.tenants, limited)
+        for jobs in (options.jobs // 10, options.jobs)
+        for name, limited in (("no run limits", 0.0), ("half have run limits", 0.5), ("all have run limits", 1.0))
+    }
+    taken: dict[tuple[int, str], list[float]] = {case: [] for case in cases}
+    for _ in range(options.rounds):
+        for case, snapshot in cases.items():
+            began = time.perf_counter()
+            decide(snapshot)
+            taken[case].append(time.perf_counter() - began)
+    rows = [
+        {"jobs": jobs, "case": name, "median_s": statistics.median(times), "worst_s": max(times)}
+        for (jobs, name), times in taken.items()
+    ]
+    for row in rows:
+        median_ms, worst_ms = (1000 * float(str(row[key])) for key in ("median_s", "worst_s"))
+        print(f"{row['jobs']:>7} jobs, {row['case']:<21} {median_ms:8.1f} ms, worst {worst_ms:8.1f} ms")
+    if options.json:
+        write_json(options.json, {"tenants": options.tenants, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Values that a decision of the scheduler goes by, and the decision itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from rdukit_platform.nodes import NodeCapacity
+
+#: Legal priorities of a job; one that names none has 0.
+LOWEST_PRIORITY: Final = -100
+HIGHEST_PRIORITY: Final = 100
+
+
+class WaitCode(StrEnum):
+    """Reasons for waiting, in the vocabulary of Slurm's squeue.
+
+    Source: Slurm 25.05, "Job Reason Codes". Which of ours has which code is our choice.
+    """
+
+    #: Others come first, and it would take what they wait for.
+    PRIORITY = "Priority"
+    #: Tiles, places on the node or worker slots are taken.
+    RESOURCES = "Resources"
+    TENANT_LIMIT = "QOSMaxJobsPerUserLimit"
+    #: The pause before its next attempt is not over.
+    BEGIN_TIME = "BeginTime"
+    #: An earlier step of its pipeline has not ended.
+    DEPENDENCY = "Dependency"
+    #: No node daemon answers.
+    NODE_AWAY = "ReqNodeNotAvail"
+    #: No worker is up.
+    WORKERS_AWAY = "PartitionDown"
+    #: It needs more than the node has in service.
+    TOO_LARGE = "PartitionNodeLimit"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A queued job. ``since`` is when it was queued, seconds since the epoch."""
+
+    job_id: str
+    tenant_id: str
+    tiles: int
+    since: float
+    not_before: float | None = None
+    #: What it was last told to wait for.
+    waits_for: str | None = None
+    priority: int = 0
+    #: Seconds after which it would be ended; ``None``: it may run for ever.
+    run_limit_s: float | None = None
+    wait_code: str | None = None
+    #: When it was last told to start.
+    starts_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveJob:
+    """A job with an attempt that has not ended. ``holds_tiles``: the node daemon counts its tiles as taken already."""
+
+    job_id: str
+    tenant_id: str
+    tiles: int
+    holds_tiles: bool
+    #: When its run limit ends it at the latest, seconds since the epoch; ``None``: it has no limit.
+    ends_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantShare:
+    """Claim of a tenant. ``weight`` is at least ``LOWEST_WEIGHT``; ``past`` is as of ``past_shares``."""
+
+    weight: float = 1.0
+    past: float = 0.0
+
+
+#: Weight of a tenant that is not named.
+EQUAL_SHARE: Final = TenantShare()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """Everything that a decision depends on. ``node`` is ``None`` when no daemon answers."""
+
+    now: float
+    queued: tuple[QueuedJob, ...]
+    active: tuple[ActiveJob, ...]
+    node: NodeCapacity | None
+    #: Jobs that the live workers can run at once.
+    slots: int
+    #: Active jobs that one tenant may have; 0 means no limit.
+    tenant_jobs: int = 0
+    starve_s: float = 60.0
+    #: Whether there are tenants beside those that have jobs here.
+    has_other_tenants: bool = False
+    #: Tenants that are not in it have the weight 1 and no past.
+    shares: Mapping[str, TenantShare] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a job waits for: a code, a sentence, and when it starts at the latest if all keep their run limits."""
+
+    code: WaitCode
+    why: str
+    #: Seconds since the epoch; ``None``: it cannot be computed.
+    starts_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Jobs to admit, in order, and for each other job what it waits for."""
+
+    admissions: tuple[str, ...]
+    waits: Mapping[str, Wait]
