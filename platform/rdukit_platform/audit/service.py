@@ -75,6 +75,8 @@ class Act(StrEnum):
     BREAK_GLASS = "token.break-glass"
     INSTALL_BOX = "box.install"
     UNINSTALL_BOX = "box.uninstall"
+    PROMOTE_EXPERT = "expert.promote"
+    DEPRECATE_EXPERT = "expert.deprecate"
     PRUNE = "audit.prune"
 
 

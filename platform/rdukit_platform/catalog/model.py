@@ -31,8 +31,8 @@ class Selector:
         return self.name == name and self.version in {None, version}
 
 
-def read_selector(text: str) -> Selector:
-    """Read ``name``, ``name:version`` or ``name@version``.
+def read_selector(text: str, what: str = "box") -> Selector:
+    """Read ``name``, ``name:version`` or ``name@version`` of a box, or of ``what`` else has versions.
 
     Raises:
         InvalidArgument: the version is no whole number from 1.
@@ -42,7 +42,7 @@ def read_selector(text: str) -> Selector:
         return Selector(name)
     if not _VERSION.match(version):
         raise InvalidArgument(
-            f"box {text!r}: version {version!r} is not legal; legal: a whole number from 1, as in {name}:1, or only "
+            f"{what} {text!r}: version {version!r} is not legal; legal: a whole number from 1, as in {name}:1, or only "
             f"{name!r}, which is the newest"
         )
     return Selector(name, int(version))

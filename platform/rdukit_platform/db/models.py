@@ -209,6 +209,34 @@ class LineageRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
 
 
+class ExpertRow(Base):
+    """Version of an expert: a box and a checkpoint that one of its jobs trained. It never changes but to be deprecated.
+
+    The database deletes no artifact and no job that an expert refers to.
+    """
+
+    __tablename__ = "experts"
+    __table_args__ = (UniqueConstraint("tenant_id", "name", "version"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(64))
+    version: Mapped[int]
+    box: Mapped[str] = mapped_column(String(64))
+    #: Of a box that the tenant installed: exactly which.
+    box_version: Mapped[int | None]
+    checkpoint_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
+    #: The PEF that trained it, if the job had one.
+    pef_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"))
+    description: Mapped[str] = mapped_column(Text)
+    licence: Mapped[str] = mapped_column(String(200))
+    #: Figures of the job's result.
+    metrics: Mapped[dict[str, object]]
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    created_at: Mapped[float]
+    deprecated_at: Mapped[float | None]
+    deprecated_reason: Mapped[str | None] = mapped_column(Text)
+
+
 class ServiceRow(Base):
     """A scheduler or worker that is up; gone is who has not beaten lately."""
 
