@@ -1,7 +1,7 @@
 """Experts: a base box with a checkpoint that one of its jobs trained, under a name; each tenant sees its own only.
 
-A version's number is the platform's, the next one for each job that is promoted under the name. A version never changes,
-except that it can be deprecated, which it stays. Every function runs in the caller's transaction.
+A version's number is the platform's, the next one for each job that is promoted under the name. A version never
+changes, except that it can be deprecated, which it stays. Every function runs in the caller's transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,14 +64,16 @@ def add_expert(
 
 
 def licence_of(session: Session, boxes: Boxes, tenant_id: str, box: Selector) -> str:
-    """Return the licence that a box names; empty: it names none, or is gone."""
+    """Return the licence that a box or its model card names; empty: neither does, or the box is gone."""
     if box.version is None:
         found = boxes.boxes.get(box.name)
         described = found.raw if found is not None else {}
     else:
         row = find_version(session, tenant_id, box.name, box.version)
         described = row.description if row is not None else {}
-    return str(described.get("licence") or "")[:MAX_LICENCE]
+    card = described.get("card")
+    named = described.get("licence") or (card.get("licence") if isinstance(card, Mapping) else None)
+    return str(named or "")[:MAX_LICENCE]
 
 
 def list_experts(

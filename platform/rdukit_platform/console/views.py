@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rdukit.units import format_bytes, format_count, format_seconds
+from rdukit.units import format_seconds
+from rdukit_platform.catalog.figures import figure_text, is_projected
 from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
 from rdukit_platform.jobs.states import FINAL, JobReason, JobState
 
@@ -127,24 +128,6 @@ def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
         if isinstance(value, int | float | str | bool)
     ]
     return sorted(figures, key=lambda figure: figure.is_projected)
-
-
-def is_projected(name: str) -> bool:
-    """Return whether a figure of this name is the cost model's, not a measurement."""
-    return name.startswith(("emulated", "projected"))
-
-
-def figure_text(name: str, value: object) -> str:
-    """Return a value with the unit that its name tells."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if name.endswith("seconds") or name.endswith("_s"):
-        return format_seconds(float(value))
-    if name.endswith("bytes"):
-        return format_bytes(int(value))
-    if name == "accuracy":
-        return f"{100 * value:.1f} %"
-    return format_count(value) if float(value).is_integer() else f"{value:.4g}"
 
 
 def attempt_words(attempt: Attempt) -> str:

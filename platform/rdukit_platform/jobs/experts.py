@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit_platform.catalog.experts import CHECKPOINT, add_expert, licence_of
+from rdukit_platform.catalog.figures import figures_of
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.db.models import ExpertRow
 from rdukit_platform.jobs.service import get_job
@@ -64,8 +65,3 @@ def check_promotable(job_id: str, verb: str, state: JobState, outputs: Mapping[s
         raise Conflict(f"job {job_id} is {state}; {_LEGAL}{wait}")
     made = ", ".join(sorted(outputs)) or "nothing"
     raise InvalidArgument(f"job {job_id} made {made} and no {CHECKPOINT}; {_LEGAL}")
-
-
-def figures_of(result: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the figures of a job's result: numbers and words, without what has parts of its own (pure)."""
-    return {name: value for name, value in (result or {}).items() if isinstance(value, int | float | str)}

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rdukit_platform.catalog.figures import figure_text
 from rdukit_platform.cli.show import describe_attempt, describe_progress
 from rdukit_platform.console import curve
 from rdukit_platform.console.access import ConsoleSession, find_session, seal
@@ -16,7 +17,6 @@ from rdukit_platform.console.views import (
     age_words,
     attempt_words,
     fault_of,
-    figure_text,
     log_lines,
     loss_points,
     result_figures,

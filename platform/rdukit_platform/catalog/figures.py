@@ -1,0 +1,66 @@
+"""Figures of a job's result: which are told first, in which words, and how those of two experts differ (pure)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit.strict_json import find_number
+from rdukit.units import format_bytes, format_count, format_seconds
+
+#: Figures that say how long it took, not how good it is.
+_EFFORT: Final = frozenset({"steps", "epochs", "samples", "parameters", "resumed_from_step"})
+_EFFORT_ENDS: Final = ("seconds", "_s", "cycles", "bytes", "_steps", "_samples")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure of two experts; ``None``: one has none. ``change``: what the second has more, of two numbers."""
+
+    name: str
+    a: object
+    b: object
+    change: float | None
+
+
+def figures_of(result: Mapping[str, object] | None) -> dict[str, object]:
+    """Return the figures of a result: numbers and words, without what has parts of its own."""
+    return {name: value for name, value in (result or {}).items() if isinstance(value, int | float | str)}
+
+
+def headline(figures: Mapping[str, object], most: int = 3) -> list[str]:
+    """Return the names of the figures that say how good a model is, in their order; none of time and cost."""
+    return [
+        name
+        for name, value in figures.items()
+        if find_number(value) is not None
+        and name not in _EFFORT and not name.endswith(_EFFORT_ENDS) and not is_projected(name)
+    ][:most]  # fmt: skip
+
+
+def compare_figures(a: Mapping[str, object], b: Mapping[str, object]) -> list[Difference]:
+    """Return the figures of two, in the order of the first, with those that only the second has after them."""
+    found = []
+    for name in dict.fromkeys([*a, *b]):
+        one, other = find_number(a.get(name)), find_number(b.get(name))
+        change = math.nan if one is None or other is None else other - one
+        found.append(Difference(name, a.get(name), b.get(name), change if math.isfinite(change) else None))
+    return found
+
+
+def is_projected(name: str) -> bool:
+    """Return whether a figure of this name is the cost model's, not a measurement."""
+    return name.startswith(("emulated", "projected"))
+
+
+def figure_text(name: str, value: object) -> str:
+    """Return a value with the unit that its name tells."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("seconds") or name.endswith("_s"):
+        return format_seconds(float(value))
+    if name.endswith("bytes"):
+        return format_bytes(int(value))
+    if name == "accuracy":
+        return f"{100 * value:.1f} %"
+    return format_count(value) if float(value).is_integer() else f"{value:.4g}"
