@@ -103,6 +103,7 @@ def test_a_wrong_body_is_told_so(attacker: Attacker, body: bytes) -> None:
         "POST /v1/jobs/%ff/cancel", "GET /v1/artifacts/%2e%2e/content?path=../../etc/passwd", "GET /v1/pipelines/%00",
         "DELETE /v1/jobs", "FOO /v1/jobs", "get /v1/jobs", "TRACE /v1/me", "GET /docs/static/..%2f..%2fsettings.py",
         "POST /v1/tenants/%00/tokens", "GET /v1/catalog/" + "x" * 3000,
+        "GET /v1/experts?box=a:0", "GET /v1/experts/%00:1", "POST /v1/experts/x:y/deprecate",
     ],
 )  # fmt: skip
 def test_a_wrong_line_is_told_so(attacker: Attacker, line: str) -> None:
@@ -258,8 +259,8 @@ def random_request(attacker: Attacker, dice: random.Random) -> bytes:
     method = dice.choice(["GET", "GET", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "FOO"])
     path = dice.choice([
         "/v1/jobs", "/v1/jobs/x", "/v1/jobs/x/events", "/v1/jobs/x/cancel", "/v1/pipelines", "/v1/artifacts",
-        "/v1/tenants", "/v1/artifacts/x/lineage", "/v1/catalog/x", "/v1/nodes", "/v1/boxes", "/console/jobs",
-        "/console/login", "/docs", "//", "*",
+        "/v1/tenants", "/v1/artifacts/x/lineage", "/v1/catalog/x", "/v1/nodes", "/v1/boxes", "/v1/experts",
+        "/v1/experts/x:1/deprecate", "/console/jobs", "/console/login", "/docs", "//", "*",
     ])  # fmt: skip
     query = dice.choice(
         ["", "", "?limit=%00", "?cursor=" + "A" * dice.choice([4, 400]), "?after=-1", "?state=%ff&kind=", "?path=.."]

@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.console.access import COOKIE
+from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.nodes import OTHERS, NodeCapacity, nodes_for, services_for
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import QueuedJob, QueueSnapshot
@@ -32,14 +34,16 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayUnderTest]:
 
 @pytest.fixture
 def victim(gateway: GatewayUnderTest) -> dict[str, str]:
-    """Ids of what another tenant has: jobs in each state, and ``token``, ``artifact``, ``tenant``."""
+    """Ids of what another tenant has: jobs in each state, and ``token``, ``artifact``, ``tenant``, ``expert``."""
     token = gateway.token("victim", "read", "write")
     tenant = gateway.ask("GET", "/v1/me", token).json()["tenant"]["id"]
     platform = gateway.platform
     ids = Example(platform.database, platform.store, tenant, time.time()).fill()
     artifact = gateway.ask("GET", "/v1/artifacts", token).json()["artifacts"][0]["id"]
     pipeline = gateway.ask("GET", "/v1/pipelines", token).json()["pipelines"]
-    found = {**ids, "token": token, "tenant": tenant, "artifact": artifact}
+    found = {**ids, "token": token, "tenant": tenant, "artifact": artifact, "expert": "exp-secret"}
+    with platform.database.write() as session:
+        promote_job(session, Boxes({}), tenant, ids["succeeded"], found["expert"], time.time(), "digits")
     return found | ({"pipeline": pipeline[0]["id"]} if pipeline else {})
 
 
@@ -122,19 +126,35 @@ def test_metrics_are_for_who_may_read_them(gateway: GatewayUnderTest, victim: di
 
 def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read", "write", "tokens")
-    running, art = victim["running"], victim["artifact"]
+    running, art, expert = victim["running"], victim["artifact"], victim["expert"]
     tried = [
         ("GET", f"/v1/jobs/{running}"), ("GET", f"/v1/jobs/{running}/events"), ("GET", f"/v1/jobs/{running}/logs"),
         ("GET", f"/v1/jobs/{running}/logs?follow=true"), ("POST", f"/v1/jobs/{running}/cancel"),
         ("GET", f"/v1/artifacts/{art}"), ("GET", f"/v1/artifacts/{art}/content"),
         ("GET", f"/v1/artifacts/{art}/lineage"), ("GET", f"/v1/pipelines/{victim.get('pipeline', 'pip-x')}"),
+        ("GET", f"/v1/experts/{expert}"), ("GET", f"/v1/experts/{expert}:1"),
+        ("POST", f"/v1/experts/{expert}/deprecate"),
     ]  # fmt: skip
     for method, path in tried:
-        strange = re.sub(r"(job|art|pip\w*)-\w+", r"\1-000000000000", path)
-        told, other = gateway.refused(method, path, own), gateway.refused(method, strange, own)
-        ids = rf"{running}|{art}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
+        body = {"json": {"reason": "r"}} if path.endswith("/deprecate") else {}
+        strange = re.sub(r"(job|art|pip\w*|exp)-\w+", r"\1-000000000000", path)
+        told, other = gateway.refused(method, path, own, **body), gateway.refused(method, strange, own, **body)
+        ids = rf"{running}|{art}|{expert}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
         assert told[0] == 404, path
         assert re.sub(ids, "X", told[1]) == re.sub(ids, "X", other[1]), path
+
+
+def test_another_tenants_training_is_not_promoted_and_is_not_told_from_none(
+    gateway: GatewayUnderTest, victim: dict[str, str]
+) -> None:
+    own = gateway.token("lab", "read", "write")
+    told = [
+        gateway.refused("POST", "/v1/experts", own, json={"job": job, "name": "mine"})
+        for job in (victim["succeeded"], "job-000000000000")
+    ]
+    assert told[0][0] == 404
+    assert told[0][1].replace(victim["succeeded"], "X") == told[1][1].replace("job-000000000000", "X")
+    assert gateway.ask("GET", "/v1/experts", victim["token"]).json()["experts"][0]["deprecated_at"] is None
 
 
 def test_another_tenants_artifact_is_no_input_and_is_not_told_from_none(
@@ -153,7 +173,8 @@ def test_another_tenants_artifact_is_no_input_and_is_not_told_from_none(
 
 def test_lists_and_filters_by_anothers_ids_are_empty(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read")
-    for path in ("/v1/jobs", "/v1/artifacts", f"/v1/artifacts?job={victim['succeeded']}", "/v1/pipelines", "/v1/boxes"):
+    for path in ("/v1/jobs", "/v1/artifacts", f"/v1/artifacts?job={victim['succeeded']}", "/v1/pipelines", "/v1/boxes",
+                 "/v1/experts", "/v1/experts?deprecated=true&search=digits"):  # fmt: skip
         (rows,) = [value for name, value in gateway.ask("GET", path, own).json().items() if name != "next_cursor"]
         assert rows == [], path
 

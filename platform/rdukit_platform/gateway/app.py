@@ -17,6 +17,7 @@ from rdukit_platform.api.artifacts import router as artifacts
 from rdukit_platform.api.audit import router as audit
 from rdukit_platform.api.catalog import router as catalog
 from rdukit_platform.api.context import Platform
+from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
 from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.tenants import router as tenants
@@ -60,7 +61,7 @@ def create_app(platform: Platform) -> FastAPI:
         responses=ERRORS,
     )
     app.state.platform = platform
-    for each in (health, jobs, artifacts, catalog, nodes, tenants, audit, router, console, access):
+    for each in (health, jobs, artifacts, catalog, experts, nodes, tenants, audit, router, console, access):
         app.include_router(each)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)
