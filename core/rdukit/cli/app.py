@@ -41,6 +41,7 @@ SUMMARIES = {
     "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
+    "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
     "job": "Submit, list, show, watch and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",

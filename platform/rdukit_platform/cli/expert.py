@@ -1,0 +1,193 @@
+"""``rdukit expert``: a tenant's experts, each a box with a checkpoint that a job of it trained."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+
+
+@click.group(cls=ExtensibleGroup)
+def expert() -> None:
+    """Promote trained checkpoints to experts; list, compare and deprecate them.
+
+    Example: rdukit expert list --search digits
+    """
+
+
+@expert.command()
+@click.argument("job", metavar="JOB")
+@click.option("--name", required=True, help="Name of the expert; a known one gets its next version.")
+@click.option("--description", default="", help="What it is good for.")
+@click.option("--licence", default=None, help="Licence of the checkpoint (default: that of the box).")
+@JSON_OPTION
+@TOKEN_OPTION
+def promote(job: str, name: str, description: str, licence: str | None, as_json: bool) -> None:
+    """Make the checkpoint of a train job that has succeeded the next version of an expert.
+
+    Example: rdukit expert promote job-7k2m9x41abcd --name digits --description "Reads handwritten digits."
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    body = {"job": job, "name": name, "description": description, "licence": licence}
+    with ApiClient.of_home() as client:
+        made = client.post("/v1/experts", body)
+    if as_json:
+        show.print_json(made)
+    else:
+        click.echo(f"{made['expert']} is the checkpoint of {made['job']}; look at it: rdukit expert show {name}")
+
+
+@expert.command("list")
+@click.option("--search", default=None, help="Words that name, description or box must have.")
+@click.option("--box", default=None, help="Only experts of this box, NAME or NAME:VERSION.")
+@click.option("--deprecated", is_flag=True, help="Those that are deprecated too.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List experts. Every version is a line, newest first.
+
+    Example: rdukit expert list --box logreg --search digits
+    """
+    from rdukit_platform.catalog.figures import figure_text, headline
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get(
+            "/v1/experts", search=search, box=box, deprecated="true" if deprecated else None, limit=limit, cursor=cursor
+        )
+    if as_json:
+        show.print_json(page)
+        return
+    rows = []
+    for one in page["experts"]:
+        figures = ", ".join(f"{name} {figure_text(name, one['metrics'][name])}" for name in headline(one["metrics"]))
+        mark = f"deprecated: {one['deprecated_reason']}" if one["deprecated_at"] is not None else one["description"]
+        rows.append(
+            (one["expert"], one["box"], figures or "-", one["licence"] or "-", show.ago(one["created_at"]), mark)
+        )
+    show.print_table(("EXPERT", "BOX", "METRICS", "LICENCE", "AGE", "DESCRIPTION"), rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@expert.command("show")
+@click.argument("name", metavar="NAME[:VERSION]")
+@JSON_OPTION
+@TOKEN_OPTION
+def show_(name: str, as_json: bool) -> None:
+    """Show one version of an expert: its base box, figures, licence, and what it was made from.
+
+    Without VERSION it is the newest that is not deprecated.
+
+    Example: rdukit expert show digits:1
+    """
+    from rdukit_platform.catalog.figures import figure_text
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(_path(name))
+    if as_json:
+        show.print_json(found)
+        return
+    lines = [
+        ("expert", found["expert"]),
+        ("description", found["description"]),
+        ("deprecated", _deprecation(found)),
+        ("box", found["box"]),
+        ("checkpoint", found["checkpoint"]),
+        ("pef", found["pef"]),
+        ("job", found["job"]),
+        ("licence", found["licence"]),
+        ("promoted", show.clock(found["created_at"])),
+        ("versions", ", ".join(map(str, found["versions"]))),
+        *((f"metric {name}", _with_raw(figure_text(name, value), value)) for name, value in found["metrics"].items()),
+    ]
+    lines = [(key, value) for key, value in lines if value]
+    width = max(len(key) for key, _ in lines)
+    click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines))
+
+
+@expert.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@JSON_OPTION
+@TOKEN_OPTION
+def compare(a: str, b: str, as_json: bool) -> None:
+    """Compare two experts, each NAME or NAME:VERSION: where they come from, and figure by figure.
+
+    CHANGE is what B has more than A.
+
+    Example: rdukit expert compare digits:1 digits:2
+    """
+    from rdukit_platform.catalog.figures import compare_figures
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        one, other = client.get(_path(a)), client.get(_path(b))
+    found = compare_figures(one["metrics"], other["metrics"])
+    if as_json:
+        figures = {each.name: {"a": each.a, "b": each.b, "change": each.change} for each in found}
+        show.print_json({"experts": [one, other], "metrics": figures})
+        return
+    rows = [
+        (key, one[key] or "-", other[key] or "-", "" if one[key] == other[key] else "differs")
+        for key in ("box", "pef", "checkpoint", "job", "licence")
+    ]
+    rows += [
+        (each.name, _number(each.a), _number(each.b), "" if each.change is None else f"{each.change:+.6g}")
+        for each in found
+    ]
+    show.print_table(("", one["expert"], other["expert"], "CHANGE"), rows)
+
+
+@expert.command()
+@click.argument("name", metavar="NAME[:VERSION]")
+@click.option("--reason", required=True, help="Why, and what to take instead.")
+@JSON_OPTION
+@TOKEN_OPTION
+def deprecate(name: str, reason: str, as_json: bool) -> None:
+    """Mark a version of an expert as one not to begin with, or all of them. Its checkpoint stays.
+
+    Example: rdukit expert deprecate digits:1 --reason "digits:2 reads sevens too"
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        marked = client.post(f"{_path(name)}/deprecate", {"reason": reason})
+    if as_json:
+        show.print_json(marked)
+    else:
+        click.echo(f"deprecated {', '.join(marked['experts'])}")
+
+
+def _path(name: str) -> str:
+    return f"/v1/experts/{quote(name, safe='')}"
+
+
+def _deprecation(found: Mapping[str, Any]) -> str:
+    from rdukit_platform.cli import show
+
+    return (
+        "" if found["deprecated_at"] is None else f"{show.clock(found['deprecated_at'])}: {found['deprecated_reason']}"
+    )
+
+
+def _with_raw(text: str, value: object) -> str:
+    """Return a figure in words, with the number that they round."""
+    return text if str(value) == text else f"{value} ({text})"
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
