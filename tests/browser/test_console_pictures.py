@@ -4,6 +4,7 @@ Pictures are written to the folder that ``RDUKIT_PICTURES`` names, for people to
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from rdukit.snd import SndClient
 from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import find_tenant
@@ -67,7 +69,14 @@ def example(platform: Platform) -> Example:
 
 @pytest.fixture(scope="module")
 def jobs(example: Example) -> dict[str, str]:
-    return example.fill()
+    """Jobs in every state, and two versions of an expert, of which the first is deprecated."""
+    jobs = example.fill()
+    long = "Reads handwritten digits, " + "and much that is no digit at all, " * 8 + "with_a_word_that_" * 9
+    example.promote(example.run_pipeline()[1])
+    with example.database.write() as session:
+        deprecate_expert(session, example.tenant_id, "digits:1", "trained on " + "one_very_long_path/" * 20, 3.0)
+    example.promote(example.run_pipeline()[1], description=long)
+    return jobs
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +134,9 @@ def visit(
 
 
 def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs: dict[str, str]) -> None:
-    for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg"):
-        visit.open(f"/console/{name}", name.replace("/", "-") or "jobs")
+    for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "experts?deprecated=true",
+                 "experts/digits:2", "experts/digits:1"):  # fmt: skip
+        visit.open(f"/console/{name}", re.sub("[/:?=]", "-", name) or "jobs")
     for state, job in jobs.items():
         visit.open(f"/console/jobs/{job}", f"job-{state}")
         assert visit.page.inner_text(".head .pill") == state

@@ -14,6 +14,7 @@ from PIL import Image
 from sqlalchemy import select
 
 from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.console.routes import STATIC
 from rdukit_platform.db.migrate import migrate
@@ -75,12 +76,17 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
 
 
 @pytest.fixture
-def jobs(platform: Platform) -> dict[str, str]:
+def example(platform: Platform) -> Example:
     with platform.database.read() as session:
         tenant = find_tenant(session, "default")
         assert tenant is not None
         tenant_id = tenant.id
-    return Example(platform.database, platform.store, tenant_id, time.time()).fill()
+    return Example(platform.database, platform.store, tenant_id, time.time())
+
+
+@pytest.fixture
+def jobs(example: Example) -> dict[str, str]:
+    return example.fill()
 
 
 @pytest.fixture
@@ -154,8 +160,9 @@ def test_a_forged_cookie_is_no_session(client: httpx.Client, platform: Platform)
 
 
 def test_every_link_leads_to_a_whole_page_with_strict_headers(
-    client: httpx.Client, platform: Platform, jobs: dict[str, str]
+    client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
 ) -> None:
+    example.promote(jobs["succeeded"])
     log_in(client, first_token(platform))
     seen: set[str] = set()
     pending = {"/console/", *(f"/console/jobs/{job}" for job in jobs.values())}
@@ -170,12 +177,14 @@ def test_every_link_leads_to_a_whole_page_with_strict_headers(
     assert any(path.startswith("/console/artifacts/art-") for path in seen)
     assert any(path.startswith("/console/pipelines/pipe-") for path in seen)
     assert any(path.startswith("/console/catalog/") for path in seen)
+    assert "/console/experts/digits:1" in seen
 
 
 def test_an_empty_platform_says_what_to_do_next(client: httpx.Client, platform: Platform) -> None:
     log_in(client, first_token(platform))
     assert "No jobs yet" in client.get("/console/").text
     assert "No artifacts yet" in client.get("/console/artifacts").text
+    assert "rdukit expert promote JOB --name NAME" in client.get("/console/experts").text
     assert "No pipelines yet" in client.get("/console/pipelines").text
     assert "node daemon does not answer" in client.get("/console/nodes").text
 
@@ -200,6 +209,58 @@ def test_the_job_page_tells_the_whole_story(client: httpx.Client, platform: Plat
     assert "Cancel" in running
     assert "2 tiles, of which 0 are free" in client.get(f"/console/jobs/{jobs['queued']}").text
     assert "batch_size is 33; legal: one of 16, 32, 64" in client.get(f"/console/jobs/{jobs['failed']}").text
+
+
+def test_a_training_says_how_to_promote_it_and_then_as_what_it_was(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
+) -> None:
+    log_in(client, first_token(platform))
+    job = f"/console/jobs/{jobs['succeeded']}"
+    hint = f"rdukit expert promote {jobs['succeeded']} --name NAME"
+    assert hint in client.get(job).text
+    for other in ("running", "failed"):
+        assert "rdukit expert promote" not in client.get(f"/console/jobs/{jobs[other]}").text
+    example.promote(jobs["succeeded"])
+    promoted = client.get(job).text
+    assert hint not in promoted
+    assert "/console/experts/digits:1" in promoted
+    found = re.search(r"/console/artifacts/art-\w+\">[^<]* checkpoint<", promoted)
+    assert found is not None
+    assert "/console/experts/digits:1" in client.get(found[0].split('"')[0]).text
+
+
+def test_experts_are_searched_and_tell_their_figures_and_what_they_were_made_from(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
+) -> None:
+    example.promote(jobs["succeeded"], description="Reads <b>digits</b>.")
+    example.promote(example.run_pipeline()[1])
+    example.promote(example.run_pipeline()[1], name="letters", description="")
+    with platform.database.write() as session:
+        deprecate_expert(session, example.tenant_id, "digits:1", "digits:2 is better", time.time())
+    log_in(client, first_token(platform))
+    cards = client.get("/console/experts").text
+    assert [name in cards for name in ("digits:1<", "digits:2<", "letters:1<")] == [False, True, True]
+    assert "91.5 %" in cards and "emulated" not in cards.partition("<main")[2].partition("<footer")[0]
+    found = client.get("/console/experts", params={"search": '"><b> digits', "deprecated": "true"}).text
+    check_page(found)
+    assert "No expert has these words" in found
+    found = client.get("/console/experts", params={"search": "READS", "deprecated": "true"}).text
+    assert [name in found for name in ("digits:1<", "digits:2<", "letters:1<")] == [True, True, False]
+    assert "Reads &lt;b&gt;digits" in found and "deprecated</span>" in found
+    old = client.get("/console/experts/digits:1").text
+    check_page(old)
+    for word in (
+        "digits:2 is better", "91.5 %", "projected", jobs["succeeded"], "rdukit job submit logreg infer --input",
+        "/console/experts/digits:2", "rdukit artifact get art-", "Made from",
+    ):  # fmt: skip
+        assert word in old
+    assert "rdukit expert deprecate" not in old
+    assert "rdukit expert deprecate digits:2" in client.get("/console/experts/digits").text
+    assert client.get("/console/experts/digits:3").status_code == 404
+    client.post("/console/logout")
+    log_in(client, other_token(platform, [READ]))
+    assert "No experts yet" in client.get("/console/experts?deprecated=true").text
+    assert client.get("/console/experts/digits:2").status_code == 404
 
 
 def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(

@@ -145,9 +145,15 @@ def versions_of_expert(session: Session, tenant_id: str, name: str) -> list[int]
     return list(session.scalars(query.order_by(ExpertRow.version)))
 
 
-def experts_of_job(session: Session, tenant_id: str, job_id: str) -> Sequence[ExpertRow]:
-    """Return the experts that a job's checkpoint is, oldest first."""
-    query = select(ExpertRow).where(ExpertRow.tenant_id == tenant_id, ExpertRow.job_id == job_id)
+def experts_of(
+    session: Session, tenant_id: str, *, job_id: str | None = None, checkpoint_id: str | None = None
+) -> Sequence[ExpertRow]:
+    """Return the experts that a job has made, or that a checkpoint is, oldest first."""
+    query = select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)
+    if job_id is not None:
+        query = query.where(ExpertRow.job_id == job_id)
+    if checkpoint_id is not None:
+        query = query.where(ExpertRow.checkpoint_id == checkpoint_id)
     return session.scalars(query.order_by(ExpertRow.created_at, ExpertRow.id)).all()
 
 

@@ -10,7 +10,9 @@ from sqlalchemy.orm import Session
 
 from rdukit.units import format_seconds
 from rdukit_platform.api.artifacts import show_artifact
+from rdukit_platform.api.experts import Expert, show_expert
 from rdukit_platform.artifacts.service import Artifact, get_artifact, parents_and_children
+from rdukit_platform.catalog.experts import CHECKPOINT, PEF, experts_of
 from rdukit_platform.catalog.model import BoxDescription, Selector
 from rdukit_platform.console.curve import Curve, draw_curve
 from rdukit_platform.console.views import (
@@ -27,6 +29,7 @@ from rdukit_platform.console.views import (
     view_job,
 )
 from rdukit_platform.db.models import ArtifactRow, JobEventRow, JobRow, PipelineRow
+from rdukit_platform.jobs.experts import is_promotable
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
     Attempt,
@@ -100,6 +103,9 @@ class JobListing:
     pictures: Sequence[Artifact]
     figures: Sequence[Figure]
     curve: Curve | None
+    #: What its checkpoint is an expert as, and whether it could be one.
+    experts: Sequence[Expert]
+    is_promotable: bool
 
 
 def is_picture(artifact: Artifact) -> bool:
@@ -131,6 +137,8 @@ def read_job_page(session: Session, row: JobRow, now: float) -> JobListing:
         pictures=[line.artifact for line in outputs if line.artifact is not None and is_picture(line.artifact)],
         figures=result_figures(row.result),
         curve=draw_curve(loss_points(progress)) if row.verb == "train" else None,
+        experts=[show_expert(expert) for expert in experts_of(session, row.tenant_id, job_id=row.id)],
+        is_promotable=is_promotable(row.verb, JobState(row.state), row.outputs),
     )
 
 
@@ -141,6 +149,8 @@ class ArtifactListing:
     artifact: Artifact
     parents: Sequence[Artifact]
     children: Sequence[Artifact]
+    #: Those whose checkpoint it is.
+    experts: Sequence[Expert]
 
 
 def read_artifact_page(session: Session, tenant_id: str, artifact_id: str) -> ArtifactListing:
@@ -155,6 +165,7 @@ def read_artifact_page(session: Session, tenant_id: str, artifact_id: str) -> Ar
         show_artifact(row),
         _show_all(session, tenant_id, [link.parent for link in up]),
         _show_all(session, tenant_id, [link.child for link in down]),
+        [show_expert(expert) for expert in experts_of(session, tenant_id, checkpoint_id=row.id)],
     )
 
 
@@ -190,6 +201,18 @@ def submit_commands(box: BoxDescription) -> dict[str, str]:
         words += [f"--input {slot.name}=ARTIFACT" for slot in verb.inputs if slot.is_required]
         words += [f"--set {p.name}={_shell_value(p.default)}" for p in verb.parameters[:2] if p.default is not None]
         commands[verb.name] = " ".join(words)
+    return commands
+
+
+def use_commands(box: BoxDescription, expert: Expert) -> list[str]:
+    """Write for each verb of the base box that takes a checkpoint the shell command that gives it the expert's."""
+    commands = []
+    known = {CHECKPOINT: expert.checkpoint, PEF: expert.pef}
+    for verb in box.verbs:
+        slots = [slot.name for slot in verb.inputs if slot.is_required or known.get(slot.name)]
+        if CHECKPOINT in slots:
+            given = " ".join(f"--input {slot}={known.get(slot) or 'ARTIFACT'}" for slot in slots)
+            commands.append(f"rdukit job submit {expert.box} {verb.name} {given}")
     return commands
 
 

@@ -34,7 +34,7 @@ from rdukit_platform.console.views import log_lines, view_job
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.tenants.scopes import JOBS_WRITE, allows
+from rdukit_platform.tenants.scopes import BOXES_WRITE, JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -201,7 +201,7 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
     files = platform.store.entries(made.digest) if made.is_folder and platform.store.has(made.digest) else []
     return page(
         request, "artifact.html", section="Artifacts", artifact=made, parents=found.parents,
-        children=found.children, files=files, is_picture=is_picture(made),
+        children=found.children, experts=found.experts, files=files, is_picture=is_picture(made),
     )  # fmt: skip
 
 
@@ -290,6 +290,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         outputs=found.outputs, pictures=found.pictures, figures=found.figures, curve=found.curve,
         size=(picture.WIDTH, picture.HEIGHT),
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
+        experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
     )  # fmt: skip
     return part, name
 

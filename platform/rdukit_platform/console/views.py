@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rdukit.units import format_seconds
-from rdukit_platform.catalog.figures import figure_text, is_projected
+from rdukit_platform.catalog.figures import figure_text, figures_of, headline, is_projected
 from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
 from rdukit_platform.jobs.states import FINAL, JobReason, JobState
 
@@ -74,6 +74,16 @@ class Figure:
     is_projected: bool
 
 
+def figures_to_show(metrics: Mapping[str, Any], names: Iterable[str]) -> list[Figure]:
+    """Return some figures in words."""
+    return [Figure(name.replace("_", " "), figure_text(name, metrics[name]), is_projected(name)) for name in names]
+
+
+def first_figures(metrics: Mapping[str, Any]) -> list[Figure]:
+    """Return the figures that say how good a model is."""
+    return figures_to_show(metrics, headline(metrics))
+
+
 def view_job(job: Job, now: float) -> JobView:
     """Return a job as a line of the overview, and as the head of its page."""
     state = JobState(job.state)
@@ -122,12 +132,8 @@ def log_lines(events: Iterable[EventRecord], limit: int = 400) -> list[tuple[flo
 
 def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
     """Return the numbers of a result in words. Emulated figures come last and say so."""
-    figures = [
-        Figure(name.replace("_", " "), figure_text(name, value), is_projected(name))
-        for name, value in (result or {}).items()
-        if isinstance(value, int | float | str | bool)
-    ]
-    return sorted(figures, key=lambda figure: figure.is_projected)
+    plain = figures_of(result)
+    return sorted(figures_to_show(plain, plain), key=lambda figure: figure.is_projected)
 
 
 def attempt_words(attempt: Attempt) -> str:

@@ -23,6 +23,7 @@ from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
+from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
@@ -61,7 +62,20 @@ def create_app(platform: Platform) -> FastAPI:
         responses=ERRORS,
     )
     app.state.platform = platform
-    for each in (health, jobs, artifacts, catalog, experts, nodes, tenants, audit, router, console, access):
+    for each in (
+        health,
+        jobs,
+        artifacts,
+        catalog,
+        experts,
+        nodes,
+        tenants,
+        audit,
+        router,
+        console,
+        expert_pages,
+        access,
+    ):
         app.include_router(each)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)

@@ -20,6 +20,7 @@ from rdukit.interfaces import Clock
 from rdukit_platform.api.context import Platform, open_platform
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
+from rdukit_platform.catalog.experts import selector_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes, read_box
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
@@ -29,6 +30,7 @@ from rdukit_platform.gateway.http_protocol import make_protocol
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import apply_event, find_open_attempt, lock_job
+from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.jobs.pipelines import submit_pipeline
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import cancel_job, record_job
@@ -134,6 +136,13 @@ class Example:
         }  # fmt: skip
         self._succeed(ids[1], "checkpoint", at + 9, result, steps=1250)
         return ids[0], ids[1]
+
+    def promote(self, job_id: str, name: str = "digits", description: str = "Reads handwritten digits.") -> str:
+        """Promote a training. Returns what names the expert's version."""
+        with self.database.write() as session:
+            boxes = Boxes({"logreg": example_box()})
+            row = promote_job(session, boxes, self.tenant_id, job_id, name, self.now, description)
+            return str(selector_of(row))
 
     def waiting_pipeline(self) -> str:
         """Return a pipeline whose first step waits. Returns the second step's job."""

@@ -116,7 +116,9 @@ def test_a_training_that_succeeded_is_promoted_with_all_that_it_came_from(lab: L
         checkpoint = session.get(ArtifactRow, row.checkpoint_id)
         assert checkpoint is not None
         assert (checkpoint.kind, checkpoint.job_id) == ("checkpoint", job)
-        assert [one.id for one in experts.experts_of_job(session, lab.tenant, job)] == [row.id]
+        assert [one.id for one in experts.experts_of(session, lab.tenant, job_id=job)] == [row.id]
+        assert [one.id for one in experts.experts_of(session, lab.tenant, checkpoint_id=checkpoint.id)] == [row.id]
+        assert list(experts.experts_of(session, lab.tenant, job_id=checkpoint.id)) == []
 
 
 def test_the_licence_is_that_of_the_box_unless_another_is_given(lab: Lab) -> None:

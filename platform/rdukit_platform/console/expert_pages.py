@@ -1,0 +1,71 @@
+"""The console's pages of experts: cards to search among, and one expert with what it was made from."""
+
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from rdukit.errors import RdukitError
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.experts import Expert, show_expert
+from rdukit_platform.catalog.experts import get_expert, list_experts, versions_of_expert
+from rdukit_platform.catalog.model import read_selector
+from rdukit_platform.catalog.own import box_of, find_version
+from rdukit_platform.console.access import Visitor
+from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.console.queries import read_artifact_page, use_commands
+from rdukit_platform.console.views import first_figures, result_figures
+from rdukit_platform.tenants.scopes import BOXES_WRITE, allows
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/console/experts", include_in_schema=False, route_class=PageRoute)
+
+#: Longest search that is taken.
+MAX_SEARCH = 200
+
+
+@router.get("")
+def experts(
+    request: Request, caller: Visitor, search: str = "", deprecated: bool = False, cursor: str | None = None
+) -> Response:
+    """Show the experts that a search finds, as cards."""
+    search = search[:MAX_SEARCH]
+    with platform_of(request).database.read() as session:
+        rows, following = list_experts(session, caller.tenant_id, search, None, 30, cursor, with_deprecated=deprecated)
+        cards = [(expert, first_figures(expert.metrics)) for expert in map(show_expert, rows)]
+    asked = {"search": search, "deprecated": "true" if deprecated else ""}
+    here = "/console/experts?" + urlencode({key: value for key, value in asked.items() if value})
+    return page(
+        request, "experts.html", section="Experts", cards=cards, search=search, deprecated=deprecated,
+        next_cursor=following, here=here.rstrip("?"),
+    )  # fmt: skip
+
+
+@router.get("/{name}")
+def expert(request: Request, name: str, caller: Visitor) -> Response:
+    """Show one version of an expert: its card, figures, and the artifacts that it was made from."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        row = get_expert(session, caller.tenant_id, name)
+        shown = show_expert(row, versions_of_expert(session, caller.tenant_id, row.name))
+        found = read_artifact_page(session, caller.tenant_id, row.checkpoint_id)
+    return page(
+        request, "expert.html", section="Experts", expert=shown, figures=result_figures(shown.metrics),
+        checkpoint=found.artifact, parents=found.parents, children=found.children,
+        commands=_find_commands(platform, caller, shown), can_write=allows(caller.scopes, BOXES_WRITE),
+    )  # fmt: skip
+
+
+def _find_commands(platform: Platform, caller: Caller, expert: Expert) -> list[str]:
+    """Write how jobs use the expert; nothing where the box is gone, or the catalog cannot be read."""
+    asked = read_selector(expert.box)
+    try:
+        box = platform.catalog.boxes().boxes.get(asked.name)
+    except RdukitError:
+        return []
+    if asked.version is not None:
+        with platform.database.read() as session:
+            row = find_version(session, caller.tenant_id, asked.name, asked.version)
+        box = None if row is None or row.uninstalled_at is not None else box_of(row)
+    return [] if box is None else use_commands(box, expert)
