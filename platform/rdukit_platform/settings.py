@@ -151,6 +151,9 @@ JOB_BACKOFF_S: Final = Setting(
     "job.backoff_s", 1.0, "Wait before the second attempt; doubles with each further one.", float
 )
 JOB_TILES: Final = Setting("job.tiles", 4, "Tiles of a job that names none and needs an RDU (train, infer).", int)
+JOB_MAX_PRIORITY: Final = Setting(
+    "job.max_priority", 100, "Highest priority that a job may ask for; 0 where tenants may not pass each other.", int
+)
 SCHEDULER_POLL_S: Final = Setting("scheduler.poll_s", 0.5, "Longest pause between two looks at the queue.", float)
 SCHEDULER_REPUBLISH_S: Final = Setting(
     "scheduler.republish_s", 5.0, "Seconds after which a message that no worker claimed is sent again.", float
@@ -161,6 +164,10 @@ SCHEDULER_TENANT_JOBS: Final = Setting(
 SCHEDULER_STARVE_S: Final = Setting(
     "scheduler.starve_s", 60.0, "Seconds after which a waiting job lets no later one past it.", float
 )
+SCHEDULER_HALF_LIFE_S: Final = Setting(
+    "scheduler.half_life_s", 3600.0,
+    "Seconds after which what a tenant has used counts half in its share; 0: only what it uses now counts.", float,
+)  # fmt: skip
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)
 
 PLATFORM_SETTINGS: Final = (
@@ -204,10 +211,12 @@ PLATFORM_SETTINGS: Final = (
     JOB_MAX_LOSSES,
     JOB_BACKOFF_S,
     JOB_TILES,
+    JOB_MAX_PRIORITY,
     SCHEDULER_POLL_S,
     SCHEDULER_REPUBLISH_S,
     SCHEDULER_TENANT_JOBS,
     SCHEDULER_STARVE_S,
+    SCHEDULER_HALF_LIFE_S,
     UP_NODE,
 )
 

@@ -17,6 +17,7 @@ from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
+    MAX_LABELS,
     EventPage,
     Job,
     JobPage,
@@ -59,11 +60,17 @@ def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_k
 
 @router.get("/jobs")
 def list_(
-    request: Request, caller: JobsReader, state: str | None = None, limit: int = 50, cursor: str | None = None
+    request: Request,
+    caller: JobsReader,
+    state: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+    label: Annotated[list[str], Query(max_length=MAX_LABELS)] = [],  # noqa: B006
 ) -> JobPage:
-    """Return the tenant's jobs, newest first."""
+    """Return the tenant's jobs, newest first; of ``label`` (key=value) those that have all of them."""
+    labels = service.read_labels(label)
     with platform_of(request).database.read() as session:
-        rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor)
+        rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor, labels)
     return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
 
 

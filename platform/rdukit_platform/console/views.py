@@ -28,6 +28,7 @@ REASONS: Final = {
     JobReason.BOX_FAILED: "The ModelBox refused or failed it",
     JobReason.ATTEMPTS_EXHAUSTED: "All attempts failed",
     JobReason.INPUT_LOST: "An input artifact is gone",
+    JobReason.RUN_LIMIT_EXCEEDED: "It ran longer than it may",
     JobReason.CANCELLED_BY_USER: "Cancelled by a user",
     JobReason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
 }

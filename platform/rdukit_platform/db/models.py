@@ -35,6 +35,8 @@ class TenantRow(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float]
+    #: Part of the node that is its own beside others', as ``scheduler.shares`` weighs it.
+    weight: Mapped[float] = mapped_column(Double, default=1.0, server_default="1.0")
 
 
 class TokenRow(Base):
@@ -99,7 +101,7 @@ class JobRow(Base):
         Index(None, "tenant_id", "created_at"),
         Index(None, "state", "created_at"),
         #: The front of each tenant's queue.
-        Index(None, "state", "tenant_id", "queued_at"),
+        Index(None, "state", "tenant_id", "priority", "queued_at"),
     )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
@@ -117,6 +119,11 @@ class JobRow(Base):
     outputs: Mapped[dict[str, str]]
     tiles: Mapped[int]
     max_attempts: Mapped[int]
+    #: The highest goes first.
+    priority: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    #: Seconds that an attempt may take; none: as long as it likes.
+    run_limit_s: Mapped[float | None]
+    labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, object] | None]
@@ -124,6 +131,9 @@ class JobRow(Base):
     progress: Mapped[dict[str, object] | None]
     #: Why the scheduler has not admitted it yet, in words.
     waits_for: Mapped[str | None] = mapped_column(Text)
+    #: The same as one of ``WaitCode``, and when it starts at the latest, as far as run limits tell.
+    wait_code: Mapped[str | None] = mapped_column(String(32))
+    estimated_start: Mapped[float | None]
     #: Grows with each change of state; an update names the version it saw.
     version: Mapped[int] = mapped_column(Integer, default=0)
     #: Number of the latest attempt; 0 before the first.

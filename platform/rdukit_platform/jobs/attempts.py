@@ -24,6 +24,8 @@ class AttemptOutcome(StrEnum):
     EXPIRED = "expired"
     INPUT_LOST = "input-lost"
     CANCELLED = "cancelled"
+    #: It took longer than the job's run limit.
+    RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
     #: No tiles after all, the message says what would fit; or what runs boxes does not answer.
     NO_RESOURCES = "no-resources"
     #: The attempt before still holds the job's folder.
@@ -84,6 +86,8 @@ def judge(
         return AttemptVerdict(JobEvent.CANCEL, JobReason.CANCELLED_BY_USER, failures, losses, 0.0)
     if outcome is AttemptOutcome.INPUT_LOST:
         return AttemptVerdict(JobEvent.FAIL, JobReason.INPUT_LOST, failures + 1, losses, 0.0)
+    if outcome is AttemptOutcome.RUN_LIMIT_EXCEEDED:
+        return AttemptVerdict(JobEvent.FAIL, JobReason.RUN_LIMIT_EXCEEDED, failures + 1, losses, 0.0)
     if outcome in FREE:
         pause = 0.0 if outcome is AttemptOutcome.INTERRUPTED else FREE_PAUSE_S
         return AttemptVerdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, losses, pause)

@@ -46,6 +46,8 @@ def apply_event(
                 "reason": None if reason is None else str(reason),
                 "version": JobRow.version + 1,
                 "waits_for": None,
+                "wait_code": None,
+                "estimated_start": None,
                 **times,
                 **columns,
             }

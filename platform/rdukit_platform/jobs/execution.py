@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
-from rdukit.errors import LeaseLost
+from rdukit.errors import DeadlineExceeded, LeaseLost
 from rdukit.settings import resolve
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome, judge
-from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, lock_job
+from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
@@ -204,6 +204,27 @@ def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
             "message": f"worker {attempt.worker} has given no sign of life since its lease; it was lost",
         }
         _end(session, job, attempt, AttemptOutcome.EXPIRED, error, backoff_s, now)
+        count += 1
+    return count
+
+
+def end_overruns(session: Session, now: float) -> int:
+    """Fail the jobs whose attempt has taken longer than the run limit; their workers notice. Returns how many."""
+    over = (AttemptRow.ended_at.is_(None), AttemptRow.claimed_at + JobRow.run_limit_s < now)
+    found = session.scalars(select(JobRow.id).join(AttemptRow, AttemptRow.job_id == JobRow.id).where(*over)).all()
+    count = 0
+    for job_id in found:
+        job = lock_job(session, job_id)
+        attempt = find_open_attempt(session, job)
+        if attempt is None or attempt.claimed_at is None or job.run_limit_s is None:
+            continue  # it has ended since, or is another attempt that nobody has claimed
+        if attempt.claimed_at + job.run_limit_s >= now:
+            continue
+        error: dict[str, object] = {
+            "code": DeadlineExceeded.code,
+            "message": f"it took longer than its run limit of {job.run_limit_s:g} s",
+        }
+        _end(session, job, attempt, AttemptOutcome.RUN_LIMIT_EXCEEDED, error, 0.0, now)
         count += 1
     return count
 

@@ -12,7 +12,7 @@ from rdukit_platform.db.models import JobRow, PipelineRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
-from rdukit_platform.jobs.service import artifact_kind, check_request, chosen, record_job
+from rdukit_platform.jobs.service import artifact_kind, check_request, chosen, record_job, recorded
 
 
 def submit_pipeline(
@@ -114,7 +114,7 @@ def _same_pipeline(
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
     jobs = pipeline_jobs(session, pipeline.id)
     asked = [(step.verb, step.parameters, *chosen(step)) for step in request.steps]
-    is_same = [(j.verb, j.parameters, j.name, j.tiles, j.max_attempts) for j in jobs] == asked
+    is_same = [(j.verb, j.parameters, *recorded(j)) for j in jobs] == asked
     if not is_same or not all(
         read_selector(step.box).takes(job.box, job.box_version) for step, job in zip(request.steps, jobs, strict=True)
     ):

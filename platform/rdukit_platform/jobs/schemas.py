@@ -1,17 +1,26 @@
 """Jobs and pipelines on the wire (``docs/design/wire.md`` section 3), and how rows become them."""
 
+import re
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
-from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState, WaitCode
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Key = Annotated[str, Field(min_length=1, max_length=128)]
+
+LABEL_KEY: Final = re.compile(r"^[a-z0-9][a-z0-9._/-]{0,62}$")
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY.pattern)]
+#: No control characters: databases do not take all of them.
+LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
+MAX_LABELS: Final = 16
+#: A year.
+MAX_RUN_LIMIT_S: Final = 365 * 86400.0
 
 
 class RequestBody(BaseModel):
@@ -20,7 +29,19 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class JobRequest(RequestBody):
+class QueueChoices(RequestBody):
+    """Base of what is queued: how it is queued, and by what it is found again."""
+
+    priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] = Field(
+        default=0, description="The highest goes first."
+    )
+    run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = Field(
+        default=None, description="Seconds after which an attempt is ended, and the job has failed."
+    )
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
+
+
+class JobRequest(QueueChoices):
     """Body of ``POST /v1/jobs``."""
 
     box: Name
@@ -33,7 +54,7 @@ class JobRequest(RequestBody):
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
-class StepRequest(RequestBody):
+class StepRequest(QueueChoices):
     """Step of a pipeline."""
 
     name: StepName
@@ -69,7 +90,11 @@ class Attempt(BaseModel):
 
 
 class Job(BaseModel):
-    """A job. ``attempts`` is given where one job is asked for."""
+    """A job. ``attempts`` is given where one job is asked for.
+
+    ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is when it starts at the latest if all that run before it
+    keep their run limits; null: that cannot be told.
+    """
 
     id: str
     name: str
@@ -79,12 +104,17 @@ class Job(BaseModel):
     reason: str | None
     error: dict[str, JsonValue] | None
     waits_for: str | None
+    wait_code: str | None = None
+    estimated_start: float | None = None
     parameters: dict[str, JsonValue]
     inputs: dict[str, str]
     outputs: dict[str, str]
     result: dict[str, JsonValue] | None
     progress: dict[str, JsonValue] | None
     tiles: int
+    priority: int = 0
+    run_limit_s: float | None = None
+    labels: dict[str, str] = {}
     attempt: int
     max_attempts: int
     pipeline: str | None
@@ -139,9 +169,16 @@ class EventPage(BaseModel):
 
 def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     """Return a job, with its attempts if they are given."""
+    code, estimated_start = row.wait_code, row.estimated_start
+    if row.state == JobState.SUBMITTED:
+        code = WaitCode.DEPENDENCY
+    elif row.state == JobState.RETRYING:
+        code, estimated_start = WaitCode.BEGIN_TIME, row.not_before
     return Job.model_validate(
         {
             **{name: getattr(row, name) for name in Job.model_fields if hasattr(row, name)},
+            "wait_code": code,
+            "estimated_start": estimated_start,
             "box": str(Selector(row.box, row.box_version)),
             "pipeline": row.pipeline_id,
             "attempts": None if attempts is None else [show_attempt(attempt) for attempt in attempts],

@@ -6,7 +6,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, InvalidTransition, NotFound
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
@@ -17,9 +17,9 @@ from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job
-from rdukit_platform.jobs.schemas import JobRequest, StepRequest
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState
-from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_TILES
+from rdukit_platform.jobs.schemas import LABEL_KEY, JobRequest, StepRequest
+from rdukit_platform.jobs.states import FINAL, LOWEST_PRIORITY, JobEvent, JobReason, JobState
+from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY, JOB_TILES
 
 #: Verbs that run on the host alone and lease no tiles.
 HOST_VERBS: Final = frozenset({"compile", "preprocess"})
@@ -57,7 +57,7 @@ def record_job(
     pipeline_id: str | None = None,
 ) -> JobRow:
     """Add the row of a request that has been checked."""
-    name, tiles, max_attempts = chosen(request)
+    name, tiles, max_attempts, priority, run_limit_s, labels = chosen(request)
     job = JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -72,6 +72,9 @@ def record_job(
         outputs={},
         tiles=tiles,
         max_attempts=max_attempts,
+        priority=priority,
+        run_limit_s=run_limit_s,
+        labels=labels,
         state=str(JobState.SUBMITTED),
         version=0,
         attempt=0,
@@ -87,7 +90,13 @@ def record_job(
 
 
 def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> BoxDescription:
-    """Return the box that a request names; verb, parameters and inputs are checked."""
+    """Return the box that a request names; verb, parameters, inputs and priority are checked."""
+    highest = resolve(JOB_MAX_PRIORITY)
+    if request.priority > highest:
+        raise IllegalValue(
+            f"priority is {request.priority}; legal: {LOWEST_PRIORITY} to {highest} ({JOB_MAX_PRIORITY.name})",
+            legal=f"{LOWEST_PRIORITY} to {highest}",
+        )
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
     check_parameters(box, verb, request.parameters)
@@ -125,9 +134,14 @@ def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = 
 
 
 def list_jobs(
-    session: Session, tenant_id: str, state: str | None = None, limit: int = 50, cursor: str | None = None
+    session: Session,
+    tenant_id: str,
+    state: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> tuple[list[JobRow], str | None]:
-    """Return the tenant's jobs, newest first, and the cursor of the next page.
+    """Return the tenant's jobs that have all ``labels``, newest first, and the cursor of the next page.
 
     Raises:
         InvalidArgument: unknown state, limit or cursor.
@@ -137,7 +151,24 @@ def list_jobs(
         if state not in set(JobState):
             raise InvalidArgument(f"no job state is called {state!r}; legal: {[str(s) for s in JobState]}")
         query = query.where(JobRow.state == state)
+    for key, value in (labels or {}).items():
+        query = query.where(JobRow.labels[key].as_string() == value)
     return read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor)
+
+
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``key=value`` texts that jobs are to be found by.
+
+    Raises:
+        InvalidArgument: a text is not that, or its key could be no label's.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not LABEL_KEY.fullmatch(key):
+            raise InvalidArgument(f"label {text[:200]!r} is not legal; legal: KEY=VALUE, such as project=genes")
+        found[key] = value
+    return found
 
 
 def list_attempts(session: Session, job_id: str) -> Sequence[AttemptRow]:
@@ -183,7 +214,7 @@ def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None
 def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     # The inputs of a lone job are never rewritten, so they can be compared.
     asked = (request.verb, request.parameters, request.inputs, *chosen(request))
-    is_same = (job.verb, job.parameters, job.inputs, job.name, job.tiles, job.max_attempts) == asked
+    is_same = (job.verb, job.parameters, job.inputs, *recorded(job)) == asked
     # "The newest" is the version that was the newest when the job was submitted.
     if is_same and read_selector(request.box).takes(job.box, job.box_version):
         return job
@@ -193,10 +224,22 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     )
 
 
-def chosen(request: JobRequest | StepRequest) -> tuple[str, int, int]:
-    """Name, tiles and attempts of a job: those that the request names, or the usual ones."""
+#: Name, tiles, attempts, priority, run limit and labels.
+Chosen = tuple[str, int, int, int, float | None, dict[str, str]]
+
+
+def recorded(job: JobRow) -> Chosen:
+    """Return what was ``chosen`` for a job."""
+    return job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels
+
+
+def chosen(request: JobRequest | StepRequest) -> Chosen:
+    """Return what a job is recorded with: what the request names, or the usual."""
     return (
         request.name or f"{request.box} {request.verb}",
         default_tiles(request.verb) if request.tiles is None else request.tiles,
         request.max_attempts or resolve(JOB_MAX_ATTEMPTS),
+        request.priority,
+        request.run_limit_s,
+        dict(request.labels),
     )

@@ -46,6 +46,11 @@ class JobEvent(StrEnum):
     CANCEL = "cancel"
 
 
+#: Legal priorities of a job; one that names none has 0.
+LOWEST_PRIORITY: Final = -100
+HIGHEST_PRIORITY: Final = 100
+
+
 class JobReason(StrEnum):
     """Reasons for a job's final state."""
 
@@ -53,8 +58,33 @@ class JobReason(StrEnum):
     BOX_FAILED = "box-failed"
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     INPUT_LOST = "input-lost"
+    #: An attempt took longer than the job's run limit.
+    RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
     CANCELLED_BY_USER = "cancelled-by-user"
     UPSTREAM_ENDED = "upstream-ended"
+
+
+class WaitCode(StrEnum):
+    """Reasons for waiting, in the vocabulary of Slurm's squeue.
+
+    Source: Slurm 25.05, "Job Reason Codes". Which of ours has which code is our choice.
+    """
+
+    #: Others come first, and it would take what they wait for.
+    PRIORITY = "Priority"
+    #: Tiles, places on the node or worker slots are taken.
+    RESOURCES = "Resources"
+    TENANT_LIMIT = "QOSMaxJobsPerUserLimit"
+    #: The pause before its next attempt is not over.
+    BEGIN_TIME = "BeginTime"
+    #: An earlier step of its pipeline has not ended.
+    DEPENDENCY = "Dependency"
+    #: No node daemon answers.
+    NODE_AWAY = "ReqNodeNotAvail"
+    #: No worker is up.
+    WORKERS_AWAY = "PartitionDown"
+    #: It needs more than the node has in service.
+    TOO_LARGE = "PartitionNodeLimit"
 
 
 #: The final state that each reason belongs to.
@@ -63,6 +93,7 @@ FINAL_STATES: Final = {
     JobReason.BOX_FAILED: JobState.FAILED,
     JobReason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
     JobReason.INPUT_LOST: JobState.FAILED,
+    JobReason.RUN_LIMIT_EXCEEDED: JobState.FAILED,
     JobReason.CANCELLED_BY_USER: JobState.CANCELLED,
     JobReason.UPSTREAM_ENDED: JobState.CANCELLED,
 }
@@ -94,7 +125,14 @@ TRANSITIONS: Final = {
 #: Events that end a job, and the reasons they may give.
 ENDINGS: Final = {
     JobEvent.SUCCEED: frozenset({JobReason.COMPLETED}),
-    JobEvent.FAIL: frozenset({JobReason.BOX_FAILED, JobReason.ATTEMPTS_EXHAUSTED, JobReason.INPUT_LOST}),
+    JobEvent.FAIL: frozenset(
+        {
+            JobReason.BOX_FAILED,
+            JobReason.ATTEMPTS_EXHAUSTED,
+            JobReason.INPUT_LOST,
+            JobReason.RUN_LIMIT_EXCEEDED,
+        }
+    ),
     JobEvent.CANCEL: frozenset({JobReason.CANCELLED_BY_USER}),
     JobEvent.STRAND: frozenset({JobReason.UPSTREAM_ENDED}),
 }

@@ -11,8 +11,9 @@ For n jobs it takes O(n log n).
 
 from collections.abc import Mapping
 
+from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes import why_never
-from rdukit_platform.scheduler.model import Decision, QueuedJob, QueueSnapshot, Wait, WaitCode
+from rdukit_platform.scheduler.model import Decision, QueuedJob, QueueSnapshot, Wait
 from rdukit_platform.scheduler.reserve import Ending, Reservation, Room, estimate_starts, reserve
 from rdukit_platform.scheduler.shares import Shares, in_turn
 

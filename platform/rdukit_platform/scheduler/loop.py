@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Final
@@ -24,11 +25,19 @@ from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.db.engine import Database
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
-from rdukit_platform.jobs.execution import FencingToken, admit, expire_attempts, queue_due_jobs, take_unclaimed
+from rdukit_platform.jobs.execution import (
+    FencingToken,
+    admit,
+    end_overruns,
+    expire_attempts,
+    queue_due_jobs,
+    take_unclaimed,
+)
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.nodes import NodeCapacity, find_node_view
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_wait_reasons
+from rdukit_platform.scheduler.shares import UsagePeriod
+from rdukit_platform.scheduler.snapshot import find_news, needs_pass, read_snapshot, read_usage, record_waits
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
@@ -41,6 +50,8 @@ from rdukit_platform.settings import (
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 2.0
+#: How often it is summed up what tenants have used lately.
+USAGE_S: Final = 10.0
 #: How often old entries of the audit log are deleted.
 PRUNE_S: Final = 3600.0
 
@@ -53,7 +64,8 @@ class Scheduler:
         self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
         self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
         self._stop = threading.Event()
-        self._beaten_at = self._pruned_at = float("-inf")
+        self._beaten_at = self._pruned_at = self._usage_at = float("-inf")
+        self._usage: Sequence[UsagePeriod] = ()
         self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
@@ -99,19 +111,23 @@ class Scheduler:
     def _recover(self, now: float) -> list[FencingToken]:
         with self._database.write() as session:
             expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now) if self._pace.is_steady() else 0
+            overran = end_overruns(session, now)
             queue_due_jobs(session, now)
             again = take_unclaimed(session, resolve(SCHEDULER_REPUBLISH_S), now)
         if expired:
             logger.warning("leases expired attempts=%d", expired)
+        if overran:
+            logger.info("run limits exceeded jobs=%d", overran)
         return again
 
     def _admit(self, node: NodeCapacity | None, now: float) -> list[FencingToken]:
         # Deciding takes no lock: what changed meanwhile is left to the next pass.
         with self._database.read() as session:
-            snapshot = read_snapshot(session, node, now)
+            if self._clock.monotonic() - self._usage_at > USAGE_S:
+                self._usage, self._usage_at = read_usage(session, now), self._clock.monotonic()
+            snapshot = read_snapshot(session, node, now, self._usage)
         decision = decide(snapshot)
-        known = {job.job_id: job.waits_for for job in snapshot.queued}
-        news = {job_id: wait.why for job_id, wait in decision.waits.items() if known[job_id] != wait.why}
+        news = find_news(snapshot.queued, decision.waits, now)
         if not decision.admissions and not news:
             return []
         with self._database.write() as session:
@@ -119,7 +135,7 @@ class Scheduler:
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since, or another scheduler's
                     fencing_tokens.append(admit(session, job_id, now))
-            record_wait_reasons(session, news)
+            record_waits(session, news)
         for fencing in fencing_tokens:
             logger.info("admitted job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
         return fencing_tokens

@@ -2,37 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
+from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes import NodeCapacity
-
-#: Legal priorities of a job; one that names none has 0.
-LOWEST_PRIORITY: Final = -100
-HIGHEST_PRIORITY: Final = 100
-
-
-class WaitCode(StrEnum):
-    """Reasons for waiting, in the vocabulary of Slurm's squeue.
-
-    Source: Slurm 25.05, "Job Reason Codes". Which of ours has which code is our choice.
-    """
-
-    #: Others come first, and it would take what they wait for.
-    PRIORITY = "Priority"
-    #: Tiles, places on the node or worker slots are taken.
-    RESOURCES = "Resources"
-    TENANT_LIMIT = "QOSMaxJobsPerUserLimit"
-    #: The pause before its next attempt is not over.
-    BEGIN_TIME = "BeginTime"
-    #: An earlier step of its pipeline has not ended.
-    DEPENDENCY = "Dependency"
-    #: No node daemon answers.
-    NODE_AWAY = "ReqNodeNotAvail"
-    #: No worker is up.
-    WORKERS_AWAY = "PartitionDown"
-    #: It needs more than the node has in service.
-    TOO_LARGE = "PartitionNodeLimit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +24,7 @@ class QueuedJob:
     run_limit_s: float | None = None
     wait_code: str | None = None
     #: When it was last told to start.
-    starts_at: float | None = None
+    estimated_start: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

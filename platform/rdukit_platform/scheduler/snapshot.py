@@ -1,25 +1,31 @@
 """Snapshot of the database for the scheduler: the front of each tenant's queue, the active jobs, the workers.
 
-However many jobs a tenant has queued, a pass looks at its oldest ``WINDOW`` only. The others cannot be next, and cost
+However many jobs a tenant has queued, a pass looks at its first ``WINDOW`` only. The others cannot be next, and cost
 nothing.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import Integer, bindparam, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes import NodeCapacity
-from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot, TenantShare, Wait
+from rdukit_platform.scheduler.shares import UsagePeriod, past_shares
 from rdukit_platform.services import live_services
-from rdukit_platform.settings import SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
+from rdukit_platform.settings import SCHEDULER_HALF_LIFE_S, SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
 
 #: Jobs of a tenant that one pass looks at: among so many a small one may pass those that do not fit.
 WINDOW: Final = 200
+
+#: What was used longer ago than so many half-lives is forgotten; times are kept to so many parts of one.
+_HALF_LIVES: Final = 5
+_SLICES: Final = 16
 
 _QUEUED: Final = str(JobState.QUEUED)
 _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
@@ -30,45 +36,111 @@ def needs_pass(session: Session) -> bool:
     return session.scalars(select(JobRow.id).where(JobRow.state.in_(_OPEN)).limit(1)).first() is not None
 
 
-def read_snapshot(session: Session, node: NodeCapacity | None, now: float) -> QueueSnapshot:
-    """Return the front of the queue, the active jobs and the workers, as values."""
-    since = func.coalesce(JobRow.queued_at, JobRow.created_at)
-    columns = (JobRow.id, JobRow.tenant_id, JobRow.tiles, since, JobRow.not_before, JobRow.waits_for)
-    tenants = session.scalars(select(JobRow.tenant_id).where(JobRow.state == _QUEUED).distinct()).all()
-    queued = [
-        QueuedJob(*row)
-        for tenant in tenants
-        for row in session.execute(
-            select(*columns)
-            .where(JobRow.state == _QUEUED, JobRow.tenant_id == tenant)
-            .order_by(JobRow.queued_at, JobRow.id)
-            .limit(WINDOW)
-        )
-    ]
+def read_snapshot(
+    session: Session, node: NodeCapacity | None, now: float, periods: Sequence[UsagePeriod] = ()
+) -> QueueSnapshot:
+    """Return the front of the queue, the active jobs and the workers, as values; ``periods`` as by ``read_usage``."""
     active = session.execute(
-        select(JobRow.id, JobRow.tenant_id, JobRow.tiles, AttemptRow.tiles)
+        select(JobRow.id, JobRow.tenant_id, JobRow.tiles, AttemptRow.tiles, AttemptRow.claimed_at, JobRow.run_limit_s)
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
         .where(AttemptRow.ended_at.is_(None))
     )
+    slots = sum(service.slots for service in live_services(session, now) if service.kind == "worker")
+    weights = {row.id: row.weight for row in session.scalars(select(TenantRow))}
+    past = past_shares(periods, now, resolve(SCHEDULER_HALF_LIFE_S), node.tiles if node else 0, slots)
     return QueueSnapshot(
         now=now,
-        queued=tuple(queued),
-        active=tuple(ActiveJob(job, tenant, tiles, held is not None) for job, tenant, tiles, held in active),
+        queued=tuple(_read_front(session)),
+        active=tuple(
+            ActiveJob(job, tenant, tiles, held is not None, None if limit_s is None else (claimed_at or now) + limit_s)
+            for job, tenant, tiles, held, claimed_at, limit_s in active
+        ),
         node=node,
-        slots=sum(service.slots for service in live_services(session, now) if service.kind == "worker"),
+        slots=slots,
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
         starve_s=resolve(SCHEDULER_STARVE_S),
-        has_other_tenants=len(session.scalars(select(TenantRow.id).limit(2)).all()) > 1,
+        has_other_tenants=len(weights) > 1,
+        shares={tenant: TenantShare(weight, past.get(tenant, 0.0)) for tenant, weight in weights.items()},
     )
 
 
-def record_wait_reasons(session: Session, reasons: Mapping[str, str]) -> None:
-    """Write down why jobs wait, where they still do."""
-    if reasons:
+def _read_front(session: Session) -> Iterator[QueuedJob]:
+    """Yield the first ``WINDOW`` jobs of each tenant, by priority and age; each query follows an index."""
+    columns = (
+        JobRow.id,
+        JobRow.tenant_id,
+        JobRow.tiles,
+        func.coalesce(JobRow.queued_at, JobRow.created_at),
+        JobRow.not_before,
+        JobRow.waits_for,
+        JobRow.priority,
+        JobRow.run_limit_s,
+        JobRow.wait_code,
+        JobRow.estimated_start,
+    )
+    lines = session.execute(
+        select(JobRow.tenant_id, JobRow.priority)
+        .where(JobRow.state == _QUEUED)
+        .distinct()
+        .order_by(JobRow.tenant_id, JobRow.priority.desc())
+    ).all()
+    room: dict[str, int] = defaultdict(lambda: WINDOW)
+    for tenant, priority in lines:
+        if room[tenant] <= 0:
+            continue
+        rows = session.execute(
+            select(*columns)
+            .where(JobRow.state == _QUEUED, JobRow.tenant_id == tenant, JobRow.priority == priority)
+            .order_by(JobRow.queued_at, JobRow.id)
+            .limit(room[tenant])
+        ).all()
+        room[tenant] -= len(rows)
+        yield from (QueuedJob(*tuple(row)) for row in rows)
+
+
+def read_usage(session: Session, now: float) -> Sequence[UsagePeriod]:
+    """Return what tenants used lately: their ended attempts, those together that began and ended at about one time."""
+    half_life_s = resolve(SCHEDULER_HALF_LIFE_S)
+    if half_life_s <= 0:
+        return ()
+    slice_s = half_life_s / _SLICES
+    began, ended = AttemptRow.claimed_at, AttemptRow.ended_at
+    rows = session.execute(
+        select(JobRow.tenant_id, func.count(), func.sum(JobRow.tiles), func.avg(began), func.avg(ended))
+        .join(JobRow, JobRow.id == AttemptRow.job_id)
+        .where(ended > now - _HALF_LIVES * half_life_s, began.is_not(None))
+        .group_by(JobRow.tenant_id, JobRow.tiles, cast(began / slice_s, Integer), cast(ended / slice_s, Integer))
+    )
+    return [UsagePeriod(tenant, jobs, int(tiles), began, ended) for tenant, jobs, tiles, began, ended in rows]
+
+
+def find_news(queued: Iterable[QueuedJob], waits: Mapping[str, Wait], now: float) -> dict[str, Wait]:
+    """Find the waits that say something else than the jobs were told before (pure).
+
+    A start that moved by less than a twentieth of the time until then is no news.
+    """
+    return {job.job_id: waits[job.job_id] for job in queued if job.job_id in waits and _is_news(job, waits, now)}
+
+
+def _is_news(job: QueuedJob, waits: Mapping[str, Wait], now: float) -> bool:
+    wait, before = waits[job.job_id], job.estimated_start
+    if (job.waits_for, job.wait_code) != (wait.why, wait.code):
+        return True
+    if before is None or wait.starts_at is None:
+        return before is not wait.starts_at
+    return abs(before - wait.starts_at) > max(1.0, (wait.starts_at - now) / 20)
+
+
+def record_waits(session: Session, waits: Mapping[str, Wait]) -> None:
+    """Write down what jobs wait for, where they still do."""
+    if waits:
         statement = (
             update(JobRow)
             .where(JobRow.id == bindparam("job"), JobRow.state == _QUEUED)
-            .values(waits_for=bindparam("why"))
+            .values(waits_for=bindparam("why"), wait_code=bindparam("code"), estimated_start=bindparam("starts_at"))
         )
-        rows = [{"job": job_id, "why": why} for job_id, why in reasons.items()]
+        rows = [
+            {"job": job_id, "why": wait.why, "code": str(wait.code), "starts_at": wait.starts_at}
+            for job_id, wait in waits.items()
+        ]
         session.connection().execute(statement, rows)

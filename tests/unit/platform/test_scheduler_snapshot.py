@@ -9,12 +9,15 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
+from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.scheduler import snapshot
-from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_wait_reasons
+from rdukit_platform.scheduler.model import Wait
+from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_waits
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
 
+AWAY = Wait(WaitCode.WORKERS_AWAY, "no worker is up", 90.0)
 REQUEST = JobRequest(box="counter", verb="preprocess")
 
 
@@ -49,7 +52,7 @@ def test_reasons_are_told_to_jobs_that_still_wait(database: Database) -> None:
     first, second = submit(database, tenant, 2, 1.0)
     with database.write() as session:
         execution.admit(session, first, 5.0)
-        record_wait_reasons(session, {first: "late news", second: "no worker is up"})
+        record_waits(session, {first: Wait(WaitCode.PRIORITY, "late news"), second: AWAY})
     with database.read() as session:
         found = read_snapshot(session, None, 100.0)
         assert [(job.job_id, job.holds_tiles) for job in found.active] == [(first, False)]
