@@ -133,6 +133,40 @@ def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderT
     assert platform.states(job["id"])[-1] == "cancelled"
 
 
+def test_a_job_that_exceeds_its_run_limit_is_ended_and_its_tiles_freed(
+    platform: PlatformUnderTest, dataset: str
+) -> None:
+    body = {"steps": 1000, "step_s": 0.1}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body, run_limit_s=3, labels={"k": "v"})
+    done = platform.wait_end(job["id"])
+    assert (done["state"], done["reason"]) == ("failed", "run-limit-exceeded")
+    assert [attempt["outcome"] for attempt in done["attempts"]] == ["run-limit-exceeded"]
+    assert 2.9 < done["attempts"][0]["ended_at"] - done["attempts"][0]["claimed_at"] < 30
+    folder = platform.home / "work" / job["id"]
+    platform.wait_job(job["id"], lambda _: not folder.exists())
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert not [lease for lease in node["leases"] if lease["job"] == job["id"]]
+    assert [one["id"] for one in platform.client.get("/v1/jobs", label=["k=v"])["jobs"]] == [job["id"]]
+
+
+def test_a_job_that_waits_is_told_when_it_starts_at_the_latest(platform: PlatformUnderTest, dataset: str) -> None:
+    body = {"steps": 1000, "step_s": 0.1}
+    holder = platform.submit("train", inputs={"dataset": dataset}, parameters=body, tiles=1, run_limit_s=600)["id"]
+    platform.wait_job(holder, lambda found: found["state"] == "running")
+    job = platform.submit("train", inputs={"dataset": dataset}, tiles=64)
+    late = platform.submit("train", inputs={"dataset": dataset}, parameters=body, tiles=1)
+    waiting = platform.wait_job(job["id"], lambda found: bool(found["estimated_start"]))
+    (attempt,) = platform.job(holder)["attempts"]
+    assert waiting["wait_code"] == "Resources"
+    assert waiting["estimated_start"] == pytest.approx(attempt["claimed_at"] + 600, abs=5)
+    behind = platform.wait_job(late["id"], lambda found: bool(found["wait_code"]))
+    assert (behind["wait_code"], behind["waits_for"]) == (
+        "Priority", f"job {job['id']} comes first for 64 tiles, and this one has no run limit",
+    )  # fmt: skip
+    for one in (holder, job["id"], late["id"]):
+        platform.client.post(f"/v1/jobs/{one}/cancel")
+
+
 def test_a_queued_job_is_cancelled_before_it_runs(platform: PlatformUnderTest, dataset: str) -> None:
     body = {"steps": 1000, "step_s": 0.1}
     holder = platform.submit("train", inputs={"dataset": dataset}, parameters=body, tiles=1)["id"]

@@ -1,5 +1,6 @@
 """``rdukit up`` as a user starts it."""
 
+import json
 import os
 import signal
 import socket
@@ -41,6 +42,13 @@ def test_up_gets_ready_refuses_a_second_and_stops_all(home: Path) -> None:
         assert f"runs in {home} already" in second.stderr
         listed = run_rdukit(home, "job", "list", "--json")
         assert listed.returncode == 0, listed.stderr
+        more = ("--priority", "2", "--run-limit", "10m", "--label", "project=genes")
+        job = run_rdukit(home, "job", "submit", "logreg", "compile", *more).stdout.strip()
+        found = json.loads(run_rdukit(home, "job", "list", "--label", "project=genes", "--json").stdout)["jobs"]
+        assert [(one["id"], one["priority"], one["run_limit_s"]) for one in found] == [(job, 2, 600.0)]
+        why = run_rdukit(home, "job", "why", job)
+        assert why.stdout.startswith("state "), why.stderr
+        assert run_rdukit(home, "job", "cancel", job).returncode in {0, 6}
         pids = platform.running["pids"]
         assert set(pids) == {"valkey", "snd", "gateway", "scheduler", "worker"}
         os.kill(platform.running["pid"], signal.SIGINT)  # Ctrl-C

@@ -39,6 +39,7 @@ class Tenant(BaseModel):
     id: str
     name: str
     created_at: float | None = None
+    weight: float | None = None
 
 
 class TenantList(BaseModel):
@@ -47,10 +48,21 @@ class TenantList(BaseModel):
     tenants: list[Tenant]
 
 
+#: Part of the node beside that of other tenants, as the scheduler weighs it.
+Weight = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
+
+
 class TenantRequest(RequestBody):
     """Body of ``POST /v1/tenants``."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+    weight: Weight = 1.0
+
+
+class TenantChange(RequestBody):
+    """Body of ``PATCH /v1/tenants/{id}``."""
+
+    weight: Weight
 
 
 class TokenRequest(RequestBody):
@@ -130,8 +142,22 @@ def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
     platform = platform_of(request)
     with platform.database.write() as session:
         check_may_add(session, platform.clock.now())
-        row = create_tenant(session, body.name, platform.clock.now())
+        row = create_tenant(session, body.name, platform.clock.now(), body.weight)
         record(session, entry_of(request, caller, Act.CREATE_TENANT, row.id, row.id))
+        return _show(row)
+
+
+@router.patch("/tenants/{tenant_id}")
+def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) -> Tenant:
+    """Change a tenant (by id or name)."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = find_tenant(session, tenant_id)
+        if row is None:
+            raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
+        detail = f"weight {row.weight:g} to {body.weight:g}"
+        row.weight = body.weight
+        record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, detail))
         return _show(row)
 
 
@@ -252,4 +278,4 @@ def _show_new(row: TokenRow, text: str) -> Token:
 
 
 def _show(row: TenantRow) -> Tenant:
-    return Tenant(id=row.id, name=row.name, created_at=row.created_at)
+    return Tenant(id=row.id, name=row.name, created_at=row.created_at, weight=row.weight)

@@ -68,6 +68,7 @@ class Act(StrEnum):
     ATTEMPT = "attempt"
     LOGIN = "console.login"
     CREATE_TENANT = "tenant.create"
+    CHANGE_TENANT = "tenant.change"
     CREATE_TOKEN = "token.create"
     ROTATE_TOKEN = "token.rotate"
     REVOKE_TOKEN = "token.revoke"

@@ -61,7 +61,7 @@ class ApiClient(Closable):
                 ) from cause
         return cls(url, token)
 
-    def get(self, path: str, /, **parameters: str | int | None) -> dict[str, Any]:
+    def get(self, path: str, /, **parameters: str | int | Sequence[str] | None) -> dict[str, Any]:
         """Send ``GET``; parameters that are ``None`` are left out.
 
         Raises:
@@ -82,6 +82,10 @@ class ApiClient(Closable):
         """
         key = body.get("idempotency_key") or uuid.uuid4().hex
         return self._call("POST", path, json={**body, "idempotency_key": key})
+
+    def patch(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send ``PATCH`` with a JSON body. Raises as ``get``."""
+        return self._call("PATCH", path, json=dict(body))
 
     def delete(self, path: str) -> dict[str, Any]:
         """Send ``DELETE``. Raises as ``get``."""

@@ -11,7 +11,8 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_platform.jobs.states import JobState
+from rdukit_platform.cli.token import Life
+from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
 if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
@@ -36,6 +37,19 @@ def job() -> None:
 @click.option("--name", default=None, help="Name of the job.")
 @click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease.")
 @click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails.")
+@click.option(
+    "--priority",
+    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    default=None,
+    help="The highest goes first; 0 if none is given.",
+)
+@click.option(
+    "--run-limit",
+    type=Life(),
+    default=None,
+    help="Time after which an attempt is ended, such as 90s, 15m or 2h; short jobs may start earlier.",
+)
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find it by; repeat for more.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
@@ -49,6 +63,9 @@ def submit(
     name: str | None,
     tiles: int | None,
     max_attempts: int | None,
+    priority: int | None,
+    run_limit: float | None,
+    labels: Sequence[str],
     key: str | None,
     pipeline: Path | None,
     wait: bool,
@@ -76,6 +93,7 @@ def submit(
         asked = {
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
             "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
+            "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
     _submit(path, body, wait=wait, as_json=as_json)
@@ -83,17 +101,19 @@ def submit(
 
 @job.command("list")
 @click.option("--state", type=Choice([str(s) for s in JobState]), default=None, help="Only jobs in this state.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only jobs with this label, and all such.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
-def list_(state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+def list_(state: str | None, labels: Sequence[str], limit: int, cursor: str | None, as_json: bool) -> None:
     """List jobs, newest first.
 
-    Example: rdukit job list --state running
+    Example: rdukit job list --state running --label project=genes
     """
+    wanted = [f"{key}={value}" for key, value in parse_name_values("--label", labels).items()]
     with _client() as client:
-        page = client.get("/v1/jobs", state=state, limit=limit, cursor=cursor)
+        page = client.get("/v1/jobs", state=state, label=wanted or None, limit=limit, cursor=cursor)
     show = _show()
     if as_json:
         show.print_json(page)
@@ -125,6 +145,9 @@ def show_(job_id: str, as_json: bool) -> None:
         ("what", f"{found['verb']} of box {found['box']}, {found['tiles']} tiles"),
         ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
         ("waits for", found["waits_for"]),
+        ("priority", found["priority"] or None),
+        ("run limit", f"{found['run_limit_s']:g} s" if found["run_limit_s"] else None),
+        *((f"label {k}", v) for k, v in found["labels"].items()),
         ("pipeline", f"{found['pipeline']}, step {found['step']}" if found["pipeline"] else None),
         ("error", f"{found['error']['message']} [{found['error']['code']}]" if found["error"] else None),
         ("progress", show.describe_progress(found["progress"])),
@@ -140,6 +163,27 @@ def show_(job_id: str, as_json: bool) -> None:
     click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines if value not in (None, "")))
     for attempt in found["attempts"]:
         click.echo(show.describe_attempt(attempt))
+
+
+@job.command()
+@click.argument("job_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def why(job_id: str, as_json: bool) -> None:
+    """Say why a job waits: a code as Slurm's squeue has it, a sentence, and when it starts at the latest.
+
+    The time is told where the run limits of the jobs before it say one.
+
+    Example: rdukit job why job-7k2m9x41abcd
+    """
+    with _client() as client:
+        found = client.get(f"/v1/jobs/{job_id}")
+    show = _show()
+    if as_json:
+        names = ("id", "state", "reason", "wait_code", "waits_for", "estimated_start", "error")
+        show.print_json({name: found[name] for name in names})
+    else:
+        click.echo("\n".join(f"{key:<6}  {value}" for key, value in show.describe_wait(found)))
 
 
 @job.command()

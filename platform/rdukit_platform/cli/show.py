@@ -42,6 +42,11 @@ def ago(at: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
+def until(at: float) -> str:
+    """Say how long until then, as ``ago`` does."""
+    return ago(2 * time.time() - at)
+
+
 def clock(at: float | None) -> str:
     """Return a time as UTC."""
     return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -72,6 +77,29 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     where = f", {len(tiles)} {'tile' if len(tiles) == 1 else 'tiles'} from {tiles[0]}" if tiles else ""
     why = f": {error['message']} [{error['code']}]" if error else ""
     return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {attempt['worker']}{where}{why}"
+
+
+#: Why a job is where it is, where nothing else says so.
+_WHY = {
+    "submitted": "an earlier step of its pipeline has not ended",
+    "queued": "the scheduler has not looked at it yet",
+    "starting": "it waits for nothing: its box starts",
+    "running": "it waits for nothing: it runs",
+    "retrying": "its last attempt failed, and the pause before the next one is not over",
+}
+
+
+def describe_wait(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Describe why a job is where it is, by lines of a name and a text."""
+    error, at = job["error"], job["estimated_start"]
+    ended = f"{job['reason']}{': ' + error['message'] if error else ''}"
+    lines = [
+        ("state", job["state"]),
+        ("code", job["wait_code"]),
+        ("why", ended if job["reason"] else job["waits_for"] or _WHY[job["state"]]),
+        ("starts", f"by {clock(at)} UTC, in {until(at)}" if at else None),
+    ]
+    return [(name, text) for name, text in lines if text]
 
 
 def describe_progress(progress: Mapping[str, Any] | None) -> str:

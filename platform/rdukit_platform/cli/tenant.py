@@ -1,4 +1,4 @@
-"""``rdukit tenant``: create tenants and API tokens."""
+"""``rdukit tenant``: create and change tenants, and create API tokens."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -8,6 +8,8 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.cli.token import LIFE_OPTION, SCOPE_OPTION, life_body
+
+WEIGHT = click.FloatRange(0.01, 1000)
 
 
 @click.group(cls=ExtensibleGroup)
@@ -35,15 +37,17 @@ def list_(as_json: bool) -> None:
         show.print_json(found)
     else:
         show.print_table(
-            ("ID", "NAME", "CREATED"), [(t["id"], t["name"], show.clock(t["created_at"])) for t in found["tenants"]]
+            ("ID", "NAME", "WEIGHT", "CREATED"),
+            [(t["id"], t["name"], f"{t['weight']:g}", show.clock(t["created_at"])) for t in found["tenants"]],
         )
 
 
 @tenant.command()
 @click.argument("name")
+@click.option("--weight", type=WEIGHT, default=1.0, show_default=True, help="Its part of the node beside others'.")
 @JSON_OPTION
 @TOKEN_OPTION
-def create(name: str, as_json: bool) -> None:
+def create(name: str, weight: float, as_json: bool) -> None:
     """Add a tenant. Prints its id. A NAME has lower-case letters, digits and hyphens.
 
     Example: rdukit tenant create lab
@@ -52,11 +56,32 @@ def create(name: str, as_json: bool) -> None:
     from rdukit_platform.cli.client import ApiClient
 
     with ApiClient.of_home() as client:
-        made = client.post("/v1/tenants", {"name": name})
+        made = client.post("/v1/tenants", {"name": name, "weight": weight})
     if as_json:
         show.print_json(made)
     else:
         click.echo(made["id"])
+
+
+@tenant.command("set")
+@click.argument("tenant_id", metavar="TENANT")
+@click.option("--weight", type=WEIGHT, required=True, help="Its part of the node beside others'.")
+@JSON_OPTION
+@TOKEN_OPTION
+def set_(tenant_id: str, weight: float, as_json: bool) -> None:
+    """Change a tenant (id or name).
+
+    Example: rdukit tenant set lab --weight 2
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        changed = client.patch(f"/v1/tenants/{tenant_id}", {"weight": weight})
+    if as_json:
+        show.print_json(changed)
+    else:
+        click.echo(f"{changed['id']} has the weight {changed['weight']:g}")
 
 
 @tenant.command()

@@ -41,7 +41,7 @@ class ActiveJob:
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """Claim of a tenant. ``weight`` is at least ``LOWEST_WEIGHT``; ``past`` is as of ``past_shares``."""
+    """Claim of a tenant: its weight, and its past as by ``past_shares``."""
 
     weight: float = 1.0
     past: float = 0.0

@@ -16,7 +16,7 @@ from typing import Final
 
 from rdukit_platform.scheduler.model import EQUAL_SHARE, ActiveJob, QueuedJob, QueueSnapshot, TenantShare
 
-#: Weights below this would be no weights; ``tenants.service`` refuses them.
+#: Weights below this would be no weights; the gateway refuses them.
 LOWEST_WEIGHT: Final = 0.01
 
 

@@ -89,7 +89,7 @@ def check_may_add(session: Session, now: float) -> None:
             raise NotFenced(f"there may be one tenant only: boxes of jobs are not fenced on {worker.id}: {why}")
 
 
-def create_tenant(session: Session, name: str, now: float) -> TenantRow:
+def create_tenant(session: Session, name: str, now: float, weight: float = 1.0) -> TenantRow:
     """Add a tenant.
 
     Raises:
@@ -97,7 +97,7 @@ def create_tenant(session: Session, name: str, now: float) -> TenantRow:
     """
     if session.scalars(select(TenantRow.id).where(TenantRow.name == name)).first() is not None:
         raise Conflict(f"a tenant is called {name!r} already")
-    row = TenantRow(id=new_id("ten"), name=name, created_at=now)
+    row = TenantRow(id=new_id("ten"), name=name, created_at=now, weight=weight)
     session.add(row)
     session.flush()
     return row

@@ -8,11 +8,12 @@ import pytest
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution, service
+from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.scheduler import snapshot
-from rdukit_platform.scheduler.model import Wait
-from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, record_waits
+from rdukit_platform.scheduler.model import QueuedJob, TenantShare, Wait
+from rdukit_platform.scheduler.snapshot import find_news, needs_pass, read_snapshot, read_usage, record_waits
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
@@ -56,5 +57,67 @@ def test_reasons_are_told_to_jobs_that_still_wait(database: Database) -> None:
     with database.read() as session:
         found = read_snapshot(session, None, 100.0)
         assert [(job.job_id, job.holds_tiles) for job in found.active] == [(first, False)]
-        assert {job.job_id: job.waits_for for job in found.queued} == {second: "no worker is up"}
+        (waiting,) = found.queued
+        told = (waiting.job_id, waiting.wait_code, waiting.waits_for, waiting.estimated_start)
+        assert told == (second, "PartitionDown", "no worker is up", 90.0)
         assert session.get_one(JobRow, first).waits_for is None
+
+
+def test_the_front_of_a_queue_is_by_priority_and_then_by_age(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "WINDOW", 3)
+    with database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0, weight=2.0).id
+        jobs = [
+            service.submit_job(
+                session, counter_boxes(), tenant, REQUEST.model_copy(update={"priority": p}), float(at)
+            ).id
+            for at, p in enumerate([0, -1, 5, 0, 5])
+        ]
+    with database.read() as session:
+        found = read_snapshot(session, None, 100.0)
+    assert [job.job_id for job in found.queued] == [jobs[2], jobs[4], jobs[0]]
+    assert found.shares == {tenant: TenantShare(2.0, 0.0)}
+
+
+def test_an_attempt_is_expected_to_end_by_its_run_limit_from_its_claim_on(database: Database) -> None:
+    with database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0).id
+        limited = service.submit_job(
+            session, counter_boxes(), tenant, REQUEST.model_copy(update={"run_limit_s": 30.0}), 1.0
+        ).id
+    (endless,) = submit(database, tenant, 1, 2.0)
+    with database.write() as session:
+        fencing = execution.admit(session, limited, 5.0)
+        execution.admit(session, endless, 5.0)
+    assert ends(database) == {limited: 130.0, endless: None}
+    with database.write() as session:
+        execution.claim(session, fencing, "worker-1", 5.0, 50.0)
+    assert ends(database) == {limited: 80.0, endless: None}
+
+
+def ends(database: Database) -> dict[str, float | None]:
+    with database.read() as session:
+        return {job.job_id: job.ends_at for job in read_snapshot(session, None, 100.0).active}
+
+
+def test_what_a_tenant_used_lately_is_read_from_its_attempts(database: Database) -> None:
+    with database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0).id
+    for job_id in submit(database, tenant, 3, 1.0):
+        with database.write() as session:
+            fencing = execution.admit(session, job_id, 10.0)
+            execution.claim(session, fencing, "worker-1", 5.0, 100.0)
+            execution.fail(session, fencing, AttemptOutcome.INPUT_LOST, {"code": "internal"}, 1.0, 160.0)
+    with database.read() as session:
+        (period,) = read_usage(session, 200.0)
+        assert (period.tenant_id, period.jobs, period.began, period.ended) == (tenant, 3, 100.0, 160.0)
+        assert read_usage(session, 1e6) == []
+
+
+def test_a_start_that_moves_a_little_is_no_news() -> None:
+    job = QueuedJob("j", "t", 1, 0.0, None, "why", 0, None, "Resources", 1000.0)
+    told = [Wait(WaitCode.RESOURCES, "why", at) for at in (1040.0, 1060.0, None)]
+    told += [Wait(WaitCode.PRIORITY, "why", 1000.0), Wait(WaitCode.RESOURCES, "other", 1000.0)]
+    assert [bool(find_news([job], {"j": wait}, 100.0)) for wait in told] == [False, True, True, True, True]
