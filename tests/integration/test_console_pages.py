@@ -200,6 +200,7 @@ def test_the_job_page_tells_the_whole_story(client: httpx.Client, platform: Plat
         "XRDU_0/RDU_1 tiles 0–1",
         "worker-1",
         "Completed",
+        f"rdukit job clone {jobs['succeeded']}",
     ):
         assert word in done
     assert "hx-get" not in done

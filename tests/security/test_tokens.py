@@ -59,6 +59,7 @@ NEEDS = [
     ("GET", "/v1/pipelines", "jobs:read"),
     ("POST", "/v1/jobs", "jobs:write"),
     ("POST", "/v1/jobs/job-0/cancel", "jobs:write"),
+    ("POST", "/v1/jobs/job-0/clone", "jobs:write"),
     ("GET", "/v1/artifacts", "artifacts:read"),
     ("POST", "/v1/artifacts", "artifacts:write"),
     ("GET", "/v1/boxes", "boxes:read"),

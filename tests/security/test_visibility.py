@@ -130,13 +130,14 @@ def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, 
     tried = [
         ("GET", f"/v1/jobs/{running}"), ("GET", f"/v1/jobs/{running}/events"), ("GET", f"/v1/jobs/{running}/logs"),
         ("GET", f"/v1/jobs/{running}/logs?follow=true"), ("POST", f"/v1/jobs/{running}/cancel"),
+        ("POST", f"/v1/jobs/{running}/clone"),
         ("GET", f"/v1/artifacts/{art}"), ("GET", f"/v1/artifacts/{art}/content"),
         ("GET", f"/v1/artifacts/{art}/lineage"), ("GET", f"/v1/pipelines/{victim.get('pipeline', 'pip-x')}"),
         ("GET", f"/v1/experts/{expert}"), ("GET", f"/v1/experts/{expert}:1"),
         ("POST", f"/v1/experts/{expert}/deprecate"),
     ]  # fmt: skip
     for method, path in tried:
-        body = {"json": {"reason": "r"}} if path.endswith("/deprecate") else {}
+        body = {"json": {"reason": "r"} if path.endswith("/deprecate") else {}}
         strange = re.sub(r"(job|art|pip\w*|exp)-\w+", r"\1-000000000000", path)
         told, other = gateway.refused(method, path, own, **body), gateway.refused(method, strange, own, **body)
         ids = rf"{running}|{art}|{expert}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"

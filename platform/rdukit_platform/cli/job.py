@@ -11,6 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.cli.job_runs import clone
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
@@ -23,7 +24,7 @@ NOT_SUCCEEDED = 4
 
 @click.group(cls=ExtensibleGroup)
 def job() -> None:
-    """Submit, list, show, watch and cancel jobs.
+    """Submit, list, show, watch, clone and cancel jobs.
 
     Example: rdukit job submit logreg compile --wait
     """
@@ -96,7 +97,7 @@ def submit(
             "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
-    _submit(path, body, wait=wait, as_json=as_json)
+    submit_body(path, body, wait=wait, as_json=as_json)
 
 
 @job.command("list")
@@ -234,6 +235,9 @@ def cancel(job_id: str, as_json: bool) -> None:
         click.echo(f"{found['id']} is {found['state']}")
 
 
+job.add_command(clone)
+
+
 def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
     """Return a pipeline file's content.
 
@@ -252,7 +256,8 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
     return {**body, "idempotency_key": key} if key else body
 
 
-def _submit(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
+def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
+    """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4."""
     with _client() as client:
         submitted = client.submit(path, body)
         jobs = submitted.get("jobs", [submitted])

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Final
 
 from sqlalchemy import func, select
@@ -34,6 +35,7 @@ from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
     Attempt,
     EventRecord,
+    Job,
     Pipeline,
     show_attempt,
     show_event,
@@ -214,6 +216,12 @@ def use_commands(box: BoxDescription, expert: Expert) -> list[str]:
             given = " ".join(f"--input {slot}={known.get(slot) or 'ARTIFACT'}" for slot in slots)
             commands.append(f"rdukit job submit {expert.box} {verb.name} {given}")
     return commands
+
+
+def clone_command(job: Job) -> str:
+    """Write the shell command that clones a job with one of its parameters to be changed."""
+    named = [quote(f"{name}={_shell_value(value)}") for name, value in list(job.parameters.items())[:1]]
+    return " ".join(["rdukit job clone", job.id, *(f"--set {word}" for word in named)])
 
 
 def _show_all(session: Session, tenant_id: str, ids: Iterable[str]) -> list[Artifact]:

@@ -20,6 +20,7 @@ from rdukit_platform.console.access import COOKIE, SESSION_S, Editor, Visitor, c
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
     MAX_PICTURE_BYTES,
+    clone_command,
     count_jobs,
     is_picture,
     last_log_events,
@@ -291,6 +292,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         size=(picture.WIDTH, picture.HEIGHT),
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
+        clone=clone_command(found.view.job),
     )  # fmt: skip
     return part, name
 

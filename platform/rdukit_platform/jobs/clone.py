@@ -1,0 +1,72 @@
+"""Cloning a job: the request that it was submitted with, with some of it changed (pure)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Protocol
+
+from pydantic import Field, JsonValue
+
+from rdukit.errors import Conflict
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.jobs.fit import PEF
+from rdukit_platform.jobs.schemas import JobRequest, Key, Name, RequestBody
+
+#: What a request says that a row keeps under the same name.
+_KEPT: Final = frozenset(JobRequest.model_fields) - {"box", "parameters", "inputs", "idempotency_key"}
+
+
+class CloneRequest(RequestBody):
+    """Body of ``POST /v1/jobs/{id}/clone``: what the new job has otherwise."""
+
+    parameters: dict[str, JsonValue] = {}
+    defaults: Annotated[list[str], Field(max_length=256)] = Field(
+        default=[], description="Parameters that get the box's default again."
+    )
+    inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
+    name: Name | None = None
+    idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
+
+
+class Cloned(Protocol):
+    """The job that is cloned, as its row keeps it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def box(self) -> str: ...
+    @property
+    def box_version(self) -> int | None: ...
+    @property
+    def parameters(self) -> Mapping[str, object]: ...
+    @property
+    def inputs(self) -> Mapping[str, str]: ...
+
+
+def clone_request(job: Cloned, changes: CloneRequest) -> JobRequest:
+    """Return the request of a job like ``job`` with ``changes``: the same version of the box, no pipeline.
+
+    Tiles are chosen anew where the PEF is another one.
+
+    Raises:
+        Conflict: an input comes from a step of its pipeline that has not made it, and no other is given.
+    """
+    inputs = {**job.inputs, **changes.inputs}
+    missing = {slot: text for slot, text in inputs.items() if text.startswith("@") and slot not in changes.inputs}
+    if missing:
+        slot, text = next(iter(missing.items()))
+        raise Conflict(
+            f"input {slot!r} of job {job.id} is {text}, which that step has not made; give one: --input {slot}=ARTIFACT"
+        )
+    fields = {name: getattr(job, name) for name in _KEPT if hasattr(job, name)}
+    if changes.inputs.get(PEF, inputs.get(PEF)) != job.inputs.get(PEF):
+        fields["tiles"] = None
+    parameters = {name: value for name, value in job.parameters.items() if name not in changes.defaults}
+    return JobRequest.model_validate(
+        {
+            **fields,
+            "box": str(Selector(job.box, job.box_version)),
+            "parameters": {**parameters, **changes.parameters},
+            "inputs": inputs,
+            "name": changes.name or fields["name"],
+            "idempotency_key": changes.idempotency_key,
+        }
+    )
