@@ -88,7 +88,6 @@ def show_(name: str, as_json: bool) -> None:
 
     Example: rdukit expert show digits:1
     """
-    from rdukit_platform.catalog.figures import figure_text
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
 
@@ -108,7 +107,7 @@ def show_(name: str, as_json: bool) -> None:
         ("licence", found["licence"]),
         ("promoted", show.clock(found["created_at"])),
         ("versions", ", ".join(map(str, found["versions"]))),
-        *((f"metric {name}", _with_raw(figure_text(name, value), value)) for name, value in found["metrics"].items()),
+        *((f"metric {name}", _number(value)) for name, value in found["metrics"].items()),
     ]
     lines = [(key, value) for key, value in lines if value]
     width = max(len(key) for key, _ in lines)
@@ -143,7 +142,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
         for key in ("box", "pef", "checkpoint", "job", "licence")
     ]
     rows += [
-        (each.name, _number(each.a), _number(each.b), "" if each.change is None else f"{each.change:+.6g}")
+        (each.name, _number(each.a), _number(each.b), _number(each.change, sign="+") if each.change else "")
         for each in found
     ]
     show.print_table(("", one["expert"], other["expert"], "CHANGE"), rows)
@@ -182,12 +181,9 @@ def _deprecation(found: Mapping[str, Any]) -> str:
     )
 
 
-def _with_raw(text: str, value: object) -> str:
-    """Return a figure in words, with the number that they round."""
-    return text if str(value) == text else f"{value} ({text})"
-
-
-def _number(value: object) -> str:
+def _number(value: object, sign: str = "") -> str:
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:{sign}.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:{sign}.6g}"
+    return str(value)
