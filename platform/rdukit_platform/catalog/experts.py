@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, NotFound
 from rdukit_platform.catalog.model import Boxes, Selector, read_selector
 from rdukit_platform.catalog.own import find_version
-from rdukit_platform.db.models import ExpertRow, JobRow
+from rdukit_platform.db.models import ExpertRow, JobRow, TenantRow
 from rdukit_platform.db.rows import new_id, read_page
 
 #: Slots of the verb that trains.
@@ -33,6 +33,8 @@ def add_expert(
     Raises:
         Conflict: it is a version of this expert already.
     """
+    # Whoever promotes at the same time waits here, and gets the number after this one.
+    session.scalars(select(TenantRow.id).where(TenantRow.id == job.tenant_id).with_for_update(key_share=True)).one()
     of_name = (ExpertRow.tenant_id == job.tenant_id, ExpertRow.name == name)
     known = session.scalars(
         select(ExpertRow).where(*of_name, ExpertRow.job_id == job.id, ExpertRow.deprecated_at.is_(None))

@@ -1,6 +1,7 @@
 """Experts: what may be promoted, which versions there are, how they are found, and who sees them."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -145,6 +146,12 @@ def test_each_job_is_the_next_version_and_no_job_is_two(lab: Lab) -> None:
         lab.promote(first)
     lab.deprecate("digits:1")
     assert lab.promote(first).version == 4
+
+
+def test_jobs_that_are_promoted_at_the_same_time_are_one_version_each(lab: Lab) -> None:
+    jobs = [lab.train() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(lambda job: lab.promote(job).version, jobs)) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
