@@ -142,6 +142,16 @@ def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs
         assert visit.page.inner_text(".head .pill") == state
 
 
+def test_the_pages_of_runs_side_by_side_fit_the_window(visit: Visit, jobs: dict[str, str]) -> None:
+    visit.open(f"/console/compare?ids={jobs['succeeded']}", "compare-choice")
+    assert visit.page.locator("input:checked").count() == 1
+    visit.page.check(f"input[value={jobs['running']}]")
+    visit.page.click("button.primary")
+    chosen = f"/console/compare?ids={jobs['succeeded']},{jobs['running']},{jobs['failed']}"
+    visit.open(chosen, "compare")
+    assert visit.page.locator("svg.curve path.line").count() == 2
+
+
 def test_light_and_dark_follow_the_system(visit: Visit) -> None:
     visit.open("/console/", "jobs")
     red, green, blue = (int(n) for n in visit.colour("body").removeprefix("rgb(").removesuffix(")").split(","))

@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from rdukit_platform.console.access import COOKIE
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -75,3 +77,52 @@ def test_the_command_clones_and_the_jobs_page_says_it(gateway: GatewayUnderTest,
     again = call("job", "clone", made["id"], "--default", "batch_size").strip()
     assert gateway.ask("GET", f"/v1/jobs/{again}", token).json()["parameters"] == {}
     assert "there is no job" in call("job", "clone", "job-none", status=3)
+
+
+def test_runs_are_compared_by_route_command_and_page(gateway: GatewayUnderTest, token: str, example: Example) -> None:
+    compiled, trained = example.run_pipeline()
+    running = example.start_training(steps=300)
+    path = f"/v1/jobs/compare?ids={trained},{running}"
+    found = gateway.ask("GET", path, token).json()
+    assert found["jobs"] == [trained, running]
+    parameters = {line["name"]: line["values"] for line in found["parameters"]}
+    assert (parameters["learning_rate"], parameters["epochs"]) == ([None, 0.05], [3, 3]), "defaults are the box's"
+    (loss,) = [line for line in found["metrics"] if line["name"] == "loss"]
+    assert loss["last"][0] < loss["last"][1]
+    assert gateway.ask("GET", f"/v1/jobs/compare?ids={trained}&ids={running}", token).json() == found
+    assert gateway.refused("GET", f"/v1/jobs/compare?ids={trained}", token)[0] == 400
+    assert gateway.refused("GET", "/v1/jobs/compare", token)[0] == 400
+    assert gateway.refused("GET", f"/v1/jobs/compare?ids={trained},job-none", token)[0] == 404
+    told = call("job", "compare", trained, running)
+    assert "parameter learning_rate" in told and "differs" in told
+    assert json.loads(call("job", "compare", trained, running, "--json")) == found
+    page = console_page(gateway, token, f"/console/compare?ids={trained}&ids={running}")
+    assert page.count('<path class="line') == 2
+    for word in ("Parameters that differ", "learning_rate", "Training loss", f"rdukit job compare {trained} {running}"):
+        assert word in page
+    assert console_page(gateway, token, f"/console/compare?ids={compiled}").count("checked") == 1
+
+
+def test_all_metrics_of_a_run_come_out(gateway: GatewayUnderTest, token: str, example: Example, tmp_path: Path) -> None:
+    running = example.start_training(steps=300)
+    page = gateway.ask("GET", f"/v1/jobs/{running}/metrics?limit=20", token).json()
+    rest = gateway.ask("GET", f"/v1/jobs/{running}/metrics?after={page['next_after']}", token).json()
+    assert [point["values"]["step"] for point in page["points"] + rest["points"]] == list(range(10, 301, 10))
+    assert rest["next_after"] is None
+    lines = call("job", "metrics", running, "--csv").splitlines()
+    assert lines[0] == "at,attempt,stage,step,total,loss,throughput,eta_s"
+    assert len(lines) == 31
+    assert len(json.loads(call("job", "metrics", running, "--json"))["points"]) == 30
+    call("job", "metrics", running, "--out", str(tmp_path / "loss.csv"))
+    assert (tmp_path / "loss.csv").read_text().splitlines() == lines
+    assert call("job", "metrics", running).split()[:3] == ["AT", "ATTEMPT", "STAGE"]
+    call("job", "metrics", running, "--csv", "--json", status=2)
+
+
+def console_page(gateway: GatewayUnderTest, token: str, path: str) -> str:
+    """Return a page of the console."""
+    with httpx.Client(base_url=gateway.url) as browser:
+        browser.cookies.set(COOKIE, httpx.post(f"{gateway.url}/console/login", data={"token": token}).cookies[COOKIE])
+        answer = browser.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text

@@ -60,6 +60,8 @@ NEEDS = [
     ("POST", "/v1/jobs", "jobs:write"),
     ("POST", "/v1/jobs/job-0/cancel", "jobs:write"),
     ("POST", "/v1/jobs/job-0/clone", "jobs:write"),
+    ("GET", "/v1/jobs/compare?ids=job-0,job-1", "jobs:read"),
+    ("GET", "/v1/jobs/job-0/metrics", "jobs:read"),
     ("GET", "/v1/artifacts", "artifacts:read"),
     ("POST", "/v1/artifacts", "artifacts:write"),
     ("GET", "/v1/boxes", "boxes:read"),

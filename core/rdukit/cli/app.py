@@ -42,7 +42,7 @@ SUMMARIES = {
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
-    "job": "Submit, list, show, watch, clone and cancel jobs.",
+    "job": "Submit, list, show, watch, compare, clone and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",

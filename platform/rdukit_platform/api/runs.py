@@ -1,16 +1,47 @@
-"""Routes that take up jobs again: clone one with changes."""
+"""Routes that take up jobs as runs: compare several, read all metrics of one, clone one with changes."""
 
-from fastapi import APIRouter, Request, status
+from typing import Annotated
 
-from rdukit_platform.api.dependencies import JobsWriter, StrictJsonRoute, platform_of
-from rdukit_platform.api.jobs import IdempotencyKey
+from fastapi import APIRouter, Query, Request, status
+
+from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.jobs import LAST, IdempotencyKey
 from rdukit_platform.jobs import service
 from rdukit_platform.jobs.clone import CloneRequest, clone_request
+from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, read_runs
 from rdukit_platform.jobs.fit import with_tiles
+from rdukit_platform.jobs.metrics import MetricPage, read_told, show_page
 from rdukit_platform.jobs.schemas import Job, show_job
 
 #: Served before the routes of single jobs: an id is any word there.
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute)
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    caller: JobsReader,
+    ids: Annotated[list[str], Query(max_length=64, description="Ids of jobs, with commas or repeated.")],
+) -> Comparison:
+    """Put jobs side by side: parameters, metrics, results, artifacts and times."""
+    platform = platform_of(request)
+    asked, boxes = read_ids(ids), platform.catalog.boxes()
+    with platform.database.read() as session:
+        return compare_runs(read_runs(session, boxes, caller.tenant_id, asked))
+
+
+@router.get("/{job_id}/metrics")
+def metrics(
+    request: Request,
+    job_id: str,
+    caller: JobsReader,
+    after: Annotated[int, Query(ge=0, le=LAST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
+) -> MetricPage:
+    """List what each of a job's progress events said, oldest first."""
+    with platform_of(request).database.read() as session:
+        job = service.get_job(session, caller.tenant_id, job_id)
+        return show_page(read_told(session, job.id, after, limit + 1), limit)
 
 
 @router.post("/{job_id}/clone", status_code=status.HTTP_201_CREATED)

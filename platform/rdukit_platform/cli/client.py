@@ -155,6 +155,14 @@ class ApiClient(Closable):
                     raise Unavailable(f"the gateway at {self.url} does not answer: {cause}") from cause
                 time.sleep(0.5)
 
+    def metrics(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yield what each of a job's progress events said, oldest first. Raises as ``get``."""
+        after: int | None = 0
+        while after is not None:
+            page = self.get(f"/v1/jobs/{job_id}/metrics", after=after, limit=5000)
+            yield from page["points"]
+            after = page["next_after"]
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()

@@ -11,7 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_platform.cli.job_runs import clone
+from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
@@ -24,7 +24,7 @@ NOT_SUCCEEDED = 4
 
 @click.group(cls=ExtensibleGroup)
 def job() -> None:
-    """Submit, list, show, watch, clone and cancel jobs.
+    """Submit, list, show, watch, compare, clone and cancel jobs.
 
     Example: rdukit job submit logreg compile --wait
     """
@@ -235,7 +235,8 @@ def cancel(job_id: str, as_json: bool) -> None:
         click.echo(f"{found['id']} is {found['state']}")
 
 
-job.add_command(clone)
+for _command in (clone, compare, metrics):
+    job.add_command(_command)
 
 
 def read_pipeline(path: Path, key: str | None) -> dict[str, object]:

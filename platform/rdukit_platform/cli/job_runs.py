@@ -1,10 +1,22 @@
-"""``rdukit job clone``: commands that take up jobs again."""
+"""``rdukit job clone``, ``compare`` and ``metrics``: commands that take up jobs as runs."""
 
-from collections.abc import Sequence
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values, parse_value
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import write_atomic
+
+#: Parts of a comparison in the order in which they are printed, and what their names begin with.
+_GROUPS: Final = (
+    ("about", ""), ("parameters", "parameter "), ("results", "result "), ("artifacts", ""), ("durations", ""),
+)  # fmt: skip
 
 
 @click.command()
@@ -40,3 +52,107 @@ def clone(
     }
     given = {k: v for k, v in (("name", name), ("idempotency_key", key)) if v is not None}
     submit_body(f"/v1/jobs/{job_id}/clone", body | given, wait=wait, as_json=as_json)
+
+
+@click.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--all", "show_all", is_flag=True, help="Parameters that are the same in all of them too.")
+@JSON_OPTION
+@TOKEN_OPTION
+def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
+    """Compare jobs: parameters that differ, metrics, results, artifacts and times, a column for each job.
+
+    A parameter that a job did not set has its box's default. Metrics are the last values of the jobs' progress.
+
+    Example: rdukit job compare job-7k2m9x41abcd job-9m4p2x63cdef
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get("/v1/jobs/compare", ids=",".join(jobs))
+    if as_json:
+        show.print_json(found)
+    else:
+        show.print_table(("JOB", *found["jobs"], ""), comparison_rows(found, show_all=show_all))
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="A table with commas: a line for each time, a column for each name."
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write to this file.")
+@JSON_OPTION
+@TOKEN_OPTION
+def metrics(job_id: str, as_csv: bool, out: Path | None, as_json: bool) -> None:
+    """Print all that a job's progress has told: each time with step, loss and what else its box measures.
+
+    Example: rdukit job metrics job-7k2m9x41abcd --csv --out loss.csv
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    if as_csv and as_json:
+        raise InvalidArgument("--csv does not go with --json; give one")
+    with ApiClient.of_home() as client:
+        points = list(client.metrics(job_id))
+    if as_json:
+        text = json.dumps({"points": points}, indent=2, sort_keys=True) + "\n"
+    elif as_csv or out is not None:
+        text = metrics_csv(points)
+    else:
+        columns, rows = metrics_table(points)
+        show.print_table([name.upper() for name in columns], rows)
+        return
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomic(out, text.encode())
+
+
+def comparison_rows(found: Mapping[str, Any], *, show_all: bool = False) -> list[tuple[str, ...]]:
+    """Lay a comparison out as rows: a name, a cell for each job, and whether they differ (pure)."""
+    rows = []
+    for group, word in _GROUPS:
+        for line in found[group]:
+            is_shown = (
+                line["differs"] or show_all if group == "parameters" else any(v is not None for v in line["values"])
+            )
+            if is_shown:
+                cells = (_cell(line["name"], value, group) for value in line["values"])
+                rows.append((f"{word}{line['name']}", *cells, "differs" if line["differs"] else ""))
+        if group == "parameters":
+            for line in found["metrics"]:
+                for kind in ("last", "lowest") if line["name"] == "loss" else ("last",):
+                    cells = (_cell(line["name"], value, "metrics") for value in line[kind])
+                    differs = any(value != line[kind][0] for value in line[kind])
+                    rows.append((f"{kind} {line['name']}", *cells, "differs" if differs else ""))
+    return rows
+
+
+def metrics_table(points: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[object]]]:
+    """Return columns and rows of metrics: time and attempt first, then every name that any of them has (pure)."""
+    names = list(dict.fromkeys(name for point in points for name in point["values"]))
+    rows = [[point["at"], point["attempt"], *(point["values"].get(name, "") for name in names)] for point in points]
+    return ["at", "attempt", *names], rows
+
+
+def metrics_csv(points: Sequence[Mapping[str, Any]]) -> str:
+    """Write metrics as CSV with a head line; times are seconds since the epoch (pure)."""
+    columns, rows = metrics_table(points)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([json.dumps(cell) if isinstance(cell, dict | list) else cell for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(name: str, value: object, group: str) -> str:
+    from rdukit_platform.catalog.figures import figure_text
+
+    if value is None:
+        return "-"
+    if group in {"metrics", "results", "durations"}:
+        return f"{value:.6g}" if isinstance(value, float) and group != "durations" else figure_text(name, value)
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""A loss curve as the numbers of an SVG picture (pure)."""
+"""Loss curves, of one run or of several on the same axes, as the numbers of an SVG picture (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ TOP: Final = 12
 BOTTOM: Final = 26
 #: More points than this are averaged: finer than a pixel says nothing.
 MAX_POINTS: Final = 320
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +38,104 @@ class Curve:
     last_value: float
 
 
-def draw_curve(points: Sequence[tuple[float, float]]) -> Curve | None:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of several lines in a picture: its SVG path, empty without points, and where its newest point lies."""
+
+    path: str
+    last: tuple[float, float]
+    last_value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Several lines on the same axes."""
+
+    lines: tuple[Line, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+def draw_curve(points: Sequence[Point]) -> Curve | None:
     """Return the picture of (step, loss) points in order of steps; ``None`` with fewer than two finite ones.
 
     Steps that come again, after a resume, replace the earlier value.
     """
-    by_step = {step: loss for step, loss in points if isfinite(step) and isfinite(loss)}
-    ordered = sorted(by_step.items())
+    ordered = _order(points)
     if len(ordered) < 2:
         return None
     shown = _thin_out(ordered)
-    steps, losses = [p[0] for p in shown], [p[1] for p in shown]
-    y_ticks = nice_ticks(min(0.0, *losses) if max(losses) > 3 * min(losses) else min(losses), max(losses), 4)
-    x_ticks = nice_ticks(steps[0], steps[-1], 6)
-    low, high = min(y_ticks[0], *losses), max(y_ticks[-1], *losses)
-
-    def place(step: float, loss: float) -> tuple[float, float]:
-        x = LEFT + (step - steps[0]) / (steps[-1] - steps[0]) * (WIDTH - LEFT - RIGHT)
-        y = TOP + (high - loss) / ((high - low) or 1.0) * (HEIGHT - TOP - BOTTOM)
-        return round(x, 1), round(y, 1)
-
-    places = [place(*point) for point in shown]
-    line = "M" + "L".join(f"{x},{y}" for x, y in places)
+    axes = _choose_axes(shown)
+    places = [axes.place(*point) for point in shown]
+    line = _path(places)
     floor_y = HEIGHT - BOTTOM
     return Curve(
         line=line,
         area=f"{line}L{places[-1][0]},{floor_y}L{places[0][0]},{floor_y}Z",
-        x_ticks=tuple(Tick(place(t, low)[0], f"{t:g}") for t in x_ticks if steps[0] <= t <= steps[-1]),
-        y_ticks=tuple(Tick(place(steps[0], t)[1], f"{t:g}") for t in y_ticks if low <= t <= high),
+        x_ticks=axes.x_ticks,
+        y_ticks=axes.y_ticks,
         last=places[-1],
         first_value=ordered[0][1],
         last_value=ordered[-1][1],
     )
+
+
+def draw_curves(series: Sequence[Sequence[Point]]) -> Curves | None:
+    """Return the picture of several runs' (step, loss) points on the same axes; ``None``: none has two steps.
+
+    Of each run steps that come again replace the earlier value.
+    """
+    ordered = [_order(points) for points in series]
+    if not any(len(points) > 1 for points in ordered):
+        return None
+    shown = [_thin_out(points) for points in ordered]
+    axes = _choose_axes([point for points in shown for point in points])
+    lines = []
+    for points in shown:
+        places = [axes.place(*point) for point in points]
+        lines.append(
+            Line(_path(places), places[-1], points[-1][1]) if places else Line("", (0.0, 0.0), None)
+        )  # fmt: skip
+    return Curves(tuple(lines), axes.x_ticks, axes.y_ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """Where steps and losses lie in the picture."""
+
+    first: float
+    last: float
+    low: float
+    high: float
+
+    def place(self, step: float, loss: float) -> Point:
+        x = LEFT + (step - self.first) / ((self.last - self.first) or 1.0) * (WIDTH - LEFT - RIGHT)
+        y = TOP + (self.high - loss) / ((self.high - self.low) or 1.0) * (HEIGHT - TOP - BOTTOM)
+        return round(x, 1), round(y, 1)
+
+    @property
+    def x_ticks(self) -> tuple[Tick, ...]:
+        ticks = nice_ticks(self.first, self.last, 6)
+        return tuple(Tick(self.place(t, self.low)[0], f"{t:g}") for t in ticks if self.first <= t <= self.last)
+
+    @property
+    def y_ticks(self) -> tuple[Tick, ...]:
+        ticks = nice_ticks(self.low, self.high, 4)
+        return tuple(Tick(self.place(self.first, t)[1], f"{t:g}") for t in ticks if self.low <= t <= self.high)
+
+
+def _choose_axes(points: Sequence[Point]) -> _Axes:
+    steps, losses = [p[0] for p in points], [p[1] for p in points]
+    ticks = nice_ticks(min(0.0, *losses) if max(losses) > 3 * min(losses) else min(losses), max(losses), 4)
+    return _Axes(min(steps), max(steps), min(ticks[0], *losses), max(ticks[-1], *losses))
+
+
+def _order(points: Sequence[Point]) -> list[Point]:
+    return sorted({step: loss for step, loss in points if isfinite(step) and isfinite(loss)}.items())
+
+
+def _path(places: Sequence[Point]) -> str:
+    return "M" + "L".join(f"{x},{y}" for x, y in places)
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:

@@ -1,0 +1,104 @@
+"""The console's pages of runs side by side: choose some, compare them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.catalog.figures import figure_text
+from rdukit_platform.console import curve as picture
+from rdukit_platform.console.access import Visitor
+from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.console.views import view_job
+from rdukit_platform.jobs import service
+from rdukit_platform.jobs.compare import MOST, Comparison, Line, compare_runs, read_ids, read_runs
+from rdukit_platform.jobs.metrics import points_of, read_all_told
+from rdukit_platform.jobs.schemas import show_job
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
+
+#: Jobs that the page to choose from shows at once.
+CHOICES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """Line of the comparison in words."""
+
+    name: str
+    cells: tuple[str, ...]
+    differs: bool
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    caller: Visitor,
+    ids: Annotated[list[str] | None, Query()] = None,
+    choose: bool = False,
+    cursor: str | None = None,
+) -> Response:
+    """Show runs side by side, or, with fewer than two, those to choose from."""
+    asked = [word for text in ids or [] for word in text.split(",") if word.strip()]
+    if choose or len(set(asked)) < 2:
+        return _choice_page(request, caller, asked, cursor)
+    chosen = read_ids(asked)
+    platform = platform_of(request)
+    boxes, now = platform.catalog.boxes(), platform.clock.now()
+    with platform.database.read() as session:
+        runs = read_runs(session, boxes, caller.tenant_id, chosen)
+        series = [points_of((told.values for told in read_all_told(session, one)), "loss") for one in chosen]
+    found = compare_runs(runs)
+    return page(
+        request, "compare.html", section="Jobs", views=[view_job(run.job, now) for run in runs], tables=_tables(found),
+        same=[_text_line(line) for line in found.parameters if not line.differs], curves=picture.draw_curves(series),
+        size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
+        command=f"rdukit job compare {' '.join(chosen)}", query="&".join(f"ids={one}" for one in chosen),
+    )  # fmt: skip
+
+
+def _choice_page(request: Request, caller: Caller, asked: Sequence[str], cursor: str | None) -> Response:
+    platform = platform_of(request)
+    now = platform.clock.now()
+    with platform.database.read() as session:
+        rows, following = service.list_jobs(session, caller.tenant_id, limit=CHOICES, cursor=cursor)
+        listed = {row.id for row in rows}
+        others = [service.get_job(session, caller.tenant_id, one) for one in dict.fromkeys(asked) if one not in listed]
+        views = [view_job(show_job(row), now) for row in [*others, *rows]]
+    return page(
+        request, "compare_choice.html", section="Jobs", views=views, chosen=set(asked), most=MOST,
+        next_cursor=following, older="/console/compare?choose=true" + "".join(f"&ids={one}" for one in asked),
+    )  # fmt: skip
+
+
+def _tables(found: Comparison) -> list[tuple[str, list[TextLine]]]:
+    metrics = [
+        Line(name=f"{line.name}{suffix}", values=[*values], differs=any(value != values[0] for value in values))
+        for line in found.metrics
+        for suffix, values in (("", line.last), (", lowest", line.lowest), (", highest", line.highest))
+        if not suffix or line.name == "loss"
+    ]
+    tables = [
+        ("Parameters that differ", [line for line in found.parameters if line.differs]),
+        ("Results", found.results),
+        ("Metrics, at last", metrics),
+        ("Times", found.durations),
+    ]
+    return [(title, [_text_line(line) for line in lines]) for title, lines in tables if lines]
+
+
+def _text_line(line: Line) -> TextLine:
+    return TextLine(line.name, tuple(_cell(line.name, value) for value in line.values), line.differs)
+
+
+def _cell(name: str, value: JsonValue) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list | dict):
+        return str(value)
+    return figure_text(name, value)

@@ -1,0 +1,98 @@
+"""Metrics of a run: what each of its progress events said, and their last, lowest and highest values."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pydantic import BaseModel, JsonValue
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rdukit.strict_json import find_number
+from rdukit_platform.db.models import JobEventRow
+
+#: Numbers of a progress event that say where it was, not how it went.
+PLACES: Final = frozenset({"step", "total"})
+#: Events that one query reads.
+BATCH: Final = 5000
+
+
+class Told(NamedTuple):
+    """A progress event: its sequence number, time, attempt, and what it said."""
+
+    sequence: int
+    at: float
+    attempt: int
+    values: Mapping[str, object]
+
+
+class MetricPoint(BaseModel):
+    """What one progress event said. ``sequence`` grows; after a retry steps may come again with a later ``attempt``."""
+
+    sequence: int
+    at: float
+    attempt: int
+    values: dict[str, JsonValue]
+
+
+class MetricPage(BaseModel):
+    """Points, oldest first; ``next_after`` asks for the rest."""
+
+    points: list[MetricPoint]
+    next_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A metric of one run. ``last`` may be a word such as NaN; ``lowest`` and ``highest`` are finite, or None."""
+
+    last: float | str
+    lowest: float | None
+    highest: float | None
+
+
+def read_told(session: Session, job_id: str, after: int = 0, limit: int = BATCH) -> list[Told]:
+    """Read a job's progress events after a sequence number, oldest first."""
+    columns = (JobEventRow.id, JobEventRow.at, JobEventRow.attempt, JobEventRow.data)
+    query = select(*columns).where(JobEventRow.job_id == job_id, JobEventRow.kind == "progress", JobEventRow.id > after)
+    return [Told(*row) for row in session.execute(query.order_by(JobEventRow.id).limit(limit))]
+
+
+def read_all_told(session: Session, job_id: str) -> Iterator[Told]:
+    """Yield all progress events of a job, oldest first, a batch at a time."""
+    after = 0
+    while batch := read_told(session, job_id, after):
+        yield from batch
+        after = batch[-1].sequence
+
+
+def show_page(told: Sequence[Told], limit: int) -> MetricPage:
+    """Return a page from up to ``limit + 1`` events (pure)."""
+    points = [MetricPoint.model_validate(one._asdict()) for one in told[:limit]]
+    return MetricPage(points=points, next_after=points[-1].sequence if len(told) > limit else None)
+
+
+def summarize(told: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
+    """Sum up the metrics of progress events, oldest first (pure)."""
+    found: dict[str, Summary] = {}
+    for values in told:
+        for name, value in values.items():
+            number = None if name in PLACES else find_number(value)
+            if number is None:
+                continue
+            before = found.get(name) or Summary(number, None, None)
+            seen = [n for n in (before.lowest, before.highest, number) if n is not None and math.isfinite(n)]
+            last = number if math.isfinite(number) else str(value)
+            found[name] = Summary(last, min(seen, default=None), max(seen, default=None))
+    return found
+
+
+def points_of(told: Iterable[Mapping[str, object]], metric: str) -> list[tuple[float, float]]:
+    """Return (step, value) of the progress events that have both, finite (pure)."""
+    points = []
+    for values in told:
+        step, value = find_number(values.get("step")), find_number(values.get(metric))
+        if step is not None and value is not None and math.isfinite(step) and math.isfinite(value):
+            points.append((step, value))
+    return points
