@@ -46,6 +46,7 @@ SUMMARIES = {
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
+    "simulate": "Simulate the scheduler with other jobs, or on other machines.",
     "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",
     "tenant": "Create tenants and API tokens.",
     "token": "List, create, rotate and revoke the API tokens of your tenant.",

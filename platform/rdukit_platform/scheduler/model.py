@@ -7,6 +7,9 @@ from typing import Final
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes import NodeCapacity
 
+#: Jobs of a tenant that one decision looks at: among so many a small one may pass those that do not fit.
+WINDOW: Final = 200
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:

@@ -78,6 +78,32 @@ def in_turn(queued: Sequence[QueuedJob], shares: Shares) -> Iterator[QueuedJob]:
             heapq.heappop(heads)
 
 
+class FadingUsage:
+    """Past usage of one tenant as it grows, period by period: the means that ``past_shares`` sums up."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        #: Mean tiles and mean jobs as of ``_at``.
+        self._tiles = self._jobs = 0.0
+        self._at = float("-inf")
+
+    def add(self, tiles: int, began: float, ended: float) -> None:
+        """Add a job that has just ended; periods come in the order of their ends."""
+        if self._half_life_s > 0:
+            left = self._left(ended)
+            weight = 1.0 - 2.0 ** (-(ended - began) / self._half_life_s)
+            self._tiles = self._tiles * left + weight * tiles
+            self._jobs = self._jobs * left + weight
+            self._at = ended
+
+    def share(self, now: float, tiles: int, slots: int) -> float:
+        """Return the share as of now."""
+        return self._left(now) * max(self._tiles / max(tiles, 1), self._jobs / max(slots, 1))
+
+    def _left(self, now: float) -> float:
+        return 2.0 ** (-(now - self._at) / self._half_life_s) if self._at > float("-inf") else 0.0
+
+
 def past_shares(
     periods: Iterable[UsagePeriod], now: float, half_life_s: float, tiles: int, slots: int
 ) -> dict[str, float]:

@@ -15,13 +15,10 @@ from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes import NodeCapacity
-from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot, TenantShare, Wait
+from rdukit_platform.scheduler.model import WINDOW, ActiveJob, QueuedJob, QueueSnapshot, TenantShare, Wait
 from rdukit_platform.scheduler.shares import UsagePeriod, past_shares
 from rdukit_platform.services import live_services
 from rdukit_platform.settings import SCHEDULER_HALF_LIFE_S, SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
-
-#: Jobs of a tenant that one pass looks at: among so many a small one may pass those that do not fit.
-WINDOW: Final = 200
 
 #: What was used longer ago than so many half-lives is forgotten; times are kept to so many parts of one.
 _HALF_LIVES: Final = 5

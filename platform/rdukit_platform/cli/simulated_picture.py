@@ -1,0 +1,103 @@
+"""Picture of a simulated queue as SVG (pure): tiles in use and jobs that wait, over time."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from rdukit_platform.console.curve import nice_ticks
+from rdukit_platform.scheduler.figures import sum_up
+from rdukit_platform.scheduler.simulate import SimulatedRun
+
+WIDTH: Final = 900
+PANEL_HEIGHT: Final = 170
+LEFT: Final = 60
+MARGIN: Final = 24
+#: Points of a line; between two of them the mean is drawn.
+POINTS: Final = 400
+
+_STYLE: Final = """
+  svg { color-scheme: light dark; background: #ffffff; }
+  text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
+  .title { font-size: 16px; font-weight: bold; } .dim { fill: #57606a; } .right { text-anchor: end; }
+  .middle { text-anchor: middle; } .grid { stroke: #d0d7de; } .area { fill: #8fb8e8; stroke: #2f6fb5; }
+  @media (prefers-color-scheme: dark) {
+    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
+    .grid { stroke: #30363d; } .area { fill: #1f4b7a; stroke: #6cb0ff; }
+  }
+"""
+
+
+def draw_run(run: SimulatedRun, tiles: int) -> str:
+    """Draw a complete SVG document."""
+    figures = sum_up(run, tiles)
+    start = min((done.job.at for done in run.jobs), default=0.0)
+    end = max((done.ended for done in run.jobs), default=1.0)
+    used = [(done.started, done.ended, done.job.tiles) for done in run.jobs]
+    waiting = [(done.job.at, done.started, 1) for done in run.jobs]
+    words = (
+        f"{figures.jobs} jobs of {figures.tenants} tenants on {tiles} tiles: {100 * figures.utilisation:.1f} % used, "
+        f"waiting {figures.wait_mean_s:.0f} s (95th percentile {figures.wait_p95_s:.0f} s), "
+        f"fairness {figures.fairness:.3f}"
+    )
+    top = MARGIN + 70
+    parts = [
+        _text(MARGIN, MARGIN + 14, "title", "rdukit simulate queue"),
+        _text(MARGIN, MARGIN + 34, "dim", words),
+        *_draw_panel("tiles in use", step_means(used, start, end, POINTS), float(tiles), top, start, end),
+        *_draw_panel(
+            "jobs that wait", step_means(waiting, start, end, POINTS), 0.0, top + PANEL_HEIGHT + 50, start, end
+        ),
+    ]
+    height = top + 2 * PANEL_HEIGHT + 80
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">'
+        f"<style>{_STYLE}</style>{''.join(parts)}</svg>\n"
+    )
+
+
+def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: float, points: int) -> list[float]:
+    """Return the mean of a sum in each of so many equal parts of the time.
+
+    Args:
+        spans: begin, end and height of what is summed up.
+    """
+    width = (end - start) / points or 1.0
+    # Sums of heights, and of heights times the time left in the part, which both change where a span begins or ends.
+    steps, parts = [0.0] * (points + 1), [0.0] * (points + 1)
+    for began, ended, height in spans:
+        for at, change in ((began, height), (ended, -height)):
+            place = min(int((at - start) / width), points)
+            parts[place] += change * (1.0 - ((at - start) / width - place)) if place < points else 0.0
+            steps[place] += change
+    means, level = [], 0.0
+    for place in range(points):
+        means.append(max(level + parts[place], 0.0))
+        level += steps[place]
+    return means
+
+
+def _draw_panel(name: str, values: Sequence[float], least_top: float, top: int, start: float, end: float) -> list[str]:
+    ticks = nice_ticks(0.0, max(least_top, *values, 1.0), 4)
+    bottom, highest = top + PANEL_HEIGHT, max(ticks[-1], 1.0)
+    right = WIDTH - MARGIN
+    step = (right - LEFT) / len(values)
+
+    def place(value: float) -> float:
+        return round(bottom - value / highest * PANEL_HEIGHT, 1)
+
+    line = "".join(f"L{LEFT + (i + 0.5) * step:.1f},{place(value)}" for i, value in enumerate(values))
+    parts = [_text(LEFT, top - 8, "dim", name)]
+    for tick in ticks:
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{place(tick)}" y2="{place(tick)}"/>')
+        parts.append(_text(LEFT - 6, place(tick) + 4, "right dim", f"{tick:g}"))
+    parts.append(f'<path class="area" d="M{LEFT},{bottom}{line}L{right},{bottom}Z"/>')
+    hours = (end - start) / 3600
+    for tick in nice_ticks(0.0, hours, 6):
+        if tick <= hours:
+            x = LEFT + (tick / hours if hours else 0.0) * (right - LEFT)
+            parts.append(_text(round(x, 1), bottom + 18, "middle dim", f"{tick:g} h"))
+    return parts
+
+
+def _text(x: float, y: float, style: str, text: str) -> str:
+    return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'

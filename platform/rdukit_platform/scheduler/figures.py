@@ -1,0 +1,102 @@
+"""Figures of a simulated queue (pure): how much was used, how long jobs waited, how fair it was."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """Figures of a run. Seconds of trace time, but for ``decide_…``, which are the host's."""
+
+    jobs: int
+    refused: int
+    tenants: int
+    #: From the first job's coming to the last one's end.
+    span_s: float
+    #: Part of all tiles' time in the span that jobs had.
+    utilisation: float
+    wait_mean_s: float
+    wait_p95_s: float
+    slowdown_mean: float
+    #: Jain's index over ``parts_while_waiting``: 1 if all have their part, 1/tenants at worst.
+    fairness: float
+    decisions: int
+    decide_mean_s: float
+    decide_p95_s: float
+
+
+def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
+    """Sum a run up. Without jobs all is 0, but fairness is 1."""
+    span_s = max((j.ended for j in run.jobs), default=0.0) - min((j.job.at for j in run.jobs), default=0.0)
+    work = sum(j.job.tiles * (j.ended - j.started) for j in run.jobs)
+    waits = [j.waited_s for j in run.jobs]
+    return QueueFigures(
+        jobs=len(run.jobs),
+        refused=len(run.refused),
+        tenants=len({j.job.tenant_id for j in run.jobs}),
+        span_s=span_s,
+        utilisation=work / (tiles * span_s) if span_s else 0.0,
+        wait_mean_s=mean(waits),
+        wait_p95_s=percentile(waits, 0.95),
+        slowdown_mean=mean([j.slowdown for j in run.jobs]),
+        fairness=jain_index(list(parts_while_waiting(run.jobs).values())),
+        decisions=len(run.decisions_s),
+        decide_mean_s=mean(run.decisions_s),
+        decide_p95_s=percentile(run.decisions_s, 0.95),
+    )
+
+
+def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
+    """Return what each tenant had of the tiles while it had a job waiting, over its equal part of them.
+
+    The equal part is that of all tiles which waiting tenants use, among these tenants. Who never waits is left out: it
+    has what it wants.
+    """
+    changes = [change for done in jobs for change in _changes(done)]
+    waiting: Counter[str] = Counter()
+    using: Counter[str] = Counter()
+    #: Tile-seconds of each tenant while it waited, and what its equal part would have been.
+    had: defaultdict[str, float] = defaultdict(float)
+    due: defaultdict[str, float] = defaultdict(float)
+    before = 0.0
+    for at, tenant, waits, tiles in sorted(changes):
+        if at > before:
+            tenants = [name for name, count in waiting.items() if count]
+            equal = sum(using[name] for name in tenants) / len(tenants) if tenants else 0.0
+            for name in tenants:
+                had[name] += using[name] * (at - before)
+                due[name] += equal * (at - before)
+        before = at
+        waiting[tenant] += waits
+        using[tenant] += tiles
+    return {tenant: had[tenant] / due[tenant] for tenant in due if due[tenant] > 0}
+
+
+def _changes(done: SimulatedJob) -> Iterator[tuple[float, str, int, int]]:
+    """Yield when how many jobs of the tenant wait, and how many tiles it uses, change by how much."""
+    tenant, tiles = done.job.tenant_id, done.job.tiles
+    yield done.job.at, tenant, 1, 0
+    yield done.started, tenant, -1, tiles
+    yield done.ended, tenant, 0, -tiles
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; 0 without values."""
+    return sum(values) / len(values) if values else 0.0
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Return the smallest value that at least ``part`` of them do not exceed; 0 without values."""
+    return sorted(values)[max(-int(-len(values) * part // 1) - 1, 0)] if values else 0.0
+
+
+def jain_index(values: Sequence[float]) -> float:
+    """Return Jain's fairness index: squared sum over count times the sum of squares.
+
+    Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness" (DEC-TR-301, 1984).
+    """
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
