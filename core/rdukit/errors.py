@@ -290,6 +290,12 @@ class LeaseLost(RuntimeFault):
     code = "lease-lost"
 
 
+class LeaseWithdrawn(LeaseLost):
+    """An administrator took the lease's tiles back: they are drained, or the lease was released. Start again."""
+
+    code = "lease-withdrawn"
+
+
 class PeerLost(RuntimeFault):
     """Another rank of a data-parallel program died, ended early, or did not answer in time."""
 

@@ -47,6 +47,10 @@ class LeaseEvent(StrEnum):
     RELEASE = "release"
     HOLDERS_GONE = "holders-gone"
     NODE_STOP = "node-stop"
+    #: An administrator ended it.
+    EVICT = "evict"
+    #: It was still there at the deadline of a drain.
+    DRAIN = "drain"
 
 
 class EndReason(StrEnum):
@@ -55,6 +59,13 @@ class EndReason(StrEnum):
     RELEASED = "released by a holder"
     HOLDERS_GONE = "the last connection that held it closed"
     NODE_STOPPED = "the node daemon stopped"
+    EVICTED = "released by an administrator"
+    DRAINED = "its tiles were drained and the deadline came"
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it was taken from a program that did nothing wrong, and whose hardware works."""
+        return self in (EndReason.EVICTED, EndReason.DRAINED)
 
     @property
     def final_state(self) -> LeaseState:
@@ -89,6 +100,8 @@ LEASE_TRANSITIONS: Final[dict[tuple[LeaseState, LeaseEvent], tuple[LeaseState, E
     (LeaseState.ACTIVE, LeaseEvent.RELEASE): (LeaseState.RELEASED, EndReason.RELEASED),
     (LeaseState.ACTIVE, LeaseEvent.HOLDERS_GONE): (LeaseState.LOST, EndReason.HOLDERS_GONE),
     (LeaseState.ACTIVE, LeaseEvent.NODE_STOP): (LeaseState.LOST, EndReason.NODE_STOPPED),
+    (LeaseState.ACTIVE, LeaseEvent.EVICT): (LeaseState.LOST, EndReason.EVICTED),
+    (LeaseState.ACTIVE, LeaseEvent.DRAIN): (LeaseState.LOST, EndReason.DRAINED),
 }
 
 

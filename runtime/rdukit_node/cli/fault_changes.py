@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit_node.cli.fault_views import VIEWS, Row, find_severity, view_lines, with_node_prefix
+from rdukit_node.cli.output import moment_ns, time_text
 from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES
 from rdukit_node.faults.enums import Action
 
 #: Option → its parameter's name.
 CHANGES: Final[Mapping[str, str]] = {
     "--clear": "clear_uuid", "--inject": "inject_class", "--scenario": "scenario", "--repair": "repair",
-    "--reset": "reset", "--set-policy": "set_policy",
+    "--reset": "reset", "--set-policy": "set_policy", "--cordon": "cordon", "--uncordon": "uncordon",
+    "--drain": "drain", "--release": "release_lease", "--maintain": "maintain",
+    "--end-maintenance": "end_maintenance",
 }  # fmt: skip
 #: Options of ``--set-policy``: parameter → field of a policy.
 POLICY_FIELDS: Final[Mapping[str, str]] = {
@@ -26,8 +29,8 @@ POLICY_FIELDS: Final[Mapping[str, str]] = {
 _MAX_SCENARIO: Final = MAX_REQUEST_BYTES - 1024
 
 
-def change_request(change: str, options: Mapping[str, Any]) -> tuple[str, dict[str, object]]:
-    """Return the operation and arguments of one change, but of ``--set-policy``.
+def change_request(change: str, options: Mapping[str, Any], now: float = 0.0) -> tuple[str, dict[str, object]]:
+    """Return the operation and arguments of one change, but of ``--set-policy``. ``now``: seconds since the epoch.
 
     Raises:
         InvalidArgument: ``--data`` is not ``KEY=VALUE``, or the scenario cannot be read or is too long.
@@ -39,6 +42,16 @@ def change_request(change: str, options: Mapping[str, Any]) -> tuple[str, dict[s
             return change.removeprefix("--"), {"component": with_node_prefix(options[change.removeprefix("--")])}
         case "--scenario":
             return "scenario", _without_none({"text": _scenario_text(options["scenario"]), "seed": options["seed"]})
+        case "--cordon" | "--uncordon" | "--drain":
+            op = change.removeprefix("--")
+            more = {"reason": options["reason"], "deadline_s": options["deadline"]}
+            return op, _without_none({"component": with_node_prefix(options[op]), **more})
+        case "--release":
+            return "evict", _without_none({"lease": options["release_lease"], "reason": options["reason"]})
+        case "--maintain":
+            return "plan_maintenance", _window_of(options, now)
+        case "--end-maintenance":
+            return "end_maintenance", {"window": options["end_maintenance"]}
         case _:
             component = with_node_prefix(options["component"]) if options["component"] else None
             event = {
@@ -90,11 +103,49 @@ def change_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
             return view_lines(VIEWS["hang"], [answer["hang"]])
         case "--set-policy":
             return view_lines(VIEWS["policy"], [answer["policy"]])
+        case "--cordon" | "--drain" | "--uncordon" | "--release" | "--maintain" | "--end-maintenance":
+            return _maintenance_lines(change, answer)
         case "--scenario":
             return [f"scenario started: {answer['steps']} steps"]
         case _:
             lines = [f"error {uuid}" for uuid in dict.fromkeys(answer["errors"])]
             return lines + [f"fault {uuid}" for uuid in dict.fromkeys(answer["faults"])]
+
+
+def _maintenance_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
+    match change:
+        case "--cordon" | "--drain":
+            row = answer["cordon"]
+            words = f"{row['component']} is {row['state']}"
+            if row["deadline"] is not None:
+                words += f" until {time_text(row['deadline'])} at the latest"
+            return [words, *(f"lease {lease} is still there" for lease in row["leases"])]
+        case "--uncordon":
+            return [f"{path} is allocated again" for path in answer["uncordoned"]]
+        case "--release":
+            row = answer["released"]
+            return [f"lease {row['lease']} of {row['application']} ended: {len(row['tiles'])} tiles are free"]
+        case _:
+            row = answer["window"]
+            end = "until someone ends it" if row["ends_at"] is None else f"until {time_text(row['ends_at'])}"
+            words = f"maintenance window {row['window']} of {row['component']}"
+            if change == "--end-maintenance":
+                return [f"{words} is over"]
+            return [f"{words} from {time_text(row['starts_at'])} {end}"]
+
+
+def _window_of(options: Mapping[str, Any], now: float) -> dict[str, object]:
+    if not options["reason"]:
+        raise InvalidArgument("--maintain needs --reason: what people whose jobs wait are told")
+    return _without_none(
+        {
+            "component": with_node_prefix(options["maintain"]),
+            "starts_at": None if options["start"] is None else moment_ns(options["start"], now),
+            "ends_at": None if options["end"] is None else moment_ns(options["end"], now),
+            "grace_s": options["deadline"],
+            "reason": options["reason"],
+        }
+    )
 
 
 def read_pair(text: str) -> tuple[str, object]:

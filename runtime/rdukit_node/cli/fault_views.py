@@ -104,6 +104,13 @@ VIEWS: Final[Mapping[str, View]] = {
                      f"runs={row['runs']}", f"host={format_seconds(row['host_seconds'])}", _why(row)],
         ("command",), time="granted_at", end="ended_at", component="tiles", limit=_MAX_APPLICATIONS,
     ),
+    "maintenance": View(
+        "maintenance", "maintenance",
+        ("kind", "component", "state", "window", "since", "starts_at", "ends_at", "deadline", "by", "reason", "leases"),
+        lambda row: [*_texts(row, "component", "state"), _when(row), row["reason"] or "-", f"by {row['by']}",
+                     f"leases={','.join(row['leases']) or '-'}"],
+        component="component",
+    ),
     "catalogue": View(
         "catalogue", "classes",
         ("name", "error_type", "part", "component_kind", "severity", "is_uncorrectable", "persists", "action", "cause",
@@ -119,6 +126,25 @@ def _threshold(row: Row) -> str:
     if count >= _NO_COUNT:
         return "if the reset fails"
     return f"{count}" if not window else f"{count} in {window:g} s"
+
+
+def maintenance_rows(answer: Row, now_ns: int) -> list[Row]:
+    """Return cordons and windows of the operation ``maintenance`` as rows of one listing."""
+    rows: list[Row] = [{**row, "kind": "cordon", "window": None} for row in answer["cordons"]]
+    for window in answer["windows"]:
+        grace_s, starts_at = window["grace_s"], window["starts_at"]
+        deadline = None if grace_s is None else starts_at + int(grace_s * 1e9)
+        state = "in maintenance" if starts_at <= now_ns else "planned"
+        rows.append({**window, "kind": "window", "state": state, "leases": [], "deadline": deadline})
+    return [{"state": "draining" if row.get("is_draining") else "cordoned", **row} for row in rows]
+
+
+def _when(row: Row) -> str:
+    if row["kind"] == "window":
+        end = "someone ends it" if row["ends_at"] is None else time_text(row["ends_at"])
+        return f"{row['window']} from {time_text(row['starts_at'])} until {end}"
+    deadline = row.get("deadline")
+    return f"since {time_text(row['since'])}" + ("" if deadline is None else f", deadline {time_text(deadline)}")
 
 
 def _elapsed(row: Row) -> str:
@@ -281,7 +307,7 @@ def _described(view: View, name: str, row: Row) -> object:
     return value
 
 
-_TIMES: Final = ("timestamp", "since", "_at")
+_TIMES: Final = ("timestamp", "since", "_at", "deadline")
 
 
 def _plain_time(name: str, value: object) -> object:

@@ -140,6 +140,17 @@ def parse_time(text: str, now: float) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e9)
 
 
+def moment_ns(text: str, now: float) -> int:
+    """Return nanoseconds since the epoch of an ISO time, as ``parse_time``, or of ``90s 10m 2h 1d 1w`` from now.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if ahead := re.fullmatch(r"(\d{1,9})([smhdw])", text.strip()):
+        return int((now + int(ahead[1]) * _UNIT_S[ahead[2]]) * 1e9)
+    return parse_time(text, now)
+
+
 # -- asking a node ---------------------------------------------------------------------------------------------------
 
 

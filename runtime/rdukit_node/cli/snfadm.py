@@ -24,6 +24,7 @@ from rdukit_node.cli.fault_views import (
     choose_rows,
     find_severity,
     judge,
+    maintenance_rows,
     nothing_text,
     running_rows,
     suggestion_blocks,
@@ -84,13 +85,25 @@ _COULD_NOT_ASK: Final = 2
 @click.option("--fault-type", metavar="FTYPE", help="With --set-policy: the fault's type.")
 @click.option("--repair", metavar="PATH", help="Take away the conditions that injected errors left at a component.")
 @click.option("--reset", metavar="PATH", help="Reset a tile or an RDU.")
+@click.option("--cordon", metavar="PATH", help="Allocate nothing more there: the node, an XRDU, an RDU or a tile.")
+@click.option("--uncordon", metavar="PATH", help="Take back the cordons and drains of PATH and of what is below it.")
+@click.option("--drain", metavar="PATH", help="Cordon, and wait until the leases there have ended.")
+@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS", help="With --drain: then end the leases.")
+@click.option("--release", "release_lease", metavar="LEASE", help="End somebody's lease; a job is queued again.")
+@click.option("--maintain", metavar="PATH", help="Plan a maintenance window: a drain from --start on, until --end.")
+@click.option(
+    "--start", metavar="TIME", help="With --maintain: an ISO time, or 2h: in two hours; default: now."
+)
+@click.option("--end", metavar="TIME", help="With --maintain: its end; default: when somebody ends it.")
+@click.option("--end-maintenance", metavar="WINDOW", help="End a maintenance window now, or cancel a planned one.")
+@click.option("--reason", metavar="TEXT", help="With --cordon, --drain, --release and --maintain: why.")
 @socket_option
 @click.pass_context
 def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | None, **options: Any) -> None:
     """Fault management of the node: inventory, errors, faults, policies, recovery.
 
     Without a daemon, listings come from the node's database, and stderr says how old it is. Looking is for everybody;
-    --clear, --inject, --scenario, --set-policy, --repair and --reset need root, the daemon's user, or its token.
+    changes need root, the daemon's user, or its token.
 
     Example: snfadm -l fault -v
     """
@@ -183,6 +196,8 @@ def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str |
     rows: list[Row] = []
     while True:
         answer = reader.ask(view.op, **arguments, after=after) if view.is_paged else reader.ask(view.op, **arguments)
+        if view.op == "maintenance":
+            answer = {view.key: maintenance_rows(answer, int(SystemClock().now() * 1e9))}
         page = answer[view.key]
         rows += page
         if not view.is_paged or not answer.get("more") or not page:
@@ -256,7 +271,7 @@ def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[s
             request = policy_request(options, client.call("policies")["policies"])
             answer = client.call("set_policy", **request)
     else:
-        op, arguments = change_request(change, options)
+        op, arguments = change_request(change, options, SystemClock().now())
         with connect_admin(socket) as client:
             answer = client.call(op, **arguments)
     answer.pop("ok", None)
@@ -270,6 +285,8 @@ def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[s
 _BELONG_TO: Final = {
     "count": ("--inject", "--set-policy"), "seed": ("--inject", "--scenario"), "data": ("--inject",),
     "window": ("--set-policy",), "action": ("--set-policy",), "fault_type": ("--set-policy",),
+    "deadline": ("--drain", "--maintain"), "start": ("--maintain",), "end": ("--maintain",),
+    "reason": ("--cordon", "--drain", "--release", "--maintain"),
 }  # fmt: skip
 
 

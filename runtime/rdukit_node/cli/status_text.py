@@ -9,12 +9,14 @@ from rdukit.cli.tables import Table, format_table
 from rdukit.errors import Unavailable
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
+from rdukit_node.cli.output import time_text
 from rdukit_node.settings import socket_path
 from rdukit_node.telemetry.sampling import WORKING
 
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz0123456789+*"
 _FREE: Final = "."
 _OUT_OF_SERVICE: Final = "x"
+_CORDONED: Final = "-"
 #: Seconds that the daemon has to answer ``rdukit status``.
 _REPORT_S: Final = 3.0
 
@@ -40,14 +42,25 @@ def _head_lines(answer: Mapping[str, Any]) -> list[str]:
     tiles: Sequence[Row] = answer["tiles"]
     memory = answer["memory"]
     memory_free = memory.get("free", memory["total"] - memory["used"])  # an earlier daemon does not say it
-    free = sum(tile["lease"] is None and _is_working(tile) for tile in tiles)
+    free = sum(tile["lease"] is None and _is_allocated(tile) for tile in tiles)
     lost = sum(not _is_working(tile) for tile in tiles)
+    cordoned = sum(bool(tile.get("cordon")) for tile in tiles)
     lines = [
         f"{answer['platform']} ({answer['chip']}) on {answer['node']}, up {format_seconds(answer['uptime_s'])}",
-        f"tiles   {free} of {len(tiles)} free" + (f", {lost} out of service ({_OUT_OF_SERVICE})" if lost else ""),
+        f"tiles   {free} of {len(tiles)} free"
+        + (f", {lost} out of service ({_OUT_OF_SERVICE})" if lost else "")
+        + (f", {cordoned} cordoned ({_CORDONED} where free)" if cordoned else ""),
         f"memory  {format_bytes(memory_free)} of {format_bytes(memory['total'])} free",
         f"apps    {answer['applications']} of {answer['max_applications']}",
     ]
+    for row in answer.get("cordons", ()):
+        why, leases = f": {row['reason']}" if row["reason"] else "", len(row["leases"])
+        still = f", {leases} {'lease' if leases == 1 else 'leases'} to end" if row["state"] == "draining" else ""
+        lines.append(f"cordon  {row['component']} {row['state']}{still}{why}")
+    for row in answer.get("windows", ()):
+        end = "someone ends it" if row["ends_at"] is None else time_text(row["ends_at"])
+        times = f"{time_text(row['starts_at'])} until {end}"
+        lines.append(f"upkeep  {row['component']} {row['window']} from {times}: {row['reason']}")
     database = answer.get("database", {})
     if not database.get("is_writable", True):
         lines.append(
@@ -60,9 +73,16 @@ def _rdu_lines(answer: Mapping[str, Any], letters: Mapping[str, str]) -> list[st
     states = {row["comp_name"]: row for row in answer.get("rdus", ())}
     by_rdu: dict[str, list[str]] = {}
     for tile in answer["tiles"]:
-        mark = letters[tile["lease"]] if tile["lease"] is not None else _FREE if _is_working(tile) else _OUT_OF_SERVICE
-        by_rdu.setdefault(str(tile["path"]).rpartition("/")[0], []).append(mark)
+        by_rdu.setdefault(str(tile["path"]).rpartition("/")[0], []).append(_mark(tile, letters))
     return [f"{rdu}  {' '.join(marks)}{_state_text(states.get(rdu))}" for rdu, marks in by_rdu.items()]
+
+
+def _mark(tile: Row, letters: Mapping[str, str]) -> str:
+    if tile["lease"] is not None:
+        return letters[tile["lease"]]
+    if not _is_working(tile):
+        return _OUT_OF_SERVICE
+    return _CORDONED if tile.get("cordon") else _FREE
 
 
 def _state_text(row: Row | None) -> str:
@@ -116,6 +136,10 @@ def _is_working(tile: Row) -> bool:
     return tile.get("health", "Online") in WORKING
 
 
+def _is_allocated(tile: Row) -> bool:
+    return _is_working(tile) and not tile.get("cordon")
+
+
 def event_line(event: Mapping[str, Any]) -> str:
     """Return the text form of one event."""
     stamp = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -144,10 +168,12 @@ def report_node() -> Iterator[PartStatus]:
         yield PartStatus("node", "stopped" if is_away else "unknown", text, {"socket": str(path)})
         return
     tiles: Sequence[Row] = answer["tiles"]
-    free = sum(tile["lease"] is None and _is_working(tile) for tile in tiles)
+    free = sum(tile["lease"] is None and _is_allocated(tile) for tile in tiles)
+    cordoned = sum(bool(tile.get("cordon")) for tile in tiles)
     text = (
         f"{answer['platform']} on {answer['node']}: {free} of {len(tiles)} tiles free, "
-        f"{answer['applications']} of {answer['max_applications']} applications"
+        + (f"{cordoned} cordoned, " if cordoned else "")
+        + f"{answer['applications']} of {answer['max_applications']} applications"
     )
     told = {name: answer[name] for name in ("platform", "node", "applications", "max_applications", "uptime_s")}
     yield PartStatus("node", "running", text, {"socket": str(path), "tiles": len(tiles), "free_tiles": free, **told})

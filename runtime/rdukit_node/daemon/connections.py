@@ -187,7 +187,7 @@ class NodeLedger(Protocol):
 
     def grant(self, number: int, request: LeaseRequest, command: str | None, now: float) -> Response: ...
 
-    def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None) -> EndedLease: ...
+    def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None, note: str = "") -> EndedLease: ...
 
     def record(self, kind: NodeEventKind, now: float, lease: Lease, pid: int | None, reason: str = "") -> None: ...
 
@@ -242,15 +242,17 @@ def lease_status(
     }  # fmt: skip
 
 
-def tile_rows(allocator: Allocator, health_of: Callable[[str], str]) -> list[dict[str, object]]:
-    """List every tile with its holder and its health."""
+def tile_rows(
+    allocator: Allocator, health_of: Callable[[str], str], cordon_of: Callable[[int], str | None] = lambda _: None
+) -> list[dict[str, object]]:
+    """List every tile with its holder, its health, and whether an administrator keeps it from being allocated."""
     rows: list[dict[str, object]] = []
     for tile, holder in zip(node_tiles(allocator.node), allocator.tile_holders, strict=True):
         application = None if holder is None else allocator.leases[holder].request.application
         rows.append(
             {
                 "path": tile.path, "rdu": tile.rdu, "tile": tile.tile, "lease": holder, "application": application,
-                "health": health_of(tile.path),
+                "health": health_of(tile.path), "cordon": cordon_of(tile.index),
             }
         )  # fmt: skip
     return rows

@@ -2,7 +2,8 @@
 
 No sockets, clock or randomness here: connections are numbers, times are arguments, ids and tokens come from a function
 that is passed in, and memory is only accounted; the shell creates it and says so if that fails. ``lease_operations``
-has what holders ask for, ``administration`` faults and changes of the node.
+has what holders ask for, ``administration`` faults and changes of the node, ``maintenance_operations`` what is not to
+be allocated, ``views`` what everybody may see.
 """
 
 import hmac
@@ -34,13 +35,13 @@ from rdukit_node.daemon.connections import (
     application_row,
     lease_body,
     lease_paths,
-    lease_status,
     ok,
-    tile_rows,
 )
 from rdukit_node.daemon.events import NodeEventKind, NodeEventLog
 from rdukit_node.daemon.lease_operations import LeaseOperations
+from rdukit_node.daemon.maintenance_operations import MaintenanceOperations
 from rdukit_node.daemon.protocol import FEATURES, LEASE_OPERATIONS, PROTOCOL_MINOR, SndRequest, error_body, read_request
+from rdukit_node.daemon.views import NodeViews
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.leases.accounting import NodeTotals, UsageTotals
 from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, LeaseRequest, RegionId
@@ -54,6 +55,8 @@ _END_EVENTS: Final = {
     EndReason.RELEASED: NodeEventKind.RELEASE,
     EndReason.HOLDERS_GONE: NodeEventKind.DEATH,
     EndReason.NODE_STOPPED: NodeEventKind.STOP,
+    EndReason.EVICTED: NodeEventKind.EVICT,
+    EndReason.DRAINED: NodeEventKind.EVICT,
 }
 _NOBODY: Final = Peer()
 
@@ -85,26 +88,26 @@ class NodeDaemon:
         self.leases: Final[dict[LeaseId, ActiveLease]] = {}
         #: Accounting rows of leases that ended, for whoever writes them down; oldest first.
         self.ended_rows: Final[list[dict[str, object]]] = []
-        self._version = version
-        self._started_at = started_at
+        self.version = version
+        self.started_at = started_at
         self._new_identity = new_identity
         self._admin_token = admin_token
         self._pid = pid
-        self._groups: ControlGroups = NoControlGroups() if groups is None else groups
+        self.groups: ControlGroups = NoControlGroups() if groups is None else groups
         #: Changes whenever there is something else to keep.
         self.lease_changes = 0
         self.queue: Final = LeaseQueue()
         #: Answers to requests that waited: connection → answer.
         self._ready: list[tuple[int, Response]] = []
         self.administration: Final = Administration(self, faults)
+        self.maintenance: Final = MaintenanceOperations(self)
         self._operations: Final[Mapping[str, Callable[[int, SndRequest, float], Response | None]]] = {
             "hello": self._hello,
-            "status": self._status,
-            "events": self._events,
             "authorize": self._authorize,
-            "counters": self._counters,
+            **NodeViews(self).operations,
             **LeaseOperations(self).operations,
             **self.administration.operations,
+            **self.maintenance.operations,
         }
 
     # -- what the shell says -----------------------------------------------------------------------------------------
@@ -143,6 +146,7 @@ class NodeDaemon:
         times = (
             self.queue.next_deadline(),
             self.administration.next_step_at(),
+            self.maintenance.next_step_at(),
             *(lease.kept_until for lease in self.leases.values()),
         )
         due = [when for when in times if when is not None]
@@ -153,16 +157,18 @@ class NodeDaemon:
 
         Times that are written down are those of the wall clock; how long something lasts is not its business.
         """
-        self._started_at += seconds
+        self.started_at += seconds
         self.queue.shift(seconds)
         for lease in self.leases.values():
             if lease.kept_until is not None:
                 lease.kept_until += seconds
         self.administration.clock_stepped(seconds)
+        self.maintenance.clock_stepped(seconds)
 
     def tick(self, now: float) -> None:
-        """Do what is due: requests that waited too long, steps of a scenario."""
+        """Do what is due: requests that waited too long, steps of a scenario, maintenance."""
         self.administration.run_due_steps(now)
+        self.maintenance.run_due_steps(now)
         for lease_id, lease in list(self.leases.items()):
             if lease.kept_until is not None and lease.kept_until <= now:
                 self.end(lease_id, LeaseEvent.HOLDERS_GONE, now, None)
@@ -217,7 +223,7 @@ class NodeDaemon:
         """
         return [
             KeptLease(
-                self.allocator.leases[lease_id], lease.peer, lease.command, tuple(self._pids_of(lease)), lease.former,
+                self.allocator.leases[lease_id], lease.peer, lease.command, tuple(self.pids_of(lease)), lease.former,
                 self.lease_totals(lease_id), None if lease.failure is None else error_body(lease.failure),
                 lease.socket_mode,
             )
@@ -289,13 +295,14 @@ class NodeDaemon:
         for waiting in self.queue.waiting:
             assert waiting.connection in self.connections, "whoever waits is connected"
         self.administration.validate()
+        self.maintenance.validate()
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
     def _hello(self, number: int, message: SndRequest, now: float) -> Response:
         node = self.allocator.node
         return ok(
-            version=self._version, platform=node.platform, node=self.name, minor=PROTOCOL_MINOR,
+            version=self.version, platform=node.platform, node=self.name, minor=PROTOCOL_MINOR,
             features=list(FEATURES), pid=self._pid, admin=self.connections[number].is_admin,
         )  # fmt: skip
 
@@ -305,65 +312,6 @@ class NodeDaemon:
             raise Unauthenticated("this is not the node's administration token; it is in the file admin.token")
         self.connections[number].is_admin = True
         return OK
-
-    # -- looking -----------------------------------------------------------------------------------------------------
-
-    def _status(self, number: int, message: SndRequest, now: float) -> Response:
-        allocator, node = self.allocator, self.allocator.node
-        waiting = [
-            {
-                "application": w.request.application, "tiles": w.request.tiles, "tenant": w.request.tenant,
-                "job": w.request.job, "memory_bytes": w.request.memory_bytes, "since": w.since,
-                "reason": w.reason.message,
-            }
-            for w in self.queue.waiting
-        ]  # fmt: skip
-        return ok(
-            platform=node.platform,
-            chip=node.chip.name,
-            node=self.name,
-            version=self._version,
-            tiles=tile_rows(allocator, self.administration.faults.health_of),
-            leases=[self._lease_status(lease) for lease in allocator.leases.values()],
-            memory={
-                "total": allocator.memory_total,
-                "used": sum(allocator.memory_granted),
-                "retired": sum(allocator.memory_retired),
-                "free": sum(allocator.room.memory_free),
-            },
-            applications=len(allocator.applications),
-            max_applications=allocator.max_applications,
-            uptime_s=max(0.0, now - self._started_at),
-            rdus=self.administration.rdu_rows(),
-            waiting=waiting,
-            database=dict(self.administration.database),
-        )
-
-    def _events(self, number: int, message: SndRequest, now: float) -> Response:
-        events = self.events.page(message.number("since", 0))
-        return ok(events=[event.as_json() for event in events], last=self.events.last)
-
-    def _counters(self, number: int, message: SndRequest, now: float) -> Response:
-        allocator = self.allocator
-        totals = {lease_id: self.lease_totals(lease_id) for lease_id in allocator.leases}
-        tiles, rdus = self.totals.rows(
-            [(allocator.leases[lease_id].tiles, count) for lease_id, count in totals.items()],
-            allocator.tile_holders,
-            self.administration.replays(),
-        )
-        leases = []
-        for lease_id, lease in allocator.leases.items():
-            record = self.leases[lease_id]
-            busiest = self._busiest(lease_id)
-            leases.append(
-                {
-                    "id": lease_id, "application": lease.request.application, "tenant": lease.request.tenant,
-                    "job": lease.request.job, "user": record.peer.user, "pid": busiest.pid,
-                    "command": record.command or lease.request.application, "phase": busiest.phase(lease_id),
-                    "tiles": list(lease_paths(allocator.node, lease)), **totals[lease_id].as_json(),
-                }
-            )  # fmt: skip
-        return ok(time_ns=int(now * 1e9), tiles=tiles, rdus=rdus, leases=leases)
 
     def lease_totals(self, lease_id: LeaseId) -> UsageTotals:
         """Sum the counters of all holders of an active lease."""
@@ -438,8 +386,8 @@ class NodeDaemon:
             self.events.record_refusal(now, request.application, request.tenant, request.job, pid, error.message)
             self._ready.append((number, Response(error_body(error))))
 
-    def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None) -> EndedLease:
-        """End a lease, for all its holders."""
+    def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None, note: str = "") -> EndedLease:
+        """End a lease, for all its holders. ``note``: why, beside the event's own reason."""
         totals = self.lease_totals(lease_id) if lease_id in self.leases else UsageTotals()
         self.lease_changes += 1
         ended = self.allocator.end(lease_id, event, now)
@@ -452,11 +400,11 @@ class NodeDaemon:
             connection.kept.discard(lease_id)
             for region in [r for r, owner in connection.regions.items() if owner == lease_id]:
                 del connection.regions[region]
-        self._groups.leave(lease_id)
+        self.groups.leave(lease_id)
         row = application_row(self.allocator.node, ended, totals, lease.peer, lease.command, lease.failure)
         self.ended_rows.append(row)
         self.administration.remember_application(row)
-        self.record(_END_EVENTS[ended.reason], now, ended.lease, pid, str(ended.reason))
+        self.record(_END_EVENTS[ended.reason], now, ended.lease, pid, f"{ended.reason}{note}")
         return ended
 
     def record(self, kind: NodeEventKind, now: float, lease: Lease, pid: int | None, reason: str = "") -> None:
@@ -467,29 +415,18 @@ class NodeDaemon:
     def enter_group(self, lease: Lease, pid: int | None) -> None:
         """Move a holder's process into the lease's control group."""
         if pid is not None and pid != self._pid:
-            self._groups.enter(lease.id, pid, len(lease.tiles))
+            self.groups.enter(lease.id, pid, len(lease.tiles))
 
     def lease_body(self, lease: Lease) -> dict[str, object]:
         """Return a lease as its holder sees it."""
         record = self.leases[lease.id]
         return lease_body(self.allocator.node, lease, record.peer, record.command)
 
-    def _lease_status(self, lease: Lease) -> dict[str, object]:
-        record = self.leases[lease.id]
-        pids = self._pids_of(record)
-        totals, allocated = self.lease_totals(lease.id), self.allocator.memory_allocated[lease.id]
-        by_node = dict(self._groups.report(lease.id))
-        if not by_node and not pids:
-            by_node["cgroup"] = "unavailable: the holder's process is in a namespace that cannot be seen from here"
-        isolation = {**record.isolation, "node": by_node}
-        phase = self._busiest(lease.id).phase(lease.id)
-        return lease_status(self.lease_body(lease), totals, phase, allocated, pids, record.failure, isolation)
-
-    def _pids_of(self, lease: ActiveLease) -> list[int]:
+    def pids_of(self, lease: ActiveLease) -> list[int]:
         """List the processes that hold a lease, where they can be seen."""
         return [pid for number in sorted(lease.holders) if (pid := self.connections[number].pid) is not None]
 
-    def _busiest(self, lease_id: LeaseId) -> DaemonConnection:
+    def busiest(self, lease_id: LeaseId) -> DaemonConnection:
         """Return the holder that the tiles work for: a job's worker holds the lease too, and only its box runs
         anything.
         """

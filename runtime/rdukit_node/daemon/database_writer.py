@@ -6,6 +6,7 @@ daemon's ``status``, its log and the exporter say so.
 
 import logging
 import threading
+from dataclasses import replace
 from typing import Final
 
 from rdukit_node.daemon.daemon import NodeDaemon
@@ -46,7 +47,9 @@ class DatabaseWriter:
         if not must and self.due_in(now) != 0.0:
             return
         daemon = self._daemon
-        changes = daemon.administration.faults.take_changes()
+        changes = replace(
+            daemon.administration.faults.take_changes(), maintenance=daemon.maintenance.board.take_changes()
+        )
         events = [event.as_json() for event in daemon.events.take_unwritten()]
         applications, daemon.ended_rows[:] = list(daemon.ended_rows), []
         if not (changes or events or applications or self._store.pending or self._is_new):

@@ -38,6 +38,14 @@ class NodeEventKind(StrEnum):
     POLICY = "policy"
     #: A lease's application gets an exception.
     INTERRUPT = "interrupt"
+    #: A lease ended because an administrator released it, or at a drain's deadline.
+    EVICT = "evict"
+    #: A part of the node is not allocated any more, or again; the leases on it are to end.
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    DRAIN = "drain"
+    #: A maintenance window was planned, began or ended.
+    MAINTENANCE = "maintenance"
     #: The fault database cannot be written, or can again.
     DATABASE = "database"
 

@@ -49,6 +49,7 @@ class LeaseOperations:
             job=message.find_text("job"),
             launch=message.find_text("launch"),
             affinity=message.find_number("affinity"),
+            run_limit_s=message.find_real("run_limit_s"),
         )
         wait_s, command = message.real("wait_s", 0.0), message.find_text("command")
         try:

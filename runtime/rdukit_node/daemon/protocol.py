@@ -14,9 +14,11 @@ from rdukit.snd import PROTOCOL_VERSION
 from rdukit_node.states import COUNTER_NAMES, Phase
 
 #: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
-PROTOCOL_MINOR: Final = 2
+PROTOCOL_MINOR: Final = 3
 #: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
-FEATURES: Final = ("administration", "counters", "faults", "isolation", "keep", "page", "reattach", "socket", "wait")
+FEATURES: Final = (
+    "administration", "counters", "faults", "isolation", "keep", "maintenance", "page", "reattach", "socket", "wait",
+)  # fmt: skip
 #: Longest request line in bytes; the longest are lists of events to inject.
 MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_INJECTIONS: Final = 1000
@@ -67,6 +69,9 @@ class SndRequest:
         value = self.arguments.get(name, default)
         assert isinstance(value, int | float)
         return float(value)
+
+    def find_real(self, name: str) -> float | None:
+        return self.real(name, 0.0) if name in self.arguments else None
 
     def flag(self, name: str) -> bool:
         return self.arguments.get(name, False) is True
@@ -200,11 +205,14 @@ _LEASE: Final = Argument(_read_text, _TEXT)
 _OPTIONAL_TEXT: Final = Argument(_read_text, _TEXT, is_required=False)
 _OPTIONAL_FLAG: Final = Argument(_read_bool, "true or false", is_required=False)
 _OPTIONAL_LIMIT: Final = Argument(_read_positive, "a whole number from 1", is_required=False)
+_OPTIONAL_SECONDS: Final = Argument(_read_seconds, "seconds from 0", is_required=False)
 _OPTIONAL_TIME: Final = Argument(_read_count, "nanoseconds since the epoch", is_required=False)
 _ROW_FILTERS: Final = {
     "component": _OPTIONAL_TEXT, "type": _OPTIONAL_TEXT, "since": _OPTIONAL_TIME, "until": _OPTIONAL_TIME,
     "fault": _OPTIONAL_TEXT, "limit": _OPTIONAL_LIMIT, "after": _OPTIONAL_TEXT,
 }  # fmt: skip
+
+_COMPONENT: Final = Argument(_read_text, "the path of the node, an XRDU, an RDU or a tile")
 
 OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "hello": {},
@@ -219,6 +227,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
         "affinity": Argument(_read_mask, 'a mask as a number or as text such as "0xf"', is_required=False),
         "wait_s": Argument(_read_seconds, "seconds from 0", is_required=False),
         "command": _OPTIONAL_TEXT,
+        "run_limit_s": _OPTIONAL_SECONDS,
     },
     "attach": {"lease": _LEASE, "token": Argument(_read_text, _TEXT)},
     "reattach": {
@@ -269,6 +278,25 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "clear": {"fault": Argument(_read_text, "a fault's uuid")},
     "repair": {"component": Argument(_read_text, "a component's path")},
     "reset": {"component": Argument(_read_text, "the path of a tile or an RDU")},
+    "maintenance": {},
+    "cordon": {"component": _COMPONENT, "reason": _OPTIONAL_TEXT, "on_behalf_of": _OPTIONAL_TEXT},
+    "uncordon": {"component": _COMPONENT, "on_behalf_of": _OPTIONAL_TEXT},
+    "drain": {
+        "component": _COMPONENT,
+        "reason": _OPTIONAL_TEXT,
+        "deadline_s": _OPTIONAL_SECONDS,
+        "on_behalf_of": _OPTIONAL_TEXT,
+    },
+    "evict": {"lease": _LEASE, "reason": _OPTIONAL_TEXT, "on_behalf_of": _OPTIONAL_TEXT},
+    "plan_maintenance": {
+        "component": _COMPONENT,
+        "starts_at": _OPTIONAL_TIME,
+        "ends_at": _OPTIONAL_TIME,
+        "grace_s": _OPTIONAL_SECONDS,
+        "reason": Argument(_read_text, _TEXT),
+        "on_behalf_of": _OPTIONAL_TEXT,
+    },
+    "end_maintenance": {"window": Argument(_read_text, "a window's id"), "on_behalf_of": _OPTIONAL_TEXT},
     "set_policy": {
         "error_type": Argument(_read_text, _TEXT),
         "fault_type": Argument(_read_text, _TEXT),

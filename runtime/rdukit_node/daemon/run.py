@@ -125,6 +125,7 @@ def _open_daemon(
     options: NodeOptions, paths: NodePaths, clock: Clock, guard: CgroupGuard
 ) -> tuple[NodeDaemon, FaultStore]:
     now_ns = int(clock.now() * 1e9)
+    snapshots: list[FaultSnapshot] = []  # the last one is the one in force
 
     def machine_of(snapshot: FaultSnapshot) -> FaultMachine:
         machine = FaultMachine(
@@ -135,6 +136,7 @@ def _open_daemon(
             serial_of=lambda path: serial_number(options.name, find_component(options.platform, path)),
         )
         machine.restore(snapshot, now_ns)
+        snapshots.append(snapshot)
         return machine
 
     store, faults, salvage = _open_store(paths.database, machine_of, clock.now())
@@ -150,6 +152,7 @@ def _open_daemon(
             pid=os.getpid(),
             groups=guard,
         )
+        daemon.maintenance.restore(snapshots[-1].cordons, snapshots[-1].windows, clock.now())
         for row in store.applications():
             daemon.administration.remember_application(row)
         if not store.was_closed_in_order:

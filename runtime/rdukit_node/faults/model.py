@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rdukit_node.faults.enums import Action, FaultSeverity, FaultState, HangEvent, HangOutcome, RduState
+from rdukit_node.maintenance.model import NO_CHANGES, Cordon, MaintenanceChanges, MaintenanceWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,17 +299,19 @@ class ChangedRows:
     conditions: tuple[Condition, ...] = ()
     #: (component, class name) of conditions that are gone.
     conditions_gone: tuple[tuple[str, str], ...] = ()
+    #: Not the fault machine's: what administrators keep from being allocated.
+    maintenance: MaintenanceChanges = NO_CHANGES
 
     def __bool__(self) -> bool:
         return bool(
             self.errors or self.faults or self.hangs or self.op_states or self.policies or self.conditions
-            or self.conditions_gone
+            or self.conditions_gone or self.maintenance
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSnapshot:
-    """State from which a fault machine starts again; rows are oldest first."""
+    """State from which a fault machine, and the board of maintenance, start again; rows are oldest first."""
 
     errors: tuple[ErrorRow, ...] = ()
     faults: tuple[FaultRow, ...] = ()
@@ -316,3 +319,5 @@ class FaultSnapshot:
     op_states: tuple[OpState, ...] = ()
     policies: tuple[Policy, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
+    windows: tuple[MaintenanceWindow, ...] = ()

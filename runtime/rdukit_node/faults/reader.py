@@ -122,6 +122,12 @@ class FaultReader(Closable):
             return {"policies": [row.as_json() for row in self.snapshot().policies]}
         if op == "op_state":
             return {"rdus": [row.as_json() for row in self.snapshot().op_states]}
+        if op == "maintenance":
+            kept = self.snapshot()
+            return {
+                "cordons": [{**row.as_json(), "leases": []} for row in kept.cordons],
+                "windows": [row.as_json() for row in kept.windows],
+            }
         if op == "inventory":
             return {"components": self.inventory()}
         if op == "applications":

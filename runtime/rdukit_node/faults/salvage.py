@@ -17,6 +17,7 @@ from rdukit_node.faults.model import ChangedRows, FaultSnapshot
 from rdukit_node.faults.schema import connect
 from rdukit_node.faults.store import FaultStore
 from rdukit_node.faults.tables import SALVAGED, RowReader
+from rdukit_node.maintenance.model import MaintenanceChanges
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,10 @@ class Salvage:
     def rows(self) -> int:
         """Number of rows that could be read."""
         kept = self.snapshot
-        tables = (kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
+        tables = (
+            kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions, kept.cordons,
+            kept.windows,
+        )  # fmt: skip
         return sum(map(len, tables)) + len(self.applications)
 
     def as_data(self) -> dict[str, object]:
@@ -71,7 +75,10 @@ def set_aside(path: Path, reason: str, now: float) -> Salvage:
 def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
     """Write what was read into a new database."""
     kept = salvage.snapshot
-    changes = ChangedRows(kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
+    changes = ChangedRows(
+        kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions,
+        maintenance=MaintenanceChanges(kept.cordons, kept.windows),
+    )  # fmt: skip
     store.write(changes, applications=salvage.applications, now_ns=now_ns)
 
 

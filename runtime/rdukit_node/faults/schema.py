@@ -20,7 +20,7 @@ from rdukit.errors import InvalidArgument, Unavailable
 
 #: Marks the file as ours in its header: "rduF".
 APPLICATION_ID: Final = 0x72647546
-VERSION: Final = 3
+VERSION: Final = 4
 #: What the version record names. All change together.
 LOGS: Final = ("error", "fault", "inventory", "policy")
 

@@ -42,6 +42,7 @@ from rdukit_node.faults.schema import (
     not_ours,
 )
 from rdukit_node.faults.tables import inventory_statements, read_snapshot, statements_of
+from rdukit_node.maintenance.model import Cordon, MaintenanceChanges, MaintenanceWindow
 
 logger = logging.getLogger(__name__)
 
@@ -351,6 +352,9 @@ class PendingChanges:
         self._policies: Final[dict[str, Policy]] = {}
         self._conditions: Final[dict[tuple[str, str], Condition]] = {}
         self._gone: Final[dict[tuple[str, str], None]] = {}
+        #: ``None``: it is gone.
+        self._cordons: Final[dict[str, Cordon | None]] = {}
+        self._windows: Final[dict[str, MaintenanceWindow | None]] = {}
 
     def __len__(self) -> int:
         return sum(len(rows) for rows in self._all())
@@ -369,6 +373,11 @@ class PendingChanges:
             key = (row.component, row.class_name)
             self._conditions[key] = row
             self._gone.pop(key, None)
+        upkeep = changes.maintenance
+        self._cordons.update(dict.fromkeys(upkeep.cordons_gone))
+        self._cordons.update((each.component, each) for each in upkeep.cordons)
+        self._windows.update(dict.fromkeys(upkeep.windows_gone))
+        self._windows.update((each.window, each) for each in upkeep.windows)
 
     def as_changes(self) -> ChangedRows:
         """Return the pending changes."""
@@ -376,6 +385,12 @@ class PendingChanges:
             tuple(self._errors.values()), tuple(self._faults.values()), tuple(self._hangs.values()),
             tuple(self._op_states.values()), tuple(self._policies.values()), tuple(self._conditions.values()),
             tuple(self._gone),
+            MaintenanceChanges(
+                tuple(each for each in self._cordons.values() if each is not None),
+                tuple(each for each in self._windows.values() if each is not None),
+                tuple(key for key, each in self._cordons.items() if each is None),
+                tuple(key for key, each in self._windows.items() if each is None),
+            ),
         )  # fmt: skip
 
     def clear(self) -> None:
@@ -386,6 +401,7 @@ class PendingChanges:
     def _all(self) -> tuple[dict[Any, Any], ...]:
         return (
             self._errors, self._faults, self._hangs, self._op_states, self._policies, self._conditions, self._gone,
+            self._cordons, self._windows,
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from rdukit_node.faults.model import (
     OpState,
     Policy,
 )
+from rdukit_node.maintenance.model import Cordon, MaintenanceWindow
 
 Statement = tuple[str, tuple[object, ...]]
 T = TypeVar("T")
@@ -38,6 +39,9 @@ _HANG: Final = ("number", "rdu", "comp_name", "timestamp", "event", "outcome")
 _OP_STATE: Final = ("rdu", "comp_name", "state", "reason", "since", "available_tiles", "perfect")
 _CONDITION: Final = ("component", "class_name", "since", "resets_that_fail", "data")
 _INVENTORY: Final = ("comp_name", "ord", "kind", "parent", "serial", "part", "presence", "health", "size_bytes")
+
+_CORDON: Final = ("component", "reason", "set_by", "since", "is_draining", "deadline")
+_WINDOW: Final = ("window_id", "component", "starts_at", "ends_at", "grace_ns", "reason", "set_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,19 @@ def statements_of(changes: ChangedRows) -> Iterable[Statement]:
         )  # fmt: skip
     for key in changes.conditions_gone:
         yield "DELETE FROM condition WHERE component = ? AND class_name = ?", key
+    for cordon in changes.maintenance.cordons:
+        yield _upsert("cordon", _CORDON, 1), (
+            cordon.component, cordon.reason, cordon.by, cordon.since, int(cordon.is_draining), cordon.deadline,
+        )  # fmt: skip
+    for window in changes.maintenance.windows:
+        yield _upsert("maintenance", _WINDOW, 1), (
+            window.window, window.component, window.starts_at, window.ends_at, window.grace_ns, window.reason,
+            window.by,
+        )  # fmt: skip
+    for component in changes.maintenance.cordons_gone:
+        yield "DELETE FROM cordon WHERE component = ?", (component,)
+    for window_id in changes.maintenance.windows_gone:
+        yield "DELETE FROM maintenance WHERE window_id = ?", (window_id,)
 
 
 def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[Statement]:
@@ -120,6 +137,8 @@ def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> FaultSnapsh
         op_states=_newest(connection, "op_state", _OP_STATE, "1 = 0", most_rows, _op_state),
         policies=_newest(connection, "policy", _POLICY, "1 = 0", most_rows, _policy),
         conditions=_newest(connection, "condition", _CONDITION, "1 = 0", most_rows, _condition),
+        cordons=_newest(connection, "cordon", _CORDON, "1 = 0", most_rows, _cordon),
+        windows=_newest(connection, "maintenance", _WINDOW, "1 = 0", most_rows, _window),
     )
 
 
@@ -199,6 +218,21 @@ def _condition(row: tuple[object, ...]) -> Condition:
     )  # fmt: skip
 
 
+def _cordon(row: tuple[object, ...]) -> Cordon:
+    component, reason, by, since, is_draining, deadline = row
+    return Cordon(
+        _text(component), _text(reason), _text(by), _whole(since), bool(_whole(is_draining)), _find_whole(deadline)
+    )  # fmt: skip
+
+
+def _window(row: tuple[object, ...]) -> MaintenanceWindow:
+    window, component, starts_at, ends_at, grace, reason, by = row
+    return MaintenanceWindow(
+        _text(window), _text(component), _whole(starts_at), _find_whole(ends_at), _find_whole(grace), _text(reason),
+        _text(by),
+    )  # fmt: skip
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 4096:
         raise ValueError(f"{str(value)[:80]!r} is no text of 4096 characters at most")
@@ -266,4 +300,6 @@ SALVAGED: Final[Mapping[str, RowReader[Any]]] = {
     "op_states": RowReader("op_state", _OP_STATE, lambda row, _: _op_state(row)),
     "policies": RowReader("policy", _POLICY, lambda row, _: _policy(row)),
     "conditions": RowReader("condition", _CONDITION, lambda row, _: _condition(row), "component, class_name"),
+    "cordons": RowReader("cordon", _CORDON, lambda row, _: _cordon(row)),
+    "windows": RowReader("maintenance", _WINDOW, lambda row, _: _window(row)),
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NewType
 
-from rdukit.errors import InvalidArgument, LeaseLost, NoResources, NotFound, OutOfDeviceMemory
+from rdukit.errors import InvalidArgument, LeaseLost, LeaseWithdrawn, NoResources, NotFound, OutOfDeviceMemory
 from rdukit.hardware import NodeSpec
 from rdukit.units import format_bytes
 from rdukit_node.inventory import node_tiles
@@ -54,6 +54,8 @@ class LeaseRequest:
     launch: str | None = None
     #: Mask of tiles that may be used, bit ``t`` for the flat tile ``t``; ``None``: all.
     affinity: int | None = None
+    #: Seconds after which the application will have ended, where that is known.
+    run_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ class Allocator:
             raise InvalidArgument(f"max_applications is {self.max_applications}; legal: 1 or more")
         #: Flat numbers of tiles that are not granted, whoever has them now: broken, or their RDU is.
         self.out_of_service: frozenset[int] = frozenset()
+        #: Flat numbers of tiles that an administrator keeps from being granted; who has them keeps them.
+        self.held_back: frozenset[int] = frozenset()
+        #: Maintenance to come: start in seconds since the epoch, and the tiles that are not there from then on.
+        self.upcoming: tuple[tuple[float, frozenset[int]], ...] = ()
         #: By flat RDU number: bytes of device memory that are not granted any more.
         self.memory_retired: tuple[int, ...] = (0,) * node.rdus
         #: Leases in state ``active``, in order of their grants, and no others.
@@ -128,7 +134,15 @@ class Allocator:
     @property
     def room(self) -> FreeCapacity:
         """Capacity that is free now."""
-        capacity, broken = self.node.chip.ddr_bytes, self.out_of_service
+        return self._room_without(frozenset())
+
+    def _room_until(self, end: float | None) -> FreeCapacity:
+        """Return capacity that is free now and, if that is known, until ``end``."""
+        late = [tiles for start, tiles in self.upcoming if end is not None and end > start]
+        return self._room_without(frozenset().union(*late))
+
+    def _room_without(self, tiles: frozenset[int]) -> FreeCapacity:
+        capacity, broken = self.node.chip.ddr_bytes, self.out_of_service | self.held_back | tiles
         return FreeCapacity(
             [holder is None and index not in broken for index, holder in enumerate(self.tile_holders)],
             [max(0, capacity - n - gone) for n, gone in zip(self.memory_granted, self.memory_retired, strict=True)],
@@ -180,7 +194,7 @@ class Allocator:
                 "give the leases of one launch the same launch name; `rdukit node status` lists them",
                 applications=len(running), max_applications=self.max_applications, fits_when_empty=True,
             )  # fmt: skip
-        room = self.room
+        room = self._room_until(None if request.run_limit_s is None else now + request.run_limit_s)
         placement = find_placement(self.node, request.tiles, request.memory_bytes, room, request.affinity)
         if placement is None:
             raise self._no_resources(request, room)
@@ -235,7 +249,7 @@ class Allocator:
         """End a lease: its tiles, memory and regions are free afterwards.
 
         Args:
-            event: ``release``, ``holders-gone`` or ``node-stop``.
+            event: any but ``attach`` and ``detach``.
         Raises:
             NotFound: there never was such a lease.
             InvalidTransition: it ended before; carries its history.
@@ -245,7 +259,7 @@ class Allocator:
                 next_lease_state(lease_id, former.reason.final_state, event, former.history)
             raise _unknown(lease_id)
         if LeaseEvent(event) in (LeaseEvent.ATTACH, LeaseEvent.DETACH):
-            raise InvalidArgument(f"{event} does not end a lease; legal: release, holders-gone, node-stop")
+            raise InvalidArgument(f"{event} does not end a lease; legal: any other event")
         reason = self._step(lease_id, event, now)
         assert reason is not None
         lease = self.leases.pop(lease_id)
@@ -304,13 +318,14 @@ class Allocator:
         """Return the active lease ``lease_id``.
 
         Raises:
-            LeaseLost: it ended; says when and why.
+            LeaseLost: it ended; says when and why. LeaseWithdrawn: an administrator ended it.
             NotFound: there never was such a lease, or it ended long ago.
         """
         lease = self.leases.get(lease_id)
         if lease is None:
             if (ended := self.ended.get(lease_id)) is not None:
-                raise LeaseLost(
+                kind = LeaseWithdrawn if ended.reason.is_withdrawn else LeaseLost
+                raise kind(
                     f"lease {lease_id} of {ended.lease.request.application!r} ended: {ended.reason}; acquire a new one",
                     lease=lease_id, reason=str(ended.reason), ended_at=ended.ended_at,
                 )  # fmt: skip
@@ -407,6 +422,10 @@ class Allocator:
                 f"{free} of {node.tiles} tiles are free, at most {longest_run(node, room)} in a row inside one RDU, "
                 f"and at most {format_bytes(max(room.memory_free))} of one RDU's memory"
             )
+            if self.held_back:
+                why += f"; {len(self.held_back)} are cordoned or in maintenance (`snfadm -l maintenance`)"
+            if sum(room.tile_is_free) < sum(self.room.tile_is_free):
+                why += "; it would outlast the start of a maintenance window (`snfadm -l maintenance`)"
         elif fits_when_repaired:
             why = (
                 f"{len(self.out_of_service)} of {node.tiles} tiles and {format_bytes(sum(self.memory_retired))} of "

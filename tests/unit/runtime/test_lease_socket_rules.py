@@ -14,6 +14,8 @@ ARGUMENTS: dict[str, dict[str, object]] = {
     "acquire": {"application": "a", "tiles": 1, "memory_bytes": 0}, "authorize": {"token": ADMIN_TOKEN},
     "inject": {"events": [{"class": "tile-error"}]}, "scenario": {"text": "steps: []"}, "clear": {"fault": "uuid-1"},
     "repair": {"component": "/NODE"}, "reset": {"component": "/NODE"}, "release": {}, "socket": {},
+    "cordon": {"component": "/NODE"}, "drain": {"component": "/NODE"}, "uncordon": {"component": "/NODE"},
+    "plan_maintenance": {"component": "/NODE", "reason": "r"}, "end_maintenance": {"window": "w"},
     "set_policy": {
         "error_type": "e", "fault_type": "f", "count": 1, "window_s": 1, "action": "a", "severity": "Minor",
     },

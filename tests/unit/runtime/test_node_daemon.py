@@ -117,7 +117,7 @@ def test_status_says_who_has_each_tile(desk: DaemonHarness) -> None:
     assert [tile["lease"] for tile in status["tiles"]] == [lease["id"], lease["id"], None, None]
     assert status["tiles"][2] == {
         "path": "/NODE/XRDU_0/RDU_0/TILE_2", "rdu": 0, "tile": 2, "lease": None, "application": None,
-        "health": "Online",
+        "health": "Online", "cordon": None,
     }  # fmt: skip
     assert {"total": 384 * GIB, "used": GIB}.items() <= status["memory"].items()
 
