@@ -91,9 +91,7 @@ _COULD_NOT_ASK: Final = 2
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS", help="With --drain: then end the leases.")
 @click.option("--release", "release_lease", metavar="LEASE", help="End somebody's lease; a job is queued again.")
 @click.option("--maintain", metavar="PATH", help="Plan a maintenance window: a drain from --start on, until --end.")
-@click.option(
-    "--start", metavar="TIME", help="With --maintain: an ISO time, or 2h: in two hours; default: now."
-)
+@click.option("--start", metavar="TIME", help="With --maintain: an ISO time, or 2h: in two hours; default: now.")
 @click.option("--end", metavar="TIME", help="With --maintain: its end; default: when somebody ends it.")
 @click.option("--end-maintenance", metavar="WINDOW", help="End a maintenance window now, or cancel a planned one.")
 @click.option("--reason", metavar="TEXT", help="With --cordon, --drain, --release and --maintain: why.")
