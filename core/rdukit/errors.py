@@ -116,6 +116,12 @@ class DiskFull(RdukitError):
     code, exit_status, http_status, grpc_status = "disk-full", 7, 507, "RESOURCE_EXHAUSTED"
 
 
+class QuotaExceeded(RdukitError):
+    """A tenant has as many bytes of artifacts as it may; delete some, or ask an administrator for more."""
+
+    code, exit_status, http_status, grpc_status = "quota-exceeded", 7, 413, "RESOURCE_EXHAUSTED"
+
+
 class Cancelled(RdukitError):
     """The work was cancelled before it ended."""
 

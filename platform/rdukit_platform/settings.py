@@ -3,9 +3,10 @@
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from rdukit.errors import InvalidArgument, Unavailable
@@ -14,8 +15,45 @@ from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolv
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T", int, float)
+
 #: Longest UNIX socket path that every system takes.
 MAX_SOCKET_PATH: Final = 100
+
+
+
+def read_keep_days(text: str) -> dict[str, float]:
+    """Read ``KIND=DAYS`` with commas, or one number for all kinds (pure). ``*`` is every other kind.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    found: dict[str, float] = {}
+    for word in text.split(","):
+        kind, mark, days = word.strip().rpartition("=")
+        kind = kind.strip() if mark else "*"
+        number = float(days)
+        if not kind or kind in found or not 0 <= number < float("inf"):
+            raise ValueError(f"{word!r} is not KIND=DAYS, with days from 0, and each kind once")
+        found[kind] = number
+    return found
+
+
+def parse_keep_days(text: str) -> str:
+    """Return the text if ``read_keep_days`` reads it."""
+    read_keep_days(text)
+    return text
+
+
+def _not_negative(kind: Callable[[str], T]) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        value = kind(text)
+        if not 0 <= float(value) < float("inf"):
+            raise ValueError(f"{text} is less than 0")
+        return value
+
+    return parse
+
 
 DATABASE_URL: Final = Setting("database.url", "", "SQLAlchemy URL; default: SQLite in the home folder.", str)
 BROKER_URL: Final = Setting("broker.url", "", "Celery broker; default: the Valkey that rdukit up starts.", str)
@@ -167,6 +205,19 @@ SCHEDULER_STARVE_S: Final = Setting(
 SCHEDULER_HALF_LIFE_S: Final = Setting(
     "scheduler.half_life_s", 3600.0,
     "Seconds after which what a tenant has used counts half in its share; 0: only what it uses now counts.", float,
+ARTIFACT_KEEP_DAYS: Final = Setting(
+    "artifacts.keep_days", "0",
+    "Days that artifacts are kept that nothing needs and nobody pinned: a number for all, or by kind, such as "
+    "`checkpoint=90,report=30,*=0`; 0: for ever.",
+    parse_keep_days,
+)  # fmt: skip
+ARTIFACT_GRACE_S: Final = Setting(
+    "artifacts.grace_s", 3600.0, "Age in seconds below which content that no artifact names is not yet removed.",
+    _not_negative(float),
+)  # fmt: skip
+ARTIFACT_TENANT_BYTES: Final = Setting(
+    "artifacts.tenant_bytes", 0, "Bytes of artifacts that a tenant may keep, unless it has a number of its own; 0: any.",
+    _not_negative(int),
 )  # fmt: skip
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)
 
@@ -217,6 +268,9 @@ PLATFORM_SETTINGS: Final = (
     SCHEDULER_TENANT_JOBS,
     SCHEDULER_STARVE_S,
     SCHEDULER_HALF_LIFE_S,
+    ARTIFACT_KEEP_DAYS,
+    ARTIFACT_GRACE_S,
+    ARTIFACT_TENANT_BYTES,
     UP_NODE,
 )
 

@@ -4,14 +4,19 @@
 ``{"files": [{"path", "digest", "bytes"}]}``, sorted by path. A blob appears whole or not at all; having it twice is
 having it once. Whoever gets bytes gets those of the digest or an error; a blob that the disk or somebody has changed
 is mended when the right bytes are added again.
+
+What no row of the database refers to is collected (``sweep``). Whoever adds content does so within ``holding`` until
+a row refers to it: a file in ``holds``, locked for as long, says since when.
 """
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
@@ -168,6 +173,48 @@ class BlobStore:
         for entry in self.entries(digest):
             self._place(entry.digest, target / entry.path)
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep what is added in the block from being collected until the block ends; a row refers to it by then."""
+        holds = self.folder / "holds"
+        holds.mkdir(parents=True, exist_ok=True)
+        descriptor, path = _make_hold(holds)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def held_since(self) -> float | None:
+        """Return when the oldest block of ``holding`` that goes on began, in any process; ``None``: there is none.
+
+        What processes that are gone have left is removed.
+        """
+        holds = self.folder / "holds"
+        began = []
+        for path in list(holds.iterdir()) if holds.is_dir() else []:
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink(missing_ok=True)
+                except BlockingIOError:
+                    began.append(os.fstat(descriptor).st_mtime)
+                finally:
+                    os.close(descriptor)
+        return min(began, default=None)
+
+    @contextmanager
+    def changing(self, *, is_alone: bool = False) -> Iterator[None]:
+        """Hold the lock of the blobs' names: together with others who add some, or alone to take one away."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
     def _place(self, digest: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as out:
@@ -198,12 +245,24 @@ class BlobStore:
         target = self.path(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.chmod(0o444)
-        temporary.replace(target)
+        with self.changing():
+            temporary.replace(target)
 
     def _publish(self, digest: str, data: bytes) -> None:
-        with atomic_target(self.path(digest)) as temporary:
+        with self.changing(), atomic_target(self.path(digest)) as temporary:
             temporary.write_bytes(data)
             temporary.chmod(0o444)
+
+
+def _make_hold(holds: Path) -> tuple[int, Path]:
+    while True:
+        path = holds / f"{os.getpid()}-{os.urandom(8).hex()}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # A collector that came before the lock took it for a dead process's, and has removed it.
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, path
+        os.close(descriptor)
 
 
 def check_paths(paths: Sequence[str]) -> None:

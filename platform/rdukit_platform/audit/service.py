@@ -78,6 +78,12 @@ class Act(StrEnum):
     UNINSTALL_BOX = "box.uninstall"
     PROMOTE_EXPERT = "expert.promote"
     DEPRECATE_EXPERT = "expert.deprecate"
+    DELETE_ARTIFACT = "artifact.delete"
+    PIN_ARTIFACT = "artifact.pin"
+    UNPIN_ARTIFACT = "artifact.unpin"
+    #: Artifacts that were older than they are kept.
+    EXPIRE_ARTIFACTS = "artifact.expire"
+    COLLECT_CONTENT = "artifact.collect"
     PRUNE = "audit.prune"
 
 

@@ -5,8 +5,11 @@ Only portable column types: the same migrations run on SQLite and PostgreSQL.
 
 from typing import ClassVar
 
-from sqlalchemy import JSON, Boolean, Double, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+#: Counts of bytes: PostgreSQL's integer ends at 2 GiB.
+BYTES = BigInteger().with_variant(Integer, "sqlite")
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -37,6 +40,8 @@ class TenantRow(Base):
     created_at: Mapped[float]
     #: Part of the node that is its own beside others', as ``scheduler.shares`` weighs it.
     weight: Mapped[float] = mapped_column(Double, default=1.0, server_default="1.0")
+    #: Bytes of artifacts that it may keep, 0: any number; none: as the setting artifacts.tenant_bytes says.
+    artifact_bytes: Mapped[int | None] = mapped_column(BYTES)
 
 
 class TokenRow(Base):
@@ -200,13 +205,38 @@ class ArtifactRow(Base):
     kind: Mapped[str] = mapped_column(String(32))
     #: SHA-256 of the file, or of the folder's manifest.
     digest: Mapped[str] = mapped_column(String(64), index=True)
-    bytes: Mapped[int]
+    bytes: Mapped[int] = mapped_column(BYTES)
     is_folder: Mapped[bool] = mapped_column(Boolean)
     #: Of a file: its name, by whose ending programs know the format.
     file_name: Mapped[str | None] = mapped_column(String(128))
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     slot: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float]
+    #: Since when it is neither deleted nor expires.
+    pinned_at: Mapped[float | None]
+    #: The row stays for the lineage of others; the content does not.
+    deleted_at: Mapped[float | None]
+
+
+class UploadRow(Base):
+    """An artifact that comes in parts. Its bytes so far lie in the store's folder ``uploads``, not in the store."""
+
+    __tablename__ = "uploads"
+    __table_args__ = (Index(None, "tenant_id", "fingerprint"),)
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(256))
+    kind: Mapped[str] = mapped_column(String(32))
+    is_folder: Mapped[bool] = mapped_column(Boolean)
+    #: ``[{"path", "bytes", "digest"}]``
+    files: Mapped[list[dict[str, object]]] = mapped_column(JSON)
+    bytes: Mapped[int] = mapped_column(BYTES)
+    #: SHA-256 of all of this: who asks for the same again goes on with it.
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    #: Set when it is done.
+    artifact_id: Mapped[str | None] = mapped_column(String(32))
+    created_at: Mapped[float]
+    used_at: Mapped[float]
 
 
 class LineageRow(Base):

@@ -1,0 +1,106 @@
+"""What needs an artifact: as long as something does, neither a tenant nor its age takes it away.
+
+Tables that are not named here and refer to artifacts are found by their foreign keys: each of their rows needs what it
+refers to, so that what is added later is safe before anybody thinks of it here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Column, select
+from sqlalchemy.orm import Session
+
+from rdukit_platform.db.models import ArtifactRow, Base, BoxRow, ExpertRow, JobRow
+
+#: Columns that refer to artifacts and are looked at below, or, as lineage does, only remember them.
+KNOWN: Final = frozenset(
+    {"boxes.artifact_id", "experts.checkpoint_id", "experts.pef_id", "lineage.child", "lineage.parent"}
+)
+#: Needs that a refusal names.
+MAX_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One that needs an artifact: what it is, its name, and what ends the need."""
+
+    kind: str
+    name: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def read_needs(session: Session, tenant_id: str) -> dict[str, list[Need]]:
+    """Return, by id, what needs each of the tenant's artifacts; those that nothing needs are not there."""
+    found: dict[str, list[Need]] = {}
+    for artifact_id, need in _all_needs(session, tenant_id):
+        known = found.setdefault(artifact_id, [])
+        if need not in known:
+            known.append(need)
+    return found
+
+
+def describe_needs(needs: Sequence[Need]) -> str:
+    """Say what needs an artifact, and what ends that."""
+    named = ", ".join(str(need) for need in needs[:MAX_NAMED]) + (", …" if len(needs) > MAX_NAMED else "")
+    return f"{named}; {', or '.join(dict.fromkeys(need.way_out for need in needs))}"
+
+
+def unknown_references() -> list[Column[object]]:
+    """Return the columns of rows that refer to artifacts and are not ``KNOWN``."""
+    target = ArtifactRow.__table__
+    return [
+        column
+        for table in Base.metadata.sorted_tables
+        for column in table.columns
+        if any(key.column.table is target for key in column.foreign_keys) and f"{table.name}.{column.name}" not in KNOWN
+    ]
+
+
+def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
+    boxes = {
+        (row.name, row.version): row.artifact_id
+        for row in session.scalars(select(BoxRow).where(BoxRow.tenant_id == tenant_id, BoxRow.artifact_id.is_not(None)))
+    }
+    yield from _needs_of_jobs(session, tenant_id, boxes)
+    for expert in session.scalars(select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)):
+        need = Need("expert", f"{expert.name}:{expert.version}", "experts keep what they are made of")
+        box = boxes.get((expert.box, expert.box_version or 0))
+        yield from ((one, need) for one in (expert.checkpoint_id, expert.pef_id, box) if one is not None)
+    installed = select(BoxRow.name, BoxRow.version, BoxRow.artifact_id).where(
+        BoxRow.tenant_id == tenant_id, BoxRow.uninstalled_at.is_(None), BoxRow.artifact_id.is_not(None)
+    )
+    for name, version, artifact_id in session.execute(installed):
+        yield artifact_id, Need("box", f"{name}:{version}", "uninstall the box: rdukit box uninstall")
+    for column in unknown_references():
+        table = column.table
+        query = select(column, *table.primary_key.columns).where(column.is_not(None))
+        if "tenant_id" in table.columns:
+            query = query.where(table.columns["tenant_id"] == tenant_id)
+        for artifact_id, *key in session.execute(query):
+            yield str(artifact_id), Need(table.name.removesuffix("s"), "/".join(map(str, key)), "end that first")
+
+
+def _needs_of_jobs(
+    session: Session, tenant_id: str, boxes: dict[tuple[str, int], str | None]
+) -> Iterator[tuple[str, Need]]:
+    open_jobs = session.scalars(select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.ended_at.is_(None))).all()
+    pipelines = {job.pipeline_id for job in open_jobs if any(text.startswith("@") for text in job.inputs.values())}
+    steps = select(JobRow).where(JobRow.pipeline_id.in_(pipelines), JobRow.ended_at.is_not(None))
+    made = {
+        (job.pipeline_id, f"@{job.step}.{slot}"): artifact_id
+        for job in (session.scalars(steps) if pipelines else ())
+        for slot, artifact_id in job.outputs.items()
+    }
+    for job in open_jobs:
+        need = Need("job", job.id, f"wait for jobs that have not ended, or end them: rdukit job cancel {job.id}")
+        for text in job.inputs.values():
+            artifact_id = made.get((job.pipeline_id, text)) if text.startswith("@") else text
+            if artifact_id is not None:
+                yield artifact_id, need
+        box = boxes.get((job.box, job.box_version or 0))
+        if box is not None:
+            yield box, need

@@ -1,0 +1,76 @@
+"""Bytes of artifacts that a tenant has and may have: each artifact counts with its own, even where they share content."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import QuotaExceeded
+from rdukit.settings import resolve
+from rdukit.units import format_bytes
+from rdukit_platform.artifacts.needs import read_needs
+from rdukit_platform.db.models import ArtifactRow, TenantRow
+from rdukit_platform.settings import ARTIFACT_TENANT_BYTES
+
+#: Artifacts that a refusal proposes.
+MAX_PROPOSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactUse:
+    """How many artifacts a tenant has, their bytes, and the bytes that it may have; 0: any number."""
+
+    artifacts: int
+    bytes: int
+    limit_bytes: int
+
+
+def read_use(session: Session, tenant_id: str) -> ArtifactUse:
+    """Return what a tenant has and may have."""
+    count, total = session.execute(
+        select(func.count(), func.coalesce(func.sum(ArtifactRow.bytes), 0)).where(
+            ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None)
+        )
+    ).one()
+    own = session.scalars(select(TenantRow.artifact_bytes).where(TenantRow.id == tenant_id)).one()
+    return ArtifactUse(count, int(total), resolve(ARTIFACT_TENANT_BYTES) if own is None else own)
+
+
+def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = False) -> None:
+    """Refuse ``more`` bytes of artifacts where a tenant would have too many.
+
+    Args:
+        is_kept: nobody else adds any to the tenant's before the transaction ends.
+    Raises:
+        QuotaExceeded: the message says by how much, and what could go.
+    """
+    tenant = select(TenantRow).where(TenantRow.id == tenant_id)
+    row = session.scalars(tenant.with_for_update() if is_kept else tenant).one()
+    use = read_use(session, tenant_id)
+    if not use.limit_bytes or use.bytes + more <= use.limit_bytes:
+        return
+    excess = use.bytes + more - use.limit_bytes
+    raise QuotaExceeded(
+        f"tenant {row.name!r} may keep {format_bytes(use.limit_bytes)} of artifacts and has {format_bytes(use.bytes)}; "
+        f"{format_bytes(more)} more are {format_bytes(excess)} too many; {_propose(session, tenant_id)}",
+        limit_bytes=use.limit_bytes, bytes=use.bytes, more_bytes=more, excess_bytes=excess,
+    )  # fmt: skip
+
+
+def _propose(session: Session, tenant_id: str) -> str:
+    needs = read_needs(session, tenant_id)
+    largest = session.scalars(
+        select(ArtifactRow)
+        .where(
+            ArtifactRow.tenant_id == tenant_id,
+            ArtifactRow.deleted_at.is_(None),
+            ArtifactRow.pinned_at.is_(None),
+            ArtifactRow.bytes > 0,
+        )
+        .order_by(ArtifactRow.bytes.desc(), ArtifactRow.id)
+    )
+    free = [row for row in largest if row.id not in needs][:MAX_PROPOSED]
+    if not free:
+        return "nothing of it can go now: all is pinned or needed; ask an administrator for more"
+    named = ", ".join(f"{row.id} ({row.kind}, {format_bytes(row.bytes)})" for row in free)
+    return f"delete what you do not need, such as {named}, with: rdukit artifact delete ID"

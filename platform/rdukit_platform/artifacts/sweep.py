@@ -1,0 +1,160 @@
+"""Collection of content that no row of the database refers to: mark, then sweep.
+
+What must hold: a blob goes only if no row refers to it, and none that is about to be written will. Rows are written
+after their content within ``BlobStore.holding``, by an attempt after it began, or at least within a grace age. So the
+holds are read first, then the rows, then the blobs; what was written since the oldest hold or open attempt began stays.
+A blob that comes again while the sweep is at it gets a new time, which is looked at under the store's lock.
+
+Each step takes one file away and nothing depends on their order, so that it can be killed at any point: the next sweep
+takes what is left.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, NotFound
+from rdukit.settings import resolve
+from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import ArtifactRow, AttemptRow, BoxRow
+from rdukit_platform.settings import ARTIFACT_GRACE_S
+
+logger = logging.getLogger(__name__)
+
+#: File systems keep times coarsely.
+SLACK_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found: blobs and bytes that it removed (dry: would remove), keeps, or finds too young to tell."""
+
+    removed: int
+    removed_bytes: int
+    kept: int
+    young: int
+    is_dry: bool
+
+
+def collect(
+    database: Database,
+    store: BlobStore,
+    now: float,
+    grace_s: float | None = None,
+    *,
+    is_dry: bool = False,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Swept:
+    """Remove the content that nothing refers to.
+
+    Args:
+        grace_s: age below which content stays; by default the setting's.
+        on_step: told before each step what is done next; it may raise to end the sweep.
+    Raises:
+        Conflict: another sweep is under way.
+        ContentDamaged: a folder's list of files cannot be read, so that nobody knows which content is its.
+    """
+    grace_s = resolve(ARTIFACT_GRACE_S) if grace_s is None else grace_s
+    with _alone(store):
+        held = store.held_since()
+        with database.read() as session:
+            began = session.scalars(
+                select(func.min(AttemptRow.published_at)).where(AttemptRow.ended_at.is_(None))
+            ).one()
+            files, folders = read_roots(session)
+        before = min(time for time in (now - grace_s, held, began) if time is not None) - SLACK_S
+        on_step("mark")
+        marked = mark(store, files, folders)
+        removed = removed_bytes = kept = young = 0
+        for path in _blobs(store):
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                if path.name in marked:
+                    kept += 1
+                elif found.st_mtime >= before:
+                    young += 1
+                else:
+                    on_step(path.name)
+                    if is_dry or _remove(store, path, before):
+                        removed, removed_bytes = removed + 1, removed_bytes + found.st_size
+        if not is_dry:
+            _clear_incoming(store, before, on_step)
+    if removed and not is_dry:
+        logger.info("content collected blobs=%d bytes=%d", removed, removed_bytes)
+    return Swept(removed, removed_bytes, kept, young, is_dry)
+
+
+def read_roots(session: Session) -> tuple[set[str], dict[str, str]]:
+    """Return what rows refer to: digests of files, and those of folders with the id of an artifact or box."""
+    rows = session.execute(
+        select(ArtifactRow.digest, ArtifactRow.is_folder, ArtifactRow.id).where(ArtifactRow.deleted_at.is_(None))
+    ).all()
+    installed = select(BoxRow.digest, BoxRow.id).where(BoxRow.uninstalled_at.is_(None), BoxRow.image.is_(None))
+    folders = {digest: id for digest, is_folder, id in rows if is_folder}
+    for digest, box_id in session.execute(installed):
+        folders.setdefault(digest, box_id)
+    return {digest for digest, is_folder, _ in rows if not is_folder}, folders
+
+
+def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]:
+    """Return the digests of all blobs that these are made of.
+
+    Raises:
+        ContentDamaged: a folder's manifest is missing or damaged; nothing may be removed as long.
+    """
+    marked = files | set(folders)
+    for digest, id in folders.items():
+        try:
+            marked.update(entry.digest for entry in store.entries(digest))
+        except (NotFound, ContentDamaged) as cause:
+            raise ContentDamaged(
+                f"nothing is collected: which files {id} has cannot be read ({cause}); bring its content again with "
+                f"rdukit artifact add, or delete it: rdukit artifact delete {id}"
+            ) from cause
+    return marked
+
+
+@contextmanager
+def _alone(store: BlobStore) -> Iterator[None]:
+    store.folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(store.folder / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as cause:
+        raise Conflict("content is being collected already; ask again when that is done") from cause
+    finally:
+        os.close(descriptor)
+
+
+def _blobs(store: BlobStore) -> Iterator[Path]:
+    """Yield the blobs, and what a process that was killed left beside them."""
+    top = store.folder / "blobs"
+    for folder in sorted(top.iterdir()) if top.is_dir() else []:
+        yield from sorted(folder.iterdir())
+
+
+def _remove(store: BlobStore, path: Path, before: float) -> bool:
+    with store.changing(is_alone=True):
+        if path.stat().st_mtime >= before:
+            return False  # it came again just now
+        path.unlink()
+        return True
+
+
+def _clear_incoming(store: BlobStore, before: float, on_step: Callable[[str], None]) -> None:
+    incoming = store.folder / "incoming"
+    for path in sorted(incoming.iterdir()) if incoming.is_dir() else []:
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < before:
+                on_step(path.name)
+                path.unlink()
