@@ -21,7 +21,6 @@ T = TypeVar("T", int, float)
 MAX_SOCKET_PATH: Final = 100
 
 
-
 def read_keep_days(text: str) -> dict[str, float]:
     """Read ``KIND=DAYS`` with commas, or one number for all kinds (pure). ``*`` is every other kind.
 
@@ -205,6 +204,7 @@ SCHEDULER_STARVE_S: Final = Setting(
 SCHEDULER_HALF_LIFE_S: Final = Setting(
     "scheduler.half_life_s", 3600.0,
     "Seconds after which what a tenant has used counts half in its share; 0: only what it uses now counts.", float,
+)  # fmt: skip
 ARTIFACT_KEEP_DAYS: Final = Setting(
     "artifacts.keep_days", "0",
     "Days that artifacts are kept that nothing needs and nobody pinned: a number for all, or by kind, such as "
@@ -216,7 +216,8 @@ ARTIFACT_GRACE_S: Final = Setting(
     _not_negative(float),
 )  # fmt: skip
 ARTIFACT_TENANT_BYTES: Final = Setting(
-    "artifacts.tenant_bytes", 0, "Bytes of artifacts that a tenant may keep, unless it has a number of its own; 0: any.",
+    "artifacts.tenant_bytes", 0,
+    "Bytes of artifacts that a tenant may keep, unless it has a number of its own; 0: any number.",
     _not_negative(int),
 )  # fmt: skip
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)

@@ -133,15 +133,17 @@ def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, 
         ("POST", f"/v1/jobs/{running}/clone"),
         ("GET", f"/v1/jobs/{running}/metrics"), ("GET", f"/v1/jobs/compare?ids={running},x"),
         ("GET", f"/v1/artifacts/{art}"), ("GET", f"/v1/artifacts/{art}/content"),
+        ("DELETE", f"/v1/artifacts/{art}"), ("PUT", f"/v1/artifacts/{art}/pin"),
+        ("DELETE", f"/v1/artifacts/{art}/pin"), ("GET", "/v1/tenants/victim"),
         ("GET", f"/v1/artifacts/{art}/lineage"), ("GET", f"/v1/pipelines/{victim.get('pipeline', 'pip-x')}"),
         ("GET", f"/v1/experts/{expert}"), ("GET", f"/v1/experts/{expert}:1"),
         ("POST", f"/v1/experts/{expert}/deprecate"),
     ]  # fmt: skip
     for method, path in tried:
         body = {"json": {"reason": "r"} if path.endswith("/deprecate") else {}}
-        strange = re.sub(r"(job|art|pip\w*|exp)-\w+", r"\1-000000000000", path)
+        strange = re.sub(r"(job|art|pip\w*|exp)-\w+", r"\1-000000000000", path).replace("victim", "ten-000000000000")
         told, other = gateway.refused(method, path, own, **body), gateway.refused(method, strange, own, **body)
-        ids = rf"{running}|{art}|{expert}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
+        ids = rf"victim|{running}|{art}|{expert}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
         assert told[0] == 404, path
         assert re.sub(ids, "X", told[1]) == re.sub(ids, "X", other[1]), path
 

@@ -6,10 +6,17 @@ from fastapi import APIRouter, File, Form, Query, Request, UploadFile, status
 from fastapi.responses import StreamingResponse
 
 from rdukit.errors import InvalidArgument
-from rdukit_platform.api.dependencies import ArtifactsReader, ArtifactsWriter, platform_of
+from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, platform_of
+from rdukit_platform.artifacts.quota import check_quota, read_use
+from rdukit_platform.artifacts.removal import delete_artifact, pin_artifact, unpin_artifact
 from rdukit_platform.artifacts.service import (
     Artifact,
     ArtifactPage,
+    ArtifactUseView,
+    Collected,
+    Deleted,
     Lineage,
     Link,
     find_file,
@@ -21,6 +28,8 @@ from rdukit_platform.artifacts.service import (
 )
 from rdukit_platform.artifacts.service import File as FileView
 from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
+from rdukit_platform.artifacts.sweep import collect
+from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import ArtifactRow
 
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
@@ -54,12 +63,78 @@ def add(
     platform = platform_of(request)
     if not folder and len(files) != 1:
         raise InvalidArgument(f"{len(files)} files were sent; legal: exactly one, or any number with folder=true")
-    content = _store_folder(platform.store, files) if folder else platform.store.add_stream(files[0].file)
+    with platform.database.read() as session:
+        check_quota(session, caller.tenant_id, sum(file.size or 0 for file in files))
+    with platform.store.holding():
+        content = _store_folder(platform.store, files) if folder else platform.store.add_stream(files[0].file)
+        return _record(platform, caller.tenant_id, name, kind, files, content)
+
+
+def _record(
+    platform: Platform, tenant_id: str, name: str | None, kind: str, files: list[UploadFile], content: Content
+) -> Artifact:
     with platform.database.write() as session:
         title = name or files[0].filename or kind
-        file_name = None if folder else plain_name(files[0].filename)
+        file_name = None if content.is_folder else plain_name(files[0].filename)
         now = platform.clock.now()
-        return show_artifact(record_artifact(session, caller.tenant_id, title, kind, content, now, file_name))
+        return show_artifact(record_artifact(session, tenant_id, title, kind, content, now, file_name))
+
+
+@router.get("/usage")
+def use(request: Request, caller: ArtifactsReader) -> ArtifactUseView:
+    """Show how many bytes of artifacts the tenant has and may have."""
+    with platform_of(request).database.read() as session:
+        found = read_use(session, caller.tenant_id)
+    return ArtifactUseView(artifacts=found.artifacts, bytes=found.bytes, limit_bytes=found.limit_bytes)
+
+
+@router.post("/gc")
+def collect_garbage(
+    request: Request,
+    caller: Admin,
+    dry_run: Annotated[bool, Query(description="Only say what would be removed.")] = False,
+) -> Collected:
+    """Remove the content that no tenant's artifact names any more, and that is older than ``artifacts.grace_s``."""
+    platform = platform_of(request)
+    found = collect(platform.database, platform.store, platform.clock.now(), is_dry=dry_run)
+    if not dry_run:
+        with platform.database.write() as session:
+            detail = f"{found.removed} blobs with {found.removed_bytes} bytes"
+            record(session, entry_of(request, caller, Act.COLLECT_CONTENT, "content", detail=detail))
+    return Collected(
+        removed=found.removed, removed_bytes=found.removed_bytes, kept=found.kept, young=found.young, dry_run=dry_run
+    )
+
+
+@router.delete("/{artifact_id}")
+def delete(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Deleted:
+    """Delete an artifact. Refused while it is pinned, or something needs it; the answer says what."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        gone = delete_artifact(session, caller.tenant_id, artifact_id, platform.clock.now())
+        detail = f"{gone.row.kind} {gone.row.name!r}, {gone.row.bytes} bytes, sha256 {gone.row.digest}"
+        record(session, entry_of(request, caller, Act.DELETE_ARTIFACT, gone.row.id, detail=detail))
+        return Deleted(id=gone.row.id, bytes=gone.row.bytes, same_content=list(gone.same_content))
+
+
+@router.put("/{artifact_id}/pin")
+def pin(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Artifact:
+    """Keep an artifact whatever its age, and from being deleted."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = pin_artifact(session, caller.tenant_id, artifact_id, platform.clock.now())
+        record(session, entry_of(request, caller, Act.PIN_ARTIFACT, row.id))
+        return show_artifact(row)
+
+
+@router.delete("/{artifact_id}/pin")
+def unpin(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Artifact:
+    """Take the pin of an artifact away."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = unpin_artifact(session, caller.tenant_id, artifact_id)
+        record(session, entry_of(request, caller, Act.UNPIN_ARTIFACT, row.id))
+        return show_artifact(row)
 
 
 @router.get("/{artifact_id}")

@@ -117,7 +117,7 @@ def install(
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         check_may_own(session, caller.tenant_id)
-    with incoming_folder(platform.home.installing) as folder:
+    with platform.store.holding(), incoming_folder(platform.home.installing) as folder:
         digest = None
         if image:
             with closing(open_backend(platform.home)[0]) as backend:
@@ -125,15 +125,15 @@ def install(
         write_files(files or [], folder)
         description = platform.catalog.describe_folder(folder)
         content = Content(digest, 0, is_folder=False) if digest else platform.store.add_path(folder)
-    with platform.database.write() as session:
-        now = platform.clock.now()
-        installed = install_box(session, boxes, caller.tenant_id, description, content, now, image)
-        shown = show_installed(installed.row, is_new=installed.is_new)
-        if installed.is_new:
-            record(session, entry_of(request, caller, Act.INSTALL_BOX, shown.box))
-        else:
-            response.status_code = status.HTTP_200_OK
-        return shown
+        with platform.database.write() as session:
+            now = platform.clock.now()
+            installed = install_box(session, boxes, caller.tenant_id, description, content, now, image)
+            shown = show_installed(installed.row, is_new=installed.is_new)
+            if installed.is_new:
+                record(session, entry_of(request, caller, Act.INSTALL_BOX, shown.box))
+            else:
+                response.status_code = status.HTTP_200_OK
+            return shown
 
 
 @router.delete("/boxes/{box}")

@@ -7,11 +7,13 @@ from fastapi import APIRouter, Request, status
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
-from rdukit.errors import NotFound
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Admin, Anyone, StrictJsonRoute, TokenKeeper, platform_of
+from rdukit_platform.api.dependencies import Admin, Anyone, Reader, StrictJsonRoute, TokenKeeper, platform_of
+from rdukit_platform.artifacts.quota import read_use
+from rdukit_platform.artifacts.service import ArtifactUseView
 from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
 from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.jobs.schemas import RequestBody
@@ -52,6 +54,14 @@ class TenantList(BaseModel):
 Weight = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
 
 
+class TenantDetail(Tenant):
+    """A tenant, and what it has of artifacts."""
+
+    #: Of its own, where it has one; 0: any number.
+    artifact_bytes: int | None
+    artifacts: ArtifactUseView
+
+
 class TenantRequest(RequestBody):
     """Body of ``POST /v1/tenants``."""
 
@@ -60,9 +70,11 @@ class TenantRequest(RequestBody):
 
 
 class TenantChange(RequestBody):
-    """Body of ``PATCH /v1/tenants/{id}``."""
+    """Body of ``PATCH /v1/tenants/{id}``: what is to be changed."""
 
-    weight: Weight
+    weight: Weight | None = None
+    #: Bytes of artifacts that it may keep, 0: any number; null: as ``artifacts.tenant_bytes`` says.
+    artifact_bytes: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
 
 
 class TokenRequest(RequestBody):
@@ -147,6 +159,16 @@ def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
         return _show(row)
 
 
+@router.get("/tenants/{tenant_id}")
+def show(request: Request, tenant_id: str, caller: Reader) -> TenantDetail:
+    """Show a tenant (by id or name) and what it has of artifacts; others than the own one to administrators only."""
+    with platform_of(request).database.read() as session:
+        row = session.get_one(TenantRow, choose_tenant(session, caller, tenant_id))
+        use = read_use(session, row.id)
+    shown = ArtifactUseView(artifacts=use.artifacts, bytes=use.bytes, limit_bytes=use.limit_bytes)
+    return TenantDetail(**_show(row).model_dump(), artifact_bytes=row.artifact_bytes, artifacts=shown)
+
+
 @router.patch("/tenants/{tenant_id}")
 def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) -> Tenant:
     """Change a tenant (by id or name)."""
@@ -155,9 +177,16 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
         row = find_tenant(session, tenant_id)
         if row is None:
             raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
-        detail = f"weight {row.weight:g} to {body.weight:g}"
-        row.weight = body.weight
-        record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, detail))
+        told = []
+        for name in sorted(body.model_fields_set):
+            value = getattr(body, name)
+            if name == "weight" and value is None:
+                raise InvalidArgument("weight is null; legal: a number from 0.01 to 1000")
+            told.append(f"{name} {getattr(row, name)} to {value}")
+            setattr(row, name, value)
+        if not told:
+            raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(TenantChange.model_fields)}")
+        record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(told)))
         return _show(row)
 
 

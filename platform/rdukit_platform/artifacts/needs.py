@@ -74,7 +74,7 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
         BoxRow.tenant_id == tenant_id, BoxRow.uninstalled_at.is_(None), BoxRow.artifact_id.is_not(None)
     )
     for name, version, artifact_id in session.execute(installed):
-        yield artifact_id, Need("box", f"{name}:{version}", "uninstall the box: rdukit box uninstall")
+        yield str(artifact_id), Need("box", f"{name}:{version}", "uninstall the box: rdukit box uninstall")
     for column in unknown_references():
         table = column.table
         query = select(column, *table.primary_key.columns).where(column.is_not(None))

@@ -1,4 +1,4 @@
-"""Bytes of artifacts that a tenant has and may have: each artifact counts with its own, even where they share content."""
+"""Bytes of artifacts that a tenant has and may have. Each artifact counts in full, even where two share content."""
 
 from dataclasses import dataclass
 
@@ -45,9 +45,13 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
         QuotaExceeded: the message says by how much, and what could go.
     """
     tenant = select(TenantRow).where(TenantRow.id == tenant_id)
-    row = session.scalars(tenant.with_for_update() if is_kept else tenant).one()
+    row = session.scalars(tenant).one()
+    if not (resolve(ARTIFACT_TENANT_BYTES) if row.artifact_bytes is None else row.artifact_bytes):
+        return
+    if is_kept:
+        session.execute(tenant.with_for_update(key_share=True))
     use = read_use(session, tenant_id)
-    if not use.limit_bytes or use.bytes + more <= use.limit_bytes:
+    if use.bytes + more <= use.limit_bytes:
         return
     excess = use.bytes + more - use.limit_bytes
     raise QuotaExceeded(

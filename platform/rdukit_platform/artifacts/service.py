@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
 from rdukit_platform.db.models import ArtifactRow, LineageRow
 from rdukit_platform.db.rows import new_id, read_page
@@ -19,7 +20,14 @@ MAX_FILE_NAME: Final = 128
 def record_artifact(
     session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float, file_name: str | None = None
 ) -> ArtifactRow:
-    """Name content that is in the store already. ``file_name``: what a file was called; its ending is its format."""
+    """Name content that is in the store already.
+
+    Args:
+        file_name: what a file was called; its ending is its format.
+    Raises:
+        QuotaExceeded: the tenant may not keep as much.
+    """
+    check_quota(session, tenant_id, content.bytes, is_kept=True)
     row = ArtifactRow(
         id=new_id("art"),
         tenant_id=tenant_id,
@@ -36,15 +44,25 @@ def record_artifact(
     return row
 
 
-def get_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactRow:
+def get_artifact(
+    session: Session, tenant_id: str, artifact_id: str, *, is_kept: bool = False, is_locked: bool = False
+) -> ArtifactRow:
     """Return one of the tenant's artifacts.
 
+    Args:
+        is_kept: nobody deletes it before the transaction ends.
+        is_locked: nor does anybody else keep it until then.
     Raises:
-        NotFound: the tenant has no such artifact.
+        NotFound: the tenant has no such artifact, or has deleted it.
     """
     row = session.get(ArtifactRow, artifact_id)
     if row is None or row.tenant_id != tenant_id:
         raise NotFound(f"there is no artifact {artifact_id!r}; list yours with: rdukit artifact list")
+    if is_kept or is_locked:
+        session.flush()
+        session.refresh(row, with_for_update={"read": not is_locked})
+    if row.deleted_at is not None:
+        raise NotFound(f"artifact {artifact_id!r} was deleted; list what there is with: rdukit artifact list")
     return row
 
 
@@ -57,7 +75,7 @@ def list_artifacts(
     cursor: str | None = None,
 ) -> tuple[list[ArtifactRow], str | None]:
     """Return the tenant's artifacts, newest first, and the cursor of the next page."""
-    query = select(ArtifactRow).where(ArtifactRow.tenant_id == tenant_id)
+    query = select(ArtifactRow).where(ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None))
     if kind is not None:
         query = query.where(ArtifactRow.kind == kind)
     if job_id is not None:
@@ -133,6 +151,10 @@ class Artifact(BaseModel):
     job_id: str | None
     slot: str | None
     created_at: float
+    #: Since when it is kept whatever its age.
+    pinned_at: float | None
+    #: In lineage only: since when its content is not kept.
+    deleted_at: float | None
     files: list["File"] | None = None
 
 
@@ -149,6 +171,32 @@ class ArtifactPage(BaseModel):
 
     artifacts: list[Artifact]
     next_cursor: str | None
+
+
+class ArtifactUseView(BaseModel):
+    """What a tenant has of artifacts; ``limit_bytes`` is what it may have, 0: any number."""
+
+    artifacts: int
+    bytes: int
+    limit_bytes: int
+
+
+class Deleted(BaseModel):
+    """What was deleted; artifacts with the same content stay, and with them the content."""
+
+    id: str
+    bytes: int
+    same_content: list[str]
+
+
+class Collected(BaseModel):
+    """What a collection removed, or with ``dry_run`` would remove; ``young``: blobs that may yet be named."""
+
+    removed: int
+    removed_bytes: int
+    kept: int
+    young: int
+    dry_run: bool
 
 
 class Link(BaseModel):

@@ -1,4 +1,4 @@
-"""``rdukit artifact``: list, show, fetch and add artifacts."""
+"""``rdukit artifact``: list, show, fetch, add, pin and delete artifacts, and collect content."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=ExtensibleGroup)
 def artifact() -> None:
-    """List, show, fetch and add artifacts of the platform.
+    """List, show, fetch, add, pin and delete artifacts of the platform.
 
     Example: rdukit artifact list --kind checkpoint
     """
@@ -41,15 +41,17 @@ def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/artifacts", kind=kind, job=job, limit=limit, cursor=cursor)
+        use = client.get("/v1/artifacts/usage")
     if as_json:
         show.print_json(page)
         return
     rows = [
         (a["id"], a["kind"], "folder" if a["is_folder"] else "file", format_bytes(a["bytes"]), a["job_id"] or "-",
-         show.ago(a["created_at"]), a["digest"][:12], a["name"])
+         show.ago(a["created_at"]), a["digest"][:12], f"{a['name']}{' (pinned)' * (a['pinned_at'] is not None)}")
         for a in page["artifacts"]
     ]  # fmt: skip
     show.print_table(("ID", "KIND", "FORM", "SIZE", "JOB", "AGE", "SHA256", "NAME"), rows)
+    click.echo(show.describe_use(use), err=True)
     if page["next_cursor"]:
         click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
 
@@ -127,6 +129,87 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
         show.print_json(added)
     else:
         click.echo(added["id"])
+
+
+@artifact.command()
+@click.argument("artifact_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def delete(artifact_id: str, as_json: bool) -> None:
+    """Delete an artifact. Refused while it is pinned, or a job that has not ended, an expert or a box needs it.
+
+    Example: rdukit artifact delete art-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        gone = client.delete(f"/v1/artifacts/{artifact_id}")
+    if as_json:
+        show.print_json(gone)
+        return
+    kept = f"; {', '.join(gone['same_content'])} has the same content, which stays" if gone["same_content"] else ""
+    click.echo(f"deleted {gone['id']} ({format_bytes(gone['bytes'])}){kept}")
+
+
+@artifact.command()
+@click.argument("artifact_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def pin(artifact_id: str, as_json: bool) -> None:
+    """Keep an artifact: whatever its age, and from being deleted.
+
+    Example: rdukit artifact pin art-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        kept = client.put(f"/v1/artifacts/{artifact_id}/pin")
+    show.print_json(kept) if as_json else click.echo(f"pinned {kept['id']}")
+
+
+@artifact.command()
+@click.argument("artifact_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def unpin(artifact_id: str, as_json: bool) -> None:
+    """Take the pin of an artifact away.
+
+    Example: rdukit artifact unpin art-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        freed = client.delete(f"/v1/artifacts/{artifact_id}/pin")
+    show.print_json(freed) if as_json else click.echo(f"unpinned {freed['id']}")
+
+
+@artifact.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@JSON_OPTION
+@TOKEN_OPTION
+def gc(dry_run: bool, as_json: bool) -> None:
+    """Remove the content that no tenant's artifact names any more. Needs the scope admin.
+
+    The scheduler does it every hour. Content younger than artifacts.grace_s stays.
+
+    Example: rdukit artifact gc --dry-run
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.post(f"/v1/artifacts/gc?dry_run={str(dry_run).lower()}")
+    if as_json:
+        show.print_json(found)
+        return
+    did = "would remove" if dry_run else "removed"
+    click.echo(
+        f"{did} {found['removed']} blobs with {format_bytes(found['removed_bytes'])}; "
+        f"kept {found['kept']} that artifacts name, and {found['young']} that are too young to tell"
+    )
 
 
 def _fetch_folder(client: "ApiClient", found: dict[str, Any], output: Path) -> None:

@@ -87,6 +87,10 @@ class ApiClient(Closable):
         """Send ``PATCH`` with a JSON body. Raises as ``get``."""
         return self._call("PATCH", path, json=dict(body))
 
+    def put(self, path: str) -> dict[str, Any]:
+        """Send ``PUT`` without a body. Raises as ``get``."""
+        return self._call("PUT", path)
+
     def delete(self, path: str) -> dict[str, Any]:
         """Send ``DELETE``. Raises as ``get``."""
         return self._call("DELETE", path)

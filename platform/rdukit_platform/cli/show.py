@@ -10,6 +10,7 @@ import click
 
 from rdukit.cli import tables
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit.units import format_bytes
 
 COLOURS = {
     "succeeded": "green",
@@ -45,6 +46,12 @@ def ago(at: float | None) -> str:
 def until(at: float) -> str:
     """Say how long until then, as ``ago`` does."""
     return ago(2 * time.time() - at)
+
+
+def describe_use(use: Mapping[str, Any]) -> str:
+    """Say what a tenant has of artifacts: ``3 with 1.5 GiB of 10 GiB``."""
+    most = f" of {format_bytes(use['limit_bytes'])}" if use["limit_bytes"] else ", no limit"
+    return f"{use['artifacts']} artifacts with {format_bytes(use['bytes'])}{most}"
 
 
 def clock(at: float | None) -> str:

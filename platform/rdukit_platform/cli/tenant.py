@@ -1,5 +1,6 @@
 """``rdukit tenant``: create and change tenants, and create API tokens."""
 
+import re
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -8,6 +9,22 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.cli.token import LIFE_OPTION, SCOPE_OPTION, life_body
+
+
+class ByteCount(click.ParamType[int | str]):
+    """A count of bytes with or without a unit, or the word ``default``."""
+
+    name = "bytes"
+    DEFAULT = "default"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number of bytes, or ``default``."""
+        text = str(value).strip()
+        found = re.fullmatch(r"(\d+)\s*([KMGT]i)?B?", text)
+        if found is None and text != self.DEFAULT:
+            self.fail(f"{text!r} is no count of bytes; legal: 1000000, 512MiB, 10GiB, 0 or {self.DEFAULT}", param, ctx)
+        return text if found is None else int(found[1]) << {None: 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}[found[2]]
+
 
 WEIGHT = click.FloatRange(0.01, 1000)
 
@@ -65,23 +82,58 @@ def create(name: str, weight: float, as_json: bool) -> None:
 
 @tenant.command("set")
 @click.argument("tenant_id", metavar="TENANT")
-@click.option("--weight", type=WEIGHT, required=True, help="Its part of the node beside others'.")
+@click.option("--weight", type=WEIGHT, default=None, help="Its part of the node beside others'.")
+@click.option(
+    "--artifact-bytes",
+    type=ByteCount(),
+    default=None,
+    metavar="BYTES",
+    help="Bytes of artifacts that it may keep, such as 10GiB; 0: any number; default: as artifacts.tenant_bytes says.",
+)
 @JSON_OPTION
 @TOKEN_OPTION
-def set_(tenant_id: str, weight: float, as_json: bool) -> None:
+def set_(tenant_id: str, weight: float | None, artifact_bytes: int | str | None, as_json: bool) -> None:
     """Change a tenant (id or name).
 
-    Example: rdukit tenant set lab --weight 2
+    Example: rdukit tenant set lab --weight 2 --artifact-bytes 10GiB
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    body: dict[str, object] = {} if weight is None else {"weight": weight}
+    if artifact_bytes is not None:
+        body["artifact_bytes"] = None if artifact_bytes == ByteCount.DEFAULT else artifact_bytes
+    if not body:
+        raise InvalidArgument("nothing is to be changed; legal: --weight, --artifact-bytes or both")
+    with ApiClient.of_home() as client:
+        changed = client.patch(f"/v1/tenants/{tenant_id}", body)
+        found = client.get(f"/v1/tenants/{tenant_id}")
+    if as_json:
+        show.print_json(found)
+    else:
+        click.echo(f"{changed['id']} has the weight {changed['weight']:g} and {show.describe_use(found['artifacts'])}")
+
+
+@tenant.command("show")
+@click.argument("tenant_id", metavar="[TENANT]", required=False)
+@JSON_OPTION
+@TOKEN_OPTION
+def show_(tenant_id: str | None, as_json: bool) -> None:
+    """Show a tenant (id or name) and what it has of artifacts; without TENANT the token's own.
+
+    Example: rdukit tenant show lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
 
     with ApiClient.of_home() as client:
-        changed = client.patch(f"/v1/tenants/{tenant_id}", {"weight": weight})
+        tenant_id = tenant_id or str(client.get("/v1/me")["tenant"]["id"])
+        found = client.get(f"/v1/tenants/{tenant_id}")
     if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(f"{changed['id']} has the weight {changed['weight']:g}")
+        show.print_json(found)
+        return
+    click.echo(f"id         {found['id']}\nname       {found['name']}\ncreated    {show.clock(found['created_at'])}")
+    click.echo(f"weight     {found['weight']:g}\nartifacts  {show.describe_use(found['artifacts'])}")
 
 
 @tenant.command()

@@ -241,7 +241,7 @@ def _attempt_line(attempt: Attempt, now: float) -> AttemptLine:
 
 def _slot_line(session: Session, job: JobRow, side: str, slot: str, value: str) -> SlotLine:
     artifact = session.get(ArtifactRow, value)
-    if artifact is None or artifact.tenant_id != job.tenant_id:
+    if artifact is None or artifact.tenant_id != job.tenant_id or artifact.deleted_at is not None:
         words = f"from step {value[1:].replace('.', ', ')}" if value.startswith("@") else f"{value} is gone"
         return SlotLine(side, slot, None, words, ())
     links, _ = parents_and_children(session, artifact)

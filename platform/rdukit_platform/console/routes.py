@@ -13,6 +13,8 @@ from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.nodes import nodes_seen
+from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
+from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import get_artifact, list_artifacts
 from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
@@ -189,7 +191,8 @@ def artifacts(request: Request, caller: Visitor, cursor: str | None = None) -> R
     with platform_of(request).database.read() as session:
         rows, following = list_artifacts(session, caller.tenant_id, limit=50, cursor=cursor)
         shown = [show_artifact(row) for row in rows]
-    return page(request, "artifacts.html", section="Artifacts", artifacts=shown, next_cursor=following)
+        use = read_use(session, caller.tenant_id)
+    return page(request, "artifacts.html", section="Artifacts", artifacts=shown, next_cursor=following, use=use)
 
 
 @router.get("/artifacts/{artifact_id}")
@@ -198,11 +201,13 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
     platform = platform_of(request)
     with platform.database.read() as session:
         found = read_artifact_page(session, caller.tenant_id, artifact_id)
+        needs = read_needs(session, caller.tenant_id).get(artifact_id, [])
     made = found.artifact
     files = platform.store.entries(made.digest) if made.is_folder and platform.store.has(made.digest) else []
     return page(
         request, "artifact.html", section="Artifacts", artifact=made, parents=found.parents,
         children=found.children, experts=found.experts, files=files, is_picture=is_picture(made),
+        needs=needs[:MAX_NAMED],
     )  # fmt: skip
 
 

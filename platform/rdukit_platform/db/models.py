@@ -5,7 +5,19 @@ Only portable column types: the same migrations run on SQLite and PostgreSQL.
 
 from typing import ClassVar
 
-from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: Counts of bytes: PostgreSQL's integer ends at 2 GiB.
@@ -216,27 +228,6 @@ class ArtifactRow(Base):
     pinned_at: Mapped[float | None]
     #: The row stays for the lineage of others; the content does not.
     deleted_at: Mapped[float | None]
-
-
-class UploadRow(Base):
-    """An artifact that comes in parts. Its bytes so far lie in the store's folder ``uploads``, not in the store."""
-
-    __tablename__ = "uploads"
-    __table_args__ = (Index(None, "tenant_id", "fingerprint"),)
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
-    name: Mapped[str] = mapped_column(String(256))
-    kind: Mapped[str] = mapped_column(String(32))
-    is_folder: Mapped[bool] = mapped_column(Boolean)
-    #: ``[{"path", "bytes", "digest"}]``
-    files: Mapped[list[dict[str, object]]] = mapped_column(JSON)
-    bytes: Mapped[int] = mapped_column(BYTES)
-    #: SHA-256 of all of this: who asks for the same again goes on with it.
-    fingerprint: Mapped[str] = mapped_column(String(64))
-    #: Set when it is done.
-    artifact_id: Mapped[str | None] = mapped_column(String(32))
-    created_at: Mapped[float]
-    used_at: Mapped[float]
 
 
 class LineageRow(Base):

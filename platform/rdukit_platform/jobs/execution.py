@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import DeadlineExceeded, LeaseLost
 from rdukit.settings import resolve
+from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome, judge
@@ -141,8 +142,10 @@ def succeed(
 
     Raises:
         LeaseLost: the attempt is no longer the caller's; nothing was written.
+        QuotaExceeded: the tenant may not keep as much; nothing was written.
     """
     job, attempt = _hold(session, fencing)
+    check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
     made: dict[str, str] = {}
     for output in outputs:
         row = ArtifactRow(

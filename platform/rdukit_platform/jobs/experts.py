@@ -6,6 +6,7 @@ from typing import Final
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument
+from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.experts import CHECKPOINT, add_expert, licence_of
 from rdukit_platform.catalog.figures import figures_of
 from rdukit_platform.catalog.model import Boxes, Selector
@@ -33,12 +34,13 @@ def promote_job(
     Args:
         licence: ``None``: that of the box.
     Raises:
-        NotFound: the tenant has no such job.
+        NotFound: the tenant has no such job, or has deleted its checkpoint.
         InvalidArgument: the job is no training, or has made no checkpoint.
         Conflict: it has not succeeded, or is a version of this expert already.
     """
     job = get_job(session, tenant_id, job_id)
     check_promotable(job.id, job.verb, JobState(job.state), job.outputs)
+    get_artifact(session, tenant_id, job.outputs[CHECKPOINT], is_kept=True)
     if licence is None:
         licence = licence_of(session, boxes, tenant_id, Selector(job.box, job.box_version))
     return add_expert(session, job, name, description, licence, figures_of(job.result), now)

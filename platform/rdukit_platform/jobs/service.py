@@ -110,7 +110,7 @@ def default_tiles(verb: str) -> int:
 
 
 def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
-    """Return whether one of the tenant's artifacts is a ``file`` or a ``folder``.
+    """Return whether one of the tenant's artifacts, which stays meanwhile, is a ``file`` or a ``folder``.
 
     Raises:
         NotFound: the tenant has no such artifact.
@@ -118,7 +118,7 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
     """
     if artifact_id.startswith("@"):
         raise InvalidArgument(f"input {artifact_id!r} refers to a step; only pipelines have steps, give an artifact id")
-    return "folder" if get_artifact(session, tenant_id, artifact_id).is_folder else "file"
+    return "folder" if get_artifact(session, tenant_id, artifact_id, is_kept=True).is_folder else "file"
 
 
 def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:

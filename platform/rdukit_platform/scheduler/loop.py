@@ -18,9 +18,12 @@ from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.errors import Conflict, InvalidTransition
+from rdukit.errors import Conflict, InvalidTransition, RdukitError
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
+from rdukit_platform.artifacts.removal import expire_artifacts
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.db.engine import Database
 from rdukit_platform.heartbeat_file import HeartbeatFile
@@ -52,8 +55,14 @@ logger = logging.getLogger(__name__)
 BEAT_S: Final = 2.0
 #: How often it is summed up what tenants have used lately.
 USAGE_S: Final = 10.0
-#: How often old entries of the audit log are deleted.
+#: How often old entries of the audit log are deleted, and artifacts and content that nothing needs.
 PRUNE_S: Final = 3600.0
+#: Seconds that the scheduler's end waits for a step of tidying.
+TIDY_STOP_S: Final = 5.0
+
+
+class _Stopped(Exception):
+    """The scheduler ends."""
 
 
 class Scheduler:
@@ -75,6 +84,9 @@ class Scheduler:
     def run(self) -> None:
         """Work until ``stop``."""
         poll_s = resolve(SCHEDULER_POLL_S)
+        # Content may be large: to look through it keeps no job waiting.
+        keeper = threading.Thread(target=self._keep_house, name="keeper", daemon=True)
+        keeper.start()
         while not self._stop.is_set():
             self._heartbeat_file.touch()
             try:
@@ -86,7 +98,27 @@ class Scheduler:
             except redis.RedisError:
                 self._stop.wait(poll_s)
         self._heartbeat_file.remove()
+        keeper.join(TIDY_STOP_S)
         end_service(self._database, self.name)
+
+    def tidy(self) -> None:
+        """Let artifacts expire and collect the content that nothing names. Ends early where the scheduler does."""
+        now = self._clock.now()
+        expire_artifacts(self._database, now)
+        with suppress(_Stopped):
+            collect(self._database, BlobStore(self._home.artifacts), now, on_step=self._go_on)
+
+    def _keep_house(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.tidy()
+            except (DBAPIError, RdukitError, OSError) as error:
+                logger.warning("artifacts not tidied error=%s", error)
+            self._stop.wait(PRUNE_S)
+
+    def _go_on(self, step: str) -> None:
+        if self._stop.is_set():
+            raise _Stopped
 
     def run_once(self) -> int:
         """Run one pass: recover, admit. Returns how many messages were sent."""

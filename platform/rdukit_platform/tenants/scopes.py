@@ -20,12 +20,12 @@ METRICS: Final = "metrics"
 #: Each scope and what it lets its holder do; the manual shows these lines.
 MEANINGS: Final[Mapping[str, str]] = {
     READ: "see everything of the tenant: jobs, artifacts, boxes, experts, nodes, audit log",
-    WRITE: "submit and cancel jobs, add artifacts, install boxes, promote experts",
+    WRITE: "submit and cancel jobs, add, pin and delete artifacts, install boxes, promote experts",
     ADMIN: "everything, of all tenants",
     JOBS_READ: "see jobs, pipelines, their events and logs",
     JOBS_WRITE: "submit and cancel jobs and pipelines",
     ARTIFACTS_READ: "list and fetch artifacts",
-    ARTIFACTS_WRITE: "add artifacts",
+    ARTIFACTS_WRITE: "add, pin and delete artifacts",
     BOXES_READ: "see the catalog, installed boxes and experts",
     BOXES_WRITE: "install and uninstall boxes, promote and deprecate experts",
     TOKENS: "list, make, rotate and revoke the tenant's tokens, within its own scopes",

@@ -35,6 +35,7 @@ from rdukit.errors import (
     NotFound,
     OutputRefused,
     PermissionDenied,
+    QuotaExceeded,
     RdukitError,
     Unavailable,
 )
@@ -437,19 +438,27 @@ class AttemptRun:
         assert self._box is not None
         # The box must have ended before its files are read: what is stored does not change under us.
         self._box.stop(STOP_S)
-        outputs = []
         named = operation.get("outputs") or {}
         if not isinstance(named, dict):
             refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
+        with context.store.holding():
+            try:
+                made = self._store(named, operation.get("result"))
+            except QuotaExceeded as over:
+                raise AttemptFailure(AttemptOutcome.BOX_FAILED, over) from over
+        logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))
+
+    def _store(self, named: Mapping[object, object], result: Mapping[str, object] | None) -> dict[str, str]:
+        context = self._context
+        outputs = []
         for slot, text in named.items():
             path = self._output_path(str(slot), str(text))
             content = context.store.add_path(path)
             name = None if content.is_folder else plain_name(path.name)
             outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
         with context.database.write() as session:
-            made = execution.succeed(session, self._fencing, outputs, operation.get("result"), context.clock.now())
-        logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))
+            return execution.succeed(session, self._fencing, outputs, result, context.clock.now())
 
     def _output_path(self, slot: str, text: str) -> Path:
         path, output = Path(text.removeprefix("file://")), self._folder / "out"

@@ -24,7 +24,7 @@ def test_a_file_is_found_by_its_digest_and_stored_once(store: BlobStore, tmp_pat
     assert content.digest == hashlib.sha256(b"hello").hexdigest()
     assert store.add_stream(BytesIO(b"hello")) == content
     assert b"".join(store.read(content.digest)) == b"hello"
-    assert len([path for path in store.folder.rglob("*") if path.is_file()]) == 1
+    assert len([path for path in (store.folder / "blobs").rglob("*") if path.is_file()]) == 1
 
 
 def test_a_folder_comes_back_as_it_was(store: BlobStore, tmp_path: Path) -> None:
