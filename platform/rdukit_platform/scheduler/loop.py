@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Final
@@ -39,11 +38,12 @@ from rdukit_platform.jobs.execution import (
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.nodes import NodeCapacity, find_node_view
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.shares import UsagePeriod
-from rdukit_platform.scheduler.snapshot import find_news, needs_pass, read_snapshot, read_usage, record_waits
+from rdukit_platform.scheduler.shares import PastUsage
+from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
+    SCHEDULER_HALF_LIFE_S,
     SCHEDULER_POLL_S,
     SCHEDULER_REPUBLISH_S,
     WORKER_LEASE_S,
@@ -74,7 +74,8 @@ class Scheduler:
         self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
         self._stop = threading.Event()
         self._beaten_at = self._pruned_at = self._usage_at = float("-inf")
-        self._usage: Sequence[UsagePeriod] = ()
+        self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
+        self._usage: PastUsage | None = None
         self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
@@ -156,7 +157,7 @@ class Scheduler:
         # Deciding takes no lock: what changed meanwhile is left to the next pass.
         with self._database.read() as session:
             if self._clock.monotonic() - self._usage_at > USAGE_S:
-                self._usage, self._usage_at = read_usage(session, now), self._clock.monotonic()
+                self._usage, self._usage_at = self._usage_reader.read(session, now), self._clock.monotonic()
             snapshot = read_snapshot(session, node, now, self._usage)
         decision = decide(snapshot)
         news = find_news(snapshot.queued, decision.waits, now)

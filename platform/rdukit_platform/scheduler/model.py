@@ -44,7 +44,7 @@ class ActiveJob:
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """Claim of a tenant: its weight, and its past as by ``past_shares``."""
+    """Claim of a tenant: its weight, and its past as by ``PastUsage``."""
 
     weight: float = 1.0
     past: float = 0.0

@@ -8,9 +8,8 @@ multifactor priorities.
 """
 
 import heapq
-import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,50 +77,34 @@ def in_turn(queued: Sequence[QueuedJob], shares: Shares) -> Iterator[QueuedJob]:
             heapq.heappop(heads)
 
 
-class FadingUsage:
-    """Past usage of one tenant as it grows, period by period: the means that ``past_shares`` sums up."""
+class PastUsage:
+    """What tenants used before, fading by half in each half-life. With a half-life of 0 nothing is remembered.
+
+    It is a mean over all time, the weight of a second halved per half-life: who has always had half of the tiles has
+    the share 0.5.
+    """
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        #: Mean tiles and mean jobs as of ``_at``.
-        self._tiles = self._jobs = 0.0
-        self._at = float("-inf")
+        #: Each tenant's mean tiles and mean jobs, and when they were so.
+        self._means: dict[str, tuple[float, float, float]] = {}
 
-    def add(self, tiles: int, began: float, ended: float) -> None:
-        """Add a job that has just ended; periods come in the order of their ends."""
+    def add(self, period: UsagePeriod) -> None:
+        """Add what has ended; in any order."""
         if self._half_life_s > 0:
-            left = self._left(ended)
-            weight = 1.0 - 2.0 ** (-(ended - began) / self._half_life_s)
-            self._tiles = self._tiles * left + weight * tiles
-            self._jobs = self._jobs * left + weight
-            self._at = ended
+            tiles, jobs, _ = self._as_of(period.tenant_id, period.ended)
+            weight = 1.0 - 2.0 ** (-max(period.ended - period.began, 0.0) / self._half_life_s)
+            self._means[period.tenant_id] = tiles + weight * period.tiles, jobs + weight * period.jobs, period.ended
 
-    def share(self, now: float, tiles: int, slots: int) -> float:
-        """Return the share as of now."""
-        return self._left(now) * max(self._tiles / max(tiles, 1), self._jobs / max(slots, 1))
+    def shares(self, now: float, tiles: int, slots: int) -> dict[str, float]:
+        """Return the share of each tenant that used anything, of so many tiles and slots."""
+        found = {}
+        for tenant in self._means:
+            used_tiles, used_slots, _ = self._as_of(tenant, now)
+            found[tenant] = max(used_tiles / max(tiles, 1), used_slots / max(slots, 1))
+        return found
 
-    def _left(self, now: float) -> float:
-        return 2.0 ** (-(now - self._at) / self._half_life_s) if self._at > float("-inf") else 0.0
-
-
-def past_shares(
-    periods: Iterable[UsagePeriod], now: float, half_life_s: float, tiles: int, slots: int
-) -> dict[str, float]:
-    """Return each tenant's past usage as a share: its mean over all time, the weight of a second halved per half-life.
-
-    Who has always had the half of the tiles has 0.5. With a half-life of 0 nothing is remembered.
-    """
-    if half_life_s <= 0:
-        return {}
-    fade = math.log(2) / half_life_s
-    tile_means: defaultdict[str, float] = defaultdict(float)
-    slot_means: defaultdict[str, float] = defaultdict(float)
-    for period in periods:
-        ended, began = (max(now - at, 0.0) for at in (period.ended, period.began))
-        weight = math.exp(-fade * ended) - math.exp(-fade * began)
-        if weight > 0:
-            tile_means[period.tenant_id] += weight * period.tiles
-            slot_means[period.tenant_id] += weight * period.jobs
-    return {
-        tenant: max(tile_means[tenant] / max(tiles, 1), slot_means[tenant] / max(slots, 1)) for tenant in slot_means
-    }
+    def _as_of(self, tenant_id: str, now: float) -> tuple[float, float, float]:
+        tiles, jobs, at = self._means.get(tenant_id, (0.0, 0.0, now))
+        left = 2.0 ** (-(now - at) / self._half_life_s)
+        return tiles * left, jobs * left, now

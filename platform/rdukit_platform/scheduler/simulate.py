@@ -14,7 +14,7 @@ from typing import Final
 from rdukit_platform.nodes import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import WINDOW, ActiveJob, Decision, QueuedJob, QueueSnapshot, TenantShare
-from rdukit_platform.scheduler.shares import FadingUsage
+from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 from rdukit_platform.scheduler.traces import TraceJob
 
 #: A job that takes less is counted as so long where its slowdown is told.
@@ -110,7 +110,7 @@ class _State:
         self._lines: dict[str, list[tuple[int, float, str]]] = defaultdict(list)
         self._waiting: dict[str, tuple[TraceJob, QueuedJob]] = {}
         self._active: dict[str, tuple[SimulatedJob, ActiveJob]] = {}
-        self._usage: dict[str, FadingUsage] = defaultdict(lambda: FadingUsage(system.half_life_s))
+        self._usage = PastUsage(system.half_life_s)
         self.ends: list[tuple[float, str]] = []
         self.done: list[SimulatedJob] = []
 
@@ -122,7 +122,7 @@ class _State:
             _, job_id = heapq.heappop(self.ends)
             ended, active = self._active.pop(job_id)
             self._free += active.tiles
-            self._usage[active.tenant_id].add(active.tiles, ended.started, ended.ended)
+            self._usage.add(UsagePeriod(active.tenant_id, 1, active.tiles, ended.started, ended.ended))
             self.done.append(ended)
 
     def enqueue(self, job: TraceJob) -> None:
@@ -148,8 +148,8 @@ class _State:
             starve_s=system.starve_s,
             has_other_tenants=self._has_other_tenants,
             shares={
-                tenant: TenantShare(1.0, usage.share(now, system.tiles, self._slots))
-                for tenant, usage in self._usage.items()
+                tenant: TenantShare(1.0, past)
+                for tenant, past in self._usage.shares(now, system.tiles, self._slots).items()
             },
         )
 

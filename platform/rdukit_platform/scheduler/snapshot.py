@@ -5,10 +5,10 @@ nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from sqlalchemy import Integer, bindparam, cast, func, select, update
+from sqlalchemy import BigInteger, bindparam, cast, func, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
@@ -16,13 +16,15 @@ from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes import NodeCapacity
 from rdukit_platform.scheduler.model import WINDOW, ActiveJob, QueuedJob, QueueSnapshot, TenantShare, Wait
-from rdukit_platform.scheduler.shares import UsagePeriod, past_shares
+from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 from rdukit_platform.services import live_services
-from rdukit_platform.settings import SCHEDULER_HALF_LIFE_S, SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
+from rdukit_platform.settings import SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
 
 #: What was used longer ago than so many half-lives is forgotten; times are kept to so many parts of one.
 _HALF_LIVES: Final = 5
 _SLICES: Final = 16
+#: Seconds that a transaction which ends an attempt takes at most.
+COMMIT_S: Final = 5.0
 
 _QUEUED: Final = str(JobState.QUEUED)
 _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
@@ -34,9 +36,9 @@ def needs_pass(session: Session) -> bool:
 
 
 def read_snapshot(
-    session: Session, node: NodeCapacity | None, now: float, periods: Sequence[UsagePeriod] = ()
+    session: Session, node: NodeCapacity | None, now: float, usage: PastUsage | None = None
 ) -> QueueSnapshot:
-    """Return the front of the queue, the active jobs and the workers, as values; ``periods`` as by ``read_usage``."""
+    """Return the front of the queue, the active jobs and the workers, as values; ``usage`` as by ``UsageReader``."""
     active = session.execute(
         select(JobRow.id, JobRow.tenant_id, JobRow.tiles, AttemptRow.tiles, AttemptRow.claimed_at, JobRow.run_limit_s)
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
@@ -44,7 +46,7 @@ def read_snapshot(
     )
     slots = sum(service.slots for service in live_services(session, now) if service.kind == "worker")
     weights = {row.id: row.weight for row in session.scalars(select(TenantRow))}
-    past = past_shares(periods, now, resolve(SCHEDULER_HALF_LIFE_S), node.tiles if node else 0, slots)
+    past = usage.shares(now, node.tiles if node else 0, slots) if usage else {}
     return QueueSnapshot(
         now=now,
         queued=tuple(_read_front(session)),
@@ -95,20 +97,39 @@ def _read_front(session: Session) -> Iterator[QueuedJob]:
         yield from (QueuedJob(*tuple(row)) for row in rows)
 
 
-def read_usage(session: Session, now: float) -> Sequence[UsagePeriod]:
-    """Return what tenants used lately: their ended attempts, those together that began and ended at about one time."""
-    half_life_s = resolve(SCHEDULER_HALF_LIFE_S)
-    if half_life_s <= 0:
-        return ()
-    slice_s = half_life_s / _SLICES
+class UsageReader:
+    """Reads what tenants used from their ended attempts: all that still counts at first, then what is new."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._usage = PastUsage(half_life_s)
+        #: Attempts that ended until then are in it.
+        self._until = float("-inf")
+
+    def read(self, session: Session, now: float) -> PastUsage:
+        """Return the usage until shortly before now; who ends an attempt may take a moment to commit it."""
+        until = now - COMMIT_S
+        if until < self._until:  # the clock was set back: begin again, so that nothing counts twice
+            self._usage, self._until = PastUsage(self._half_life_s), float("-inf")
+        if self._half_life_s > 0:
+            since = max(self._until, until - _HALF_LIVES * self._half_life_s)
+            for period in read_periods(session, since, until, self._half_life_s / _SLICES):
+                self._usage.add(period)
+        self._until = until
+        return self._usage
+
+
+def read_periods(session: Session, since: float, until: float, slice_s: float) -> Iterator[UsagePeriod]:
+    """Yield the attempts that ended in a time, those together that began and ended in the same slices of time."""
     began, ended = AttemptRow.claimed_at, AttemptRow.ended_at
     rows = session.execute(
         select(JobRow.tenant_id, func.count(), func.sum(JobRow.tiles), func.avg(began), func.avg(ended))
         .join(JobRow, JobRow.id == AttemptRow.job_id)
-        .where(ended > now - _HALF_LIVES * half_life_s, began.is_not(None))
-        .group_by(JobRow.tenant_id, JobRow.tiles, cast(began / slice_s, Integer), cast(ended / slice_s, Integer))
+        .where(ended > since, ended <= until, began.is_not(None))
+        .group_by(JobRow.tenant_id, JobRow.tiles, cast(began / slice_s, BigInteger), cast(ended / slice_s, BigInteger))
     )
-    return [UsagePeriod(tenant, jobs, int(tiles), began, ended) for tenant, jobs, tiles, began, ended in rows]
+    for tenant, jobs, tiles, mean_began, mean_ended in rows:
+        yield UsagePeriod(tenant, jobs, int(tiles), mean_began, mean_ended)
 
 
 def find_news(queued: Iterable[QueuedJob], waits: Mapping[str, Wait], now: float) -> dict[str, Wait]:

@@ -1,15 +1,19 @@
 """Priorities, run limits and labels of jobs: what is legal, what is kept, and what becomes of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
+from alembic.config import Config
 from pydantic import ValidationError
+from sqlalchemy import text
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, LeaseLost
 from rdukit_platform.cli import show
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import JobRow
+from rdukit_platform.db.migrate import MIGRATIONS
+from rdukit_platform.db.models import JobRow, TenantRow
 from rdukit_platform.jobs import execution, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
@@ -126,10 +130,10 @@ def test_jobs_are_found_by_all_of_their_labels(database: Database, tenant: str) 
     assert found("a/b.c=") == found("none=1") == []
 
 
-@pytest.mark.parametrize("text", ["", "k", "=v", "K=v", '"]=1', "a b=c"])
-def test_a_text_that_is_no_label_is_refused(text: str) -> None:
+@pytest.mark.parametrize("wrong", ["", "k", "=v", "K=v", '"]=1', "a b=c"])
+def test_a_text_that_is_no_label_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidArgument, match="legal: KEY=VALUE"):
-        service.read_labels([text])
+        service.read_labels([wrong])
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -200,3 +204,32 @@ def test_why_a_job_waits_is_said_in_a_code_a_sentence_and_a_time(database: Datab
     ended = {**told, "state": "failed", "wait_code": None, "reason": "run-limit-exceeded", "error": error}
     assert show.describe_wait(ended) == [("state", "failed"), ("why", "run-limit-exceeded: it took too long")]
     assert show.describe_wait({**told, "wait_code": None, "waits_for": None, "state": "running"})[-1][0] == "why"
+
+
+def test_jobs_and_tenants_of_the_schema_before_get_the_usual_choices(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'db.sqlite'}")
+    move(database, command.upgrade, "0007")
+    with database.write_connection() as connection:
+        connection.execute(text("INSERT INTO tenants (id, name, created_at) VALUES ('t', 'lab', 0)"))
+        connection.execute(text(
+            "INSERT INTO jobs (id, tenant_id, name, box, verb, parameters, inputs, outputs, tiles, max_attempts, "
+            "state, version, attempt, failures, created_at) "
+            "VALUES ('j', 't', 'n', 'b', 'train', '{}', '{}', '{}', 1, 1, 'queued', 0, 0, 0, 0)"
+        ))  # fmt: skip
+    move(database, command.upgrade, "0008")
+    move(database, command.downgrade, "0007")
+    move(database, command.upgrade, "head")
+    job = read(database, "j")
+    assert (job.priority, job.run_limit_s, job.labels, job.wait_code) == (0, None, {}, None)
+    with database.read() as session:
+        assert session.get_one(TenantRow, "t").weight == 1.0
+    database.close()
+
+
+def move(database: Database, step: Callable[[Config, str], None], revision: str) -> None:
+    with database.write_connection() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        step(config, revision)

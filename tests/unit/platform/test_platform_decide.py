@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rdukit_platform.nodes import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import ActiveJob, Decision, QueuedJob, QueueSnapshot, TenantShare, WaitCode
-from rdukit_platform.scheduler.shares import UsagePeriod, past_shares
+from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 
 NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
 EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
@@ -296,8 +296,27 @@ def passed(snapshot: QueueSnapshot, decision: Decision, first: str) -> set[str]:
 
 
 def test_the_past_fades_by_half_in_each_half_life_and_counts_the_larger_part() -> None:
-    always = [UsagePeriod("a", 2, 4, -1e9, 0.0)]
-    assert past_shares(always, 0.0, 10.0, tiles=8, slots=8)["a"] == pytest.approx(0.5)
-    assert past_shares(always, 10.0, 10.0, tiles=8, slots=8)["a"] == pytest.approx(0.25)
-    assert past_shares(always, 10.0, 10.0, tiles=8, slots=2)["a"] == pytest.approx(0.5)
-    assert past_shares(always, 10.0, 0.0, tiles=8, slots=2) == {}
+    usage = PastUsage(10.0)
+    usage.add(UsagePeriod("a", 2, 4, -1e9, 0.0))
+    assert usage.shares(0.0, tiles=8, slots=8)["a"] == pytest.approx(0.5)
+    assert usage.shares(10.0, tiles=8, slots=8)["a"] == pytest.approx(0.25)
+    assert usage.shares(10.0, tiles=8, slots=2)["a"] == pytest.approx(0.5)
+    forgetful = PastUsage(0.0)
+    forgetful.add(UsagePeriod("a", 2, 4, -1e9, 0.0))
+    assert forgetful.shares(0.0, tiles=8, slots=8) == {}
+
+
+PERIODS = st.lists(st.tuples(st.integers(1, 8), st.floats(0, 50), st.floats(0, 100)), max_size=10)
+
+
+@given(periods=PERIODS, later=st.floats(0, 100))
+def test_the_past_is_the_sum_of_what_is_left_of_each_period(
+    periods: list[tuple[int, float, float]], later: float
+) -> None:
+    """In whatever order they are added."""
+    usage, now = PastUsage(20.0), 100.0 + later
+    for tiles, took, ended in periods:
+        usage.add(UsagePeriod("a", 1, tiles, ended - took, ended))
+    left = [2 ** ((ended - now) / 20.0) - 2 ** ((ended - took - now) / 20.0) for _, took, ended in periods]
+    wanted = max(sum(w * p[0] for w, p in zip(left, periods, strict=True)) / 8, sum(left) / 3)
+    assert usage.shares(now, 8, 3).get("a", 0.0) == pytest.approx(wanted, abs=1e-9)

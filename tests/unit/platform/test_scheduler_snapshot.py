@@ -13,7 +13,7 @@ from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.scheduler import snapshot
 from rdukit_platform.scheduler.model import QueuedJob, TenantShare, Wait
-from rdukit_platform.scheduler.snapshot import find_news, needs_pass, read_snapshot, read_usage, record_waits
+from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
@@ -102,18 +102,32 @@ def ends(database: Database) -> dict[str, float | None]:
         return {job.job_id: job.ends_at for job in read_snapshot(session, None, 100.0).active}
 
 
-def test_what_a_tenant_used_lately_is_read_from_its_attempts(database: Database) -> None:
-    with database.write() as session:
-        tenant = create_tenant(session, "lab", 0.0).id
-    for job_id in submit(database, tenant, 3, 1.0):
+def use(database: Database, tenant: str, number: int, began: float, ended: float) -> None:
+    for job_id in submit(database, tenant, number, 1.0):
         with database.write() as session:
             fencing = execution.admit(session, job_id, 10.0)
-            execution.claim(session, fencing, "worker-1", 5.0, 100.0)
-            execution.fail(session, fencing, AttemptOutcome.INPUT_LOST, {"code": "internal"}, 1.0, 160.0)
-    with database.read() as session:
-        (period,) = read_usage(session, 200.0)
-        assert (period.tenant_id, period.jobs, period.began, period.ended) == (tenant, 3, 100.0, 160.0)
-        assert read_usage(session, 1e6) == []
+            execution.claim(session, fencing, "worker-1", 5.0, began)
+            execution.fail(session, fencing, AttemptOutcome.INPUT_LOST, {"code": "internal"}, 1.0, ended)
+
+
+def test_what_a_tenant_used_is_read_once_from_its_attempts(database: Database) -> None:
+    with database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0).id
+    use(database, tenant, 3, 100.0, 160.0)
+
+    def shares(reader: UsageReader, now: float) -> float:
+        with database.read() as session:
+            return reader.read(session, now).shares(160.0, tiles=1, slots=1).get(tenant, 0.0)
+
+    reader = UsageReader(60.0)
+    assert shares(reader, 160.0) == 0.0  # not yet for sure all that ended by now
+    assert shares(reader, 170.0) == shares(reader, 180.0) == pytest.approx(3 * 0.5)
+    use(database, tenant, 1, 130.0, 190.0)
+    grown = 3 * 0.5 + 0.5 * 2**0.5
+    assert shares(reader, 200.0) == shares(UsageReader(60.0), 200.0) == pytest.approx(grown)
+    assert shares(reader, 165.0) == pytest.approx(3 * 0.5)  # the clock was set back
+    assert shares(reader, 200.0) == pytest.approx(grown)
+    assert shares(UsageReader(60.0), 1e6) == shares(UsageReader(0.0), 200.0) == 0.0
 
 
 def test_a_start_that_moves_a_little_is_no_news() -> None:

@@ -14,7 +14,6 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.cli.simulate import simulate as command
 from rdukit_platform.scheduler.figures import jain_index, parts_while_waiting, percentile, sum_up
 from rdukit_platform.scheduler.model import Decision, QueueSnapshot, WaitCode
-from rdukit_platform.scheduler.shares import FadingUsage, UsagePeriod, past_shares
 from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun, SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import TraceJob, draw_trace, parse_swf, read_trace
 
@@ -107,19 +106,6 @@ def test_who_is_first_in_the_queue_starts_by_the_time_that_it_was_told(trace: li
     run = simulate(jobs, SimulatedSystem(TILES, starve_s=starve_s), look=look)
     late = {done.job.job_id: done.started for done in run.jobs if done.started > told.get(done.job.job_id, 1e9) + 1e-6}
     assert late == {}
-
-
-@given(
-    periods=st.lists(st.tuples(st.integers(1, 8), st.floats(0, 50), st.floats(0, 100)), max_size=10),
-    later=st.floats(0, 100),
-)
-def test_usage_that_grows_is_the_usage_of_all_periods(periods: list[tuple[int, float, float]], later: float) -> None:
-    usage, known = FadingUsage(20.0), []
-    for tiles, took, ended in sorted(periods, key=lambda period: period[2]):
-        usage.add(tiles, ended - took, ended)
-        known.append(UsagePeriod("a", 1, tiles, ended - took, ended))
-    share = past_shares(known, 100.0 + later, 20.0, TILES, 3).get("a", 0.0)
-    assert usage.share(100.0 + later, TILES, 3) == pytest.approx(share, abs=1e-9)
 
 
 def test_a_short_job_passes_one_that_waits_for_all_tiles() -> None:

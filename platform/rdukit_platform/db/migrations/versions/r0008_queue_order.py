@@ -26,8 +26,6 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index(INDEX, table_name="jobs")
     op.create_index(EARLIER_INDEX, "jobs", ["state", "tenant_id", "queued_at"], unique=False)
-    with op.batch_alter_table("jobs") as batch:
-        for column in ("estimated_start", "wait_code", "labels", "run_limit_s", "priority"):
-            batch.drop_column(column)
-    with op.batch_alter_table("tenants") as batch:
-        batch.drop_column("weight")
+    for column in ("estimated_start", "wait_code", "labels", "run_limit_s", "priority"):
+        op.drop_column("jobs", column)
+    op.drop_column("tenants", "weight")
