@@ -161,6 +161,13 @@ FENCE_UIDS: Final = Setting(
     "Users of the machine, first-last: each tenant's ModelBoxes have one of their own, where the worker is root.",
     str,
 )  # fmt: skip
+WARM_BOXES: Final = Setting(
+    "worker.warm_boxes", "auto",
+    "Whether jobs' ModelBoxes that are processes are forked from one that has imported what they need, which takes 300 "
+    "MB and saves each job some seconds: auto (not those of another worker.box_command), always (it must know "
+    "fork-server) or off (each is started anew).",
+    str, ("auto", "always", "off"),
+)  # fmt: skip
 BOX_DISK: Final = Setting(
     "worker.box_disk", 256 << 30,
     "Bytes that a job's ModelBox in a fence or container, and its output, may have on the disk; 0: no limit.", int,
@@ -255,6 +262,7 @@ PLATFORM_SETTINGS: Final = (
     BOX_DISK,
     FENCE,
     FENCE_UIDS,
+    WARM_BOXES,
     INSTALL_TENANTS,
     WORKER_SLOTS,
     WORKER_LEASE_S,

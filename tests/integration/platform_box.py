@@ -8,7 +8,8 @@ follows must attach again. It ends with the process that started it, unless ``CO
 In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what its description has otherwise, and
 ``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes. What its
 ``runs`` say is run by ``preprocess``, with the folder of its output as ``output``; the result has what that calls
-``said``. In an image it is the program ``rdukit``, whose ``rdukit box run`` an engine starts.
+``said``. In an image it is the program ``rdukit``, whose ``rdukit box run`` an engine starts. With
+``fork-server`` a worker forks it.
 """
 
 import argparse
@@ -218,6 +219,17 @@ class SocketServer(ThreadingHTTPServer):
 
 
 def main() -> None:
+    if sys.argv[1] == "fork-server":
+        from rdukit.fence.forked import run_forked
+        from rdukit.system.forks import serve_forks
+
+        def run(arguments: list[str]) -> int:
+            sys.argv[1:] = arguments
+            main()
+            return 0
+
+        serve_forks(int(sys.argv[2]), lambda request: run_forked(request, run))
+        return
     parser = argparse.ArgumentParser()
     words = sys.argv[2:] if sys.argv[1:2] == ["box"] else sys.argv[1:]
     parser.add_argument("command", choices=["list", "validate", "describe", "run"])

@@ -12,13 +12,16 @@ FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KER
 EPOCHS = 10
 
 
+def is_verb(pid: int) -> bool:
+    """Whether a process is that of a verb: a fork, or started anew where the fork server was not ready."""
+    folder = Path(f"/proc/{pid}")
+    by_name = (folder / "comm").read_text().strip() == "rdukit-verb"
+    return by_name or b"rdukit_modelbox.operations.child" in (folder / "cmdline").read_bytes()
+
+
 def kill_verb(pid: int) -> None:
     """SIGKILL to the process of a box's verb, which is below the box, somewhere below ``pid``."""
-    children = [
-        facts.pid
-        for facts in tree_of(pid)
-        if b"rdukit_modelbox.operations.child" in Path(f"/proc/{facts.pid}/cmdline").read_bytes()
-    ]
+    children = [facts.pid for facts in tree_of(pid) if is_verb(facts.pid)]
     assert len(children) == 1
     os.kill(children[0], signal.SIGKILL)
 

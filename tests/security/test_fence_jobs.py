@@ -10,6 +10,7 @@ import pytest
 from rdukit.errors import NotFenced
 from rdukit.fence.probe import what_holds
 from rdukit.pef.trust import key_path
+from rdukit_platform.backends.process_tree import tree_of
 from support.platform.hostile import ENVIRONMENT, Hostile, HostileBoxes, is_audited
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
@@ -47,6 +48,33 @@ class TestFence(HostileBoxes):
         assert first == again and 1_800_000_000 <= first < 1_800_000_100
         other = Hostile(platform, platform.client, hostile.folder).said("said = os.getuid()")
         assert other not in {first, 0}
+
+
+class TestWarmFence(TestFence):
+    """The same where each box is a fork of the worker's fork server."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def platform() -> Iterator[PlatformUnderTest]:
+        settings = {**ENVIRONMENT, **SETTINGS, "RDUKIT_WORKER_WARM_BOXES": "always"}
+        with short_folder() as home, platform_under_test(home, BOX, settings) as running:
+            yield running
+
+    def test_its_box_is_a_fork_and_the_server_has_nothing_of_the_workers(
+        self, platform: PlatformUnderTest, hostile: Hostile
+    ) -> None:
+        # Not even the launcher's: the program that the kernel started is the server's.
+        assert "fork-server" in hostile.said("said = open('/proc/self/cmdline').read()")
+        worker = platform.pid_of("worker")
+        servers = [facts.pid for facts in tree_of(worker) if b"fork-server" in _read(facts.pid, "cmdline")]
+        assert servers
+        for pid in servers:
+            assert b"of the cloud" not in _read(pid, "environ")
+            assert b"BROKER" not in _read(pid, "environ")
+
+
+def _read(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
 
 
 def test_a_second_tenant_is_refused_where_boxes_are_not_fenced() -> None:

@@ -48,13 +48,14 @@ class BoxClient(Closable):
         # Bytes are counted as they come.
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._socket = None if where.path is None else SocketPath(where.path)
+        verify = verify_of(where.base_url)
         self._http = httpx.Client(
             base_url=where.base_url,
-            transport=None if self._socket is None else httpx.HTTPTransport(uds=self._socket.text),
+            transport=None if self._socket is None else httpx.HTTPTransport(uds=self._socket.text, verify=verify),
             timeout=timeout_s,
             trust_env=False,
             headers=headers,
-            verify=verify_of(where.base_url),
+            verify=verify,
         )
 
     def describe(self) -> dict[str, Any]:

@@ -23,9 +23,11 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from rdukit.fence import kernel, watch  # noqa: E402 it is found on the path from here on
 
@@ -76,15 +78,22 @@ def main() -> int:
     """Run one program; returns its exit status, or ends by its signal."""
     descriptor = int(sys.argv[sys.argv.index("--spec-fd") + 1])
     with open(descriptor, encoding="utf-8") as stream:
-        spec = json.load(stream)
+        return launch(json.load(stream), _execute)
+
+
+def launch(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> int:
+    """Fence a program and wait for its end. Returns its exit status, or ends by its signal. Call with one thread.
+
+    ``become`` is called in the program's process, in its session and folder, and never returns.
+    """
     try:
-        return _launch(spec)
+        return _launch(spec, become)
     except PartMissing as missing:
         print(f"fence: {missing}", file=sys.stderr, flush=True)
         return int(spec["not_fenced"])
 
 
-def _launch(spec: dict[str, Any]) -> int:
+def _launch(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> int:
     parent = _open_parent(spec["parent"])
     if spec["cores"] is not None:
         try:
@@ -102,7 +111,7 @@ def _launch(spec: dict[str, Any]) -> int:
         if parent is not None:
             os.close(parent)
         relay.forget()
-        _be_first(spec, relay, tell)
+        _be_first(spec, relay, tell, become)
     os.close(tell)
     relay.begin(first)
     words, (kind, excess) = _watch(spec, first, told, parent)
@@ -191,13 +200,13 @@ def _end_as(status: int) -> int:
 # -- the first process inside ----------------------------------------------------------------------------------------
 
 
-def _be_first(spec: dict[str, Any], relay: _Relay, tell: int) -> None:
+def _be_first(spec: dict[str, Any], relay: _Relay, tell: int, become: Callable[[dict[str, Any]], None]) -> None:
     """Put up the fence, start the program, wait for its end and tell its status. Never returns."""
     try:
         _put_up(spec, tell)
         program = os.fork()
         if program == 0:
-            _become(spec)
+            _become(spec, become)
         relay.begin(program)
         while True:
             child, status = os.wait()
@@ -399,19 +408,24 @@ def _filter(spec: dict[str, Any]) -> None:
     kernel.filter_system_calls(bytes.fromhex(spec["system_calls"]))
 
 
-def _become(spec: dict[str, Any]) -> None:
+def _become(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> None:
     """Become the program. Never returns."""
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.setsid()
         os.chdir(spec["folder"])
-        os.closerange(3, 1 << 20)
-        os.execve(spec["command"][0], spec["command"], spec["environment"])
+        become(spec)
     except OSError as error:
         print(f"fence: {spec['command'][0]} cannot be run: {error}", file=sys.stderr, flush=True)
-    os._exit(127)
+    finally:
+        os._exit(127)
+
+
+def _execute(spec: dict[str, Any]) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.closerange(3, 1 << 20)
+    os.execve(spec["command"][0], spec["command"], spec["environment"])
 
 
 def _write(path: str, text: str) -> None:

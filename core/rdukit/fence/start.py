@@ -31,7 +31,7 @@ def start_fenced(spec: FenceSpec, way: Way, output: IO[bytes] | int | None = Non
     Raises:
         InvalidArgument: no filter of system calls is known for this processor.
     """
-    text = to_json(spec, way, pack_filter(make_filter(os.uname().machine)))
+    text = launcher_json(spec, way)
     descriptor = os.memfd_create("fence", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -48,6 +48,15 @@ def start_fenced(spec: FenceSpec, way: Way, output: IO[bytes] | int | None = Non
         )
     finally:
         os.close(descriptor)
+
+
+def launcher_json(spec: FenceSpec, way: Way) -> str:
+    """Return what the launcher reads.
+
+    Raises:
+        InvalidArgument: no filter of system calls is known for this processor.
+    """
+    return to_json(spec, way, pack_filter(make_filter(os.uname().machine)))
 
 
 def program_paths(command: Sequence[str], search: str = "") -> list[str]:

@@ -15,6 +15,7 @@ import click
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.settings import home_folder
 from rdukit_modelbox.cli.contract import COMMANDS
+from rdukit_modelbox.cli.fork_server import fork_server
 from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
 from rdukit_modelbox.contract.box import find_box_file, load_box
@@ -30,7 +31,7 @@ def box() -> None:
     """
 
 
-for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
+for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server):
     box.add_command(command)
 
 

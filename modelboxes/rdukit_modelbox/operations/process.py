@@ -8,10 +8,40 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from rdukit.errors import Unavailable
+from rdukit_modelbox.operations.forks import find_fork_server, start_forked
 
 #: Longest line either way; a reply with thousands of rows is one line.
 _MAX_LINE: Final = 64 << 20
+
+
+class RunningProcess(Protocol):
+    """A process as asyncio shows its own."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status; None while it runs, negative: the signal that killed it."""
+        ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        """What it says."""
+        ...
+
+    async def wait(self) -> int:
+        """Return its exit status once it has ended."""
+        ...
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        ...
 
 
 class ChildProcess:
@@ -19,7 +49,7 @@ class ChildProcess:
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        process: "RunningProcess",
         reader: asyncio.StreamReader,
         log_file: Path,
         on_line: Callable[[str], object] | None,
@@ -38,12 +68,7 @@ class ChildProcess:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-u", "-m", "rdukit_modelbox.operations.child",
-                "--events-fd", str(write_end), "--parent", str(os.getpid()),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(write_end,), start_new_session=True,
-            )  # fmt: skip
+            process = await _start(json.dumps(request).encode() + b"\n", write_end)
         except BaseException:
             os.close(read_end)
             raise
@@ -53,9 +78,7 @@ class ChildProcess:
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
         )
-        child = cls(process, reader, log_file, on_line)
-        await child.send(request)
-        return child
+        return cls(process, reader, log_file, on_line)
 
     @property
     def pid(self) -> int:
@@ -66,13 +89,6 @@ class ChildProcess:
     def is_running(self) -> bool:
         """Return whether the child has not ended, as far as is known."""
         return self._process.returncode is None
-
-    async def send(self, message: Mapping[str, object]) -> None:
-        """Write one line to it; a child that is gone shows in ``receive``."""
-        assert self._process.stdin is not None
-        with suppress(ConnectionError, BrokenPipeError, RuntimeError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            await self._process.stdin.drain()
 
     async def receive(self) -> dict[str, Any] | None:
         """Return the child's next message; None when it has closed its end."""
@@ -108,16 +124,6 @@ class ChildProcess:
                 self.kill()
         await self._process.wait()
 
-    async def finish(self, grace_s: float) -> None:
-        """Close its stdin, which ends a child that reads from it; SIGKILL if it still runs after ``grace_s``."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), grace_s)
-        except TimeoutError:
-            self.kill()
-            await self._process.wait()
-
     def kill(self) -> None:
         """SIGKILL to it and what it started."""
         if self.is_running:
@@ -147,6 +153,24 @@ class ChildProcess:
         except OSError:
             return ""
         return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+
+
+async def _start(request: bytes, events: int) -> RunningProcess:
+    server = find_fork_server()
+    if server is not None:
+        with suppress(Unavailable):
+            return await start_forked(server, request, events)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-m", "rdukit_modelbox.operations.child",
+        "--events-fd", str(events), "--parent", str(os.getpid()),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        pass_fds=(events,), start_new_session=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    with suppress(ConnectionError, RuntimeError):  # a child that is gone shows in ``receive``
+        process.stdin.write(request)
+        await process.stdin.drain()
+    return process
 
 
 async def _read_line(stream: asyncio.StreamReader) -> bytes:

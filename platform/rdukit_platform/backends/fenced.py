@@ -5,6 +5,7 @@ connects to, lies beside that folder: a box may put a link wherever it writes.
 """
 
 import contextlib
+import json
 import os
 import signal
 import stat
@@ -17,12 +18,14 @@ from typing import IO, Final
 from rdukit.box.image import BoxEnd
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.fence.spec import FenceLimits, FenceSpec
-from rdukit.fence.start import absolute_command, program_paths, start_fenced
+from rdukit.fence.start import absolute_command, launcher_json, program_paths, start_fenced
 from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Closable
 from rdukit.pef.trust import derive_key, key_path
 from rdukit.settings import HOME, SND_STATE, home_folder
+from rdukit.system.forks import ForkServer
 from rdukit_platform.backends.contract import BoxFence, BoxSpec
+from rdukit_platform.backends.warm import BoxProcess
 
 #: In the folder of a box's state: what is its own.
 BOX: Final = "box"
@@ -39,9 +42,14 @@ def own_folder(spec: BoxSpec) -> Path:
 
 
 def start_fenced_box(
-    spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], log: IO[bytes]
-) -> "subprocess.Popen[bytes]":
-    """Start a box's command in its fence: what runs boxes, and its arguments.
+    spec: BoxSpec,
+    fence: BoxFence,
+    program: Sequence[str],
+    arguments: Sequence[str],
+    log: IO[bytes],
+    forks: ForkServer | None = None,
+) -> BoxProcess:
+    """Start a box's command in its fence: what runs boxes, and its arguments. ``forks``: it is a fork of that server.
 
     Raises:
         InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
@@ -53,7 +61,14 @@ def start_fenced_box(
         give_folder(folder, fence.uid)
     for folder in spec.mounts:
         open_to_read(folder)
-    return start_fenced(fence_of(spec, fence, program, arguments, os.environ), fence.way, log)
+    made = fence_of(spec, fence, program, arguments, os.environ)
+    if forks is None:
+        return start_fenced(made, fence.way, log)
+    body = {
+        "name": f"box-{spec.box}", "arguments": arguments,
+        "fence": json.loads(launcher_json(made, fence.way)),
+    }  # fmt: skip
+    return forks.fork(body, log.fileno(), others=spec.descriptors)
 
 
 def fence_of(
@@ -147,7 +162,7 @@ class FencedWires(Closable):
             self._descriptor = -1
 
 
-def end_fenced(process: "subprocess.Popen[bytes]") -> None:
+def end_fenced(process: BoxProcess) -> None:
     """End what is in a fence at once. Returns when nothing of it lives, if its launcher still answers."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGQUIT)

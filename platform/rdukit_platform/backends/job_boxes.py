@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
+from rdukit.interfaces import SystemClock
 from rdukit.settings import resolve, variables_of
 from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 from rdukit_platform.backends.process import ProcessBackend
+from rdukit_platform.backends.warm import WarmBoxes
 from rdukit_platform.settings import (
     BOX_BACKEND,
     BOX_CLAIM,
+    BOX_COMMAND,
     BOX_DISK,
     BOX_ENVIRONMENT,
     BOX_IMAGE,
@@ -24,6 +27,7 @@ from rdukit_platform.settings import (
     BOX_POD,
     KUBERNETES,
     PROCESS,
+    WARM_BOXES,
     Home,
     box_command,
 )
@@ -108,8 +112,10 @@ def _image_of(rules: BoxRules, box: str) -> str | None:
     return rules.image.replace(NAME_MARK, box) if NAME_MARK in rules.image else None
 
 
-def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
+def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, BoxRules]:
     """Return the backend that the settings name, connected, and the rules for what it starts.
+
+    ``is_worker``: it will start many boxes, so it keeps some warm where the settings let it.
 
     Raises:
         InvalidArgument: a setting is not legal, or the backend lacks a package.
@@ -127,7 +133,11 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
             raise InvalidArgument(f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; set {BOX_BACKEND.name} too")
         rules = replace(rules, has_sockets=True)
         # By machine: a home folder may be shared, and a process id means something on one machine only.
-        return make(records=home.run / "boxes" / socket.gethostname(), command=box_command()), rules
+        records = home.run / "boxes" / socket.gethostname()
+        # Of commands only our own is known to fork.
+        is_warm = is_worker and resolve(WARM_BOXES) in ({"always"} if resolve(BOX_COMMAND) else {"auto", "always"})
+        warm = WarmBoxes(box_command(), environment, SystemClock()) if is_warm else None
+        return make(records=records, command=box_command(), warm=warm), rules
     if name == KUBERNETES:
         if NAME_MARK in image:
             raise InvalidArgument(

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from rdukit.box.client import BoxClient
 from rdukit.box.image import BoxEnd
@@ -21,6 +21,7 @@ from rdukit.files.home import make_folder
 from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import home_folder
+from rdukit.system.forks import ForkServer
 from rdukit_platform.backends.contract import (
     BoxEvent,
     BoxEventKind,
@@ -40,11 +41,12 @@ from rdukit_platform.backends.fenced import (
     start_fenced_box,
 )
 from rdukit_platform.backends.process_tree import start_ticks, stats_of, tree_of
+from rdukit_platform.backends.warm import LEAST_MEMORY_BYTES, BoxProcess, WarmBoxes
 
 #: In a box's folder: the addresses of its wires, and what it writes.
 ANNOUNCEMENT: Final = "box.json"
 LOG: Final = "box.log"
-POLL_S: Final = 0.02
+POLL_S: Final = 0.005
 #: A box says no more than that about its health.
 MAX_HEALTH_BYTES: Final = 1 << 20
 REAP_GRACE_S: Final = 10.0
@@ -57,7 +59,7 @@ class ProcessBox:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        process: BoxProcess,
         announced: dict[str, str],
         log_file: Path,
         limits: Mapping[str, str],
@@ -180,15 +182,22 @@ class ProcessBackend:
     name = "process"
 
     def __init__(
-        self, clock: Clock | None = None, records: Path | None = None, command: Sequence[str] | None = None
+        self,
+        clock: Clock | None = None,
+        records: Path | None = None,
+        command: Sequence[str] | None = None,
+        warm: WarmBoxes | None = None,
     ) -> None:
-        """``command`` is what runs boxes; by default this Python's ``rdukit_modelbox``."""
+        """``command`` is what runs boxes; by default this Python's ``rdukit_modelbox``. ``warm`` becomes this one's."""
         self._clock = clock or SystemClock()
         self._records = records
         self._command = tuple(command or (sys.executable, "-m", "rdukit_modelbox"))
+        self._warm = warm
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """End the fork server of warm boxes, if there is one."""
+        if self._warm is not None:
+            self._warm.close()
 
     def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> ProcessBox:
         """Start the command in a session of its own and wait for its announcement.
@@ -202,20 +211,8 @@ class ProcessBackend:
         announce, log_file = folder / ANNOUNCEMENT, spec.state / LOG
         announce.unlink(missing_ok=True)
         started = self._clock.now()
-        arguments = _arguments(spec, folder)
         with log_file.open("ab") as log:
-            if spec.fence is not None:
-                process = start_fenced_box(spec, spec.fence, self._command, arguments, log)
-            else:
-                process = subprocess.Popen(
-                    [*self._command, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, **spec.environment},
-                    start_new_session=True,
-                    pass_fds=spec.descriptors,
-                )
+            process = self._launch(spec, folder, log)
         record: Path | None = None
         wires: FencedWires | None = None
         try:
@@ -237,9 +234,37 @@ class ProcessBackend:
             raise
         return ProcessBox(process, announced, log_file, applied, record, self._clock, started, wires)
 
+    def _launch(self, spec: BoxSpec, folder: Path, log: IO[bytes]) -> BoxProcess:
+        forks = None if self._warm is None or needs_memory(spec) else self._warm.find()
+        if forks is not None:
+            with contextlib.suppress(Unavailable):  # it has just ended
+                return self._fork(forks, spec, folder, log)
+        arguments = _arguments(spec, folder, os.getpid())
+        if spec.fence is not None:
+            return start_fenced_box(spec, spec.fence, self._command, arguments, log)
+        return subprocess.Popen(
+            [*self._command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **spec.environment},
+            start_new_session=True,
+            pass_fds=spec.descriptors,
+        )
+
+    def _fork(self, forks: ForkServer, spec: BoxSpec, folder: Path, log: IO[bytes]) -> BoxProcess:
+        arguments = _arguments(spec, folder, forks.pid)
+        if spec.fence is not None:
+            return start_fenced_box(spec, spec.fence, self._command, arguments, log, forks)
+        body = {
+            "name": f"box-{spec.box}", "arguments": arguments,
+            "environment": {**os.environ, **spec.environment},
+        }  # fmt: skip
+        return forks.fork(body, log.fileno(), others=spec.descriptors)
+
     def _wait_announced(
         self,
-        process: subprocess.Popen[bytes],
+        process: BoxProcess,
         spec: BoxSpec,
         announce: Path,
         timeout_s: float,
@@ -336,9 +361,14 @@ def _read_announced(spec: BoxSpec, announce: Path) -> dict[str, str]:
     return announced
 
 
-def _arguments(spec: BoxSpec, folder: Path) -> list[str]:
+def needs_memory(spec: BoxSpec) -> bool:
+    """Return whether a box may have too little memory for a fork (pure)."""
+    return spec.limits.memory_bytes is not None and spec.limits.memory_bytes < LEAST_MEMORY_BYTES
+
+
+def _arguments(spec: BoxSpec, folder: Path, starter: int) -> list[str]:
     # A fence ends what is in it; there nobody sees the process that it is to end with.
-    parent = str(os.getpid()) if spec.ends_with_parent and spec.fence is None else "0"
+    parent = str(starter) if spec.ends_with_parent and spec.fence is None else "0"
     wires = ["--socket-folder", str(folder)] if spec.has_sockets else ["--rest-port", "0", "--grpc-port", "0"]
     arguments = [
         "run", str(spec.folder or spec.box), *wires,

@@ -436,8 +436,9 @@ class AttemptRun:
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
         context = self._context
         assert self._box is not None
-        # The box must have ended before its files are read: what is stored does not change under us.
-        self._box.stop(STOP_S)
+        # The box must have ended before its files are read: what is stored does not change under us. It has said and
+        # written all that it had to, so it need not put its things in order.
+        self._box.stop(0.0)
         named = operation.get("outputs") or {}
         if not isinstance(named, dict):
             refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")

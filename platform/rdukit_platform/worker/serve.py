@@ -71,7 +71,7 @@ def serve(home: Home) -> None:
     """Run a worker until SIGTERM."""
     slots = resolve(WORKER_SLOTS)
     name = f"worker@{socket.gethostname()}:{os.getpid()}"
-    backend, rules = open_backend(home)
+    backend, rules = open_backend(home, is_worker=True)
     walls = open_walls(backend)
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)

@@ -1,0 +1,356 @@
+"""Fork server: a process that has imported what programs need, and forks one for each request, in milliseconds.
+
+It has one thread, an environment of its own, and nothing of anybody's: what a request brings reaches the fork only, so
+the next one finds the server as the first did. Both ends are here. A request is a datagram with descriptors: the
+request itself as JSON in a memfd, a pipe that tells the fork's process id and, when it has ended, its status, then
+stdin, stdout and stderr as one, and whatever else it shall have.
+
+The server ends with its client, however that ends, and the forks see it as the end of their parent.
+"""
+
+import array
+import atexit
+import contextlib
+import gc
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rdukit.errors import Unavailable
+from rdukit.interfaces import Closable
+
+#: In the order in which they come: request, status, stdin, output.
+_FIXED: Final = 4
+_MOST_DESCRIPTORS: Final = 64
+_READY: Final = b"ready"
+#: A process id or a status.
+_NUMBER_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """What a fork is to do, and the descriptors that came with it."""
+
+    body: Mapping[str, Any]
+    descriptors: Sequence[int]
+    #: Process id of the server.
+    server: int
+    #: Descriptors that were open before the first request came; libraries may need them.
+    inherited: frozenset[int]
+
+    def close_others(self, kept: Sequence[int] = ()) -> None:
+        """Close every descriptor but the standard ones, those of the libraries, and ``kept``."""
+        for number in _open_descriptors():
+            if number > 2 and number not in self.inherited and number not in kept:
+                os.close(number)
+
+
+def serve_forks(descriptor: int, run: Callable[[ForkRequest], int]) -> None:
+    """Serve until the client's end is closed. Call with one thread, after the imports.
+
+    In each fork ``run`` is called, with the standard descriptors in place and as leader of a session, and what it
+    returns is the fork's exit status.
+    """
+    channel = socket.socket(fileno=descriptor)
+    channel.setblocking(False)
+    inherited = frozenset(_open_descriptors()) - {descriptor}
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    statuses: dict[int, int] = {}
+    # Pages that a collection would write to are pages that no fork shares.
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(BrokenPipeError):
+        channel.send(_READY)
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    poll.register(woken, select.POLLIN)
+    while True:
+        ready = {number for number, _ in poll.poll()}
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            _tell_ends(statuses)
+        if descriptor not in ready:
+            continue
+        try:
+            received = _receive(channel)
+        except (BlockingIOError, InterruptedError):
+            continue
+        if received is None:
+            return
+        process = os.fork()
+        if process == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _become(received, run, inherited, os.getppid())
+        statuses[process] = received[1]
+        _tell(received[1], process)
+        for number in (received[0], *received[2:]):
+            os.close(number)
+
+
+def end_process(status: int) -> None:
+    """Write what is buffered, run what was registered for the exit, and end at once. Never returns.
+
+    Taking the modules of torch apart would only cost a second.
+    """
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+class ForkedProcess:
+    """A fork, as ``subprocess.Popen`` shows a child. Safe in any thread."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        """``status``: the pipe's read end, which becomes this object's."""
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+        self._lock = threading.Lock()
+        weakref.finalize(self, os.close, status)
+
+    def fileno(self) -> int:
+        """Return what becomes readable when it has ended."""
+        return self._status
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative: the signal that killed it; None while it runs."""
+        with self._lock:
+            if self.returncode is None and _is_readable(self._status):
+                self.returncode = _read_number(self._status)
+                if self.returncode is None:  # the server was killed, and it ends with it
+                    self.returncode = -signal.SIGKILL
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs after ``timeout`` seconds.
+        """
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._status, select.POLLIN)
+            poll.poll(None if timeout is None else max(timeout, 0) * 1000)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; nothing happens if it has ended."""
+        # The server reaps it and then tells us: between the two its number is nobody's, for microseconds.
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer(Closable):
+    """The client's end of a server. Safe in any thread."""
+
+    def __init__(self, channel: socket.socket, process: "subprocess.Popen[bytes] | None" = None, pid: int = 0) -> None:
+        """Take over the client's end of a server that is about to serve."""
+        channel.setblocking(False)
+        self._channel, self._process = channel, process
+        self.pid = process.pid if process is not None else pid
+        self._is_ready = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def start(cls, command: Sequence[str], environment: Mapping[str, str], output: int | None = None) -> "ForkServer":
+        """Start ``command DESCRIPTOR`` as a server, and return at once: it imports meanwhile.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [*command, str(theirs.fileno())], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    env=dict(environment), start_new_session=True, pass_fds=(theirs.fileno(),),
+                )  # fmt: skip
+            except BaseException:
+                ours.close()
+                raise
+        return cls(ours, process)
+
+    @classmethod
+    def by_fork(cls, run: Callable[[ForkRequest], int], name: str) -> "ForkServer":
+        """Fork this process, which has one thread, into a server with all that it has imported."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            _take_name(name)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                serve_forks(theirs.detach(), run)
+            finally:
+                os._exit(0)
+        theirs.close()
+        return cls(ours, pid=pid)
+
+    def is_ready(self) -> bool:
+        """Return whether a request would be served at once: false while it imports, and after its end."""
+        with self._lock:
+            try:
+                self._is_ready = self._channel.recv(len(_READY)) == _READY
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:
+                self._is_ready = False
+            return self._is_ready
+
+    def has_ended(self) -> bool:
+        """Return whether the server, started by ``start``, runs no more."""
+        return self._process is not None and self._process.poll() is not None
+
+    def fork(
+        self, body: Mapping[str, object], output: int, stdin: int | None = None, others: Sequence[int] = ()
+    ) -> ForkedProcess:
+        """Fork a process that does what ``body`` says to the server's program.
+
+        Args:
+            body: JSON values; ``name``, of which the kernel keeps 15 letters, is what ``ps -o comm`` shows.
+            output: its stdout and stderr.
+            stdin: None: the null device.
+            others: descriptors that it gets besides; its program finds their numbers in ``ForkRequest``.
+
+        Raises:
+            Unavailable: there is no server any more.
+        """
+        with contextlib.ExitStack() as stack:
+            text = os.memfd_create("request", os.MFD_CLOEXEC)
+            stack.callback(os.close, text)
+            with os.fdopen(os.dup(text), "wb") as stream:
+                stream.write(json.dumps(body).encode())
+            told, tell = os.pipe2(os.O_CLOEXEC)
+            stack.callback(os.close, tell)
+            if stdin is None:
+                stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, stdin)
+            descriptors = array.array("i", [text, tell, stdin, output, *others])
+            try:
+                with self._lock:
+                    self._channel.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            except OSError as cause:
+                os.close(told)
+                raise Unavailable(f"the fork server takes no request: {cause}") from cause
+        pid = _read_number(told)
+        if pid is None:
+            os.close(told)
+            raise Unavailable("the fork server ended before it forked")
+        return ForkedProcess(pid, told)
+
+    def close(self) -> None:
+        """End the server; its forks see the end of their parent."""
+        self._channel.close()
+        if self._process is not None:
+            try:
+                self._process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _open_descriptors() -> list[int]:
+    found = []
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        with contextlib.suppress(OSError):  # the listing's own, which is closed by now
+            os.fstat(number)
+            found.append(number)
+    return found
+
+
+def _receive(channel: socket.socket) -> list[int] | None:
+    """Return a request's descriptors; None: the client has gone."""
+    room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+    text, ancillary, _, _ = channel.recvmsg(16, room, socket.MSG_CMSG_CLOEXEC)
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found) if text and len(found) >= _FIXED else None
+
+
+def _become(received: Sequence[int], run: Callable[[ForkRequest], int], inherited: frozenset[int], server: int) -> None:
+    status = 1
+    try:
+        os.setsid()
+        text, _, stdin, output, *others = received
+        for source, target in ((stdin, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        with os.fdopen(text, "rb") as stream:
+            stream.seek(0)
+            body = json.load(stream)
+        request = ForkRequest(body, others, server, inherited)
+        request.close_others(others)
+        _take_name(str(body["name"]))
+        status = run(request)
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except BaseException:
+        logging.getLogger(__name__).exception("fork broke")
+    finally:
+        end_process(status)
+
+
+def _take_name(name: str) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as stream:
+        stream.write(name[:15])
+
+
+def _tell_ends(statuses: dict[int, int]) -> None:
+    while statuses:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if process == 0:
+            return
+        if process in statuses:
+            _tell(number := statuses.pop(process), os.waitstatus_to_exitcode(status))
+            os.close(number)
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()  # select would refuse numbers above 1,023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _tell(descriptor: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, number.to_bytes(_NUMBER_BYTES, "little", signed=True))
+
+
+def _read_number(descriptor: int) -> int | None:
+    data = os.read(descriptor, _NUMBER_BYTES)
+    return int.from_bytes(data, "little", signed=True) if len(data) == _NUMBER_BYTES else None

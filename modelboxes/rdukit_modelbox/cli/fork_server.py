@@ -1,0 +1,81 @@
+"""``rdukit box fork-server``: a worker forks the boxes of its jobs from it, fenced or not, and they their operations.
+
+A box that is started takes a second to import its server, and each of its operations two to import torch. A fork has
+both. The server itself reads no job, no box of a tenant and no checkpoint, and a worker starts it without its own
+environment: there is nothing in it that one tenant's box could learn of another's.
+"""
+
+import asyncio
+import importlib
+import pkgutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.cli import run_command
+from rdukit.fence.forked import run_forked
+from rdukit.system.forks import serve_forks
+
+#: What boxes and operations import while they work, and nothing that depends on a job: modules, and whole packages.
+MODULES: Final = (
+    "torch", "numpy.random", "safetensors.torch", "sambaflow.samba.utils", "sambaflow.samba.session",
+    "uvicorn.lifespan.off", "anyio._backends._asyncio",
+)  # fmt: skip
+PACKAGES: Final = ("rdukit_modelbox", "rdukit_serving.rest", "rdukit_serving.rpc", "rdukit_serving.text", "rdukit_zoo")
+
+
+@click.command("fork-server", hidden=True)
+@click.argument("descriptor", type=int)
+def fork_server(descriptor: int) -> None:
+    """Fork boxes for the process that has the other end of the socket DESCRIPTOR; not for people.
+
+    Example: rdukit box fork-server 5
+    """
+    for name in (*MODULES, *find_modules()):
+        importlib.import_module(name)
+    asyncio.run(_warm_up())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve_forks(descriptor, partial(run_forked, program=run_box))
+
+
+def find_modules() -> list[str]:
+    """Return every module of ``PACKAGES`` but programs."""
+    found: list[str] = []
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        found += [each.name for each in pkgutil.walk_packages(package.__path__, f"{name}.")]
+    return [name for name in found if not name.endswith("__main__")]
+
+
+async def _warm_up() -> None:
+    """Build what every box builds, once: the second time takes a third of the first."""
+    from rdukit_modelbox.contract.box import find_box_file
+    from rdukit_modelbox.server.serve import BoxOptions, ServedBox
+    from rdukit_serving.access import Access
+
+    with tempfile.TemporaryDirectory() as folder:
+        service = ServedBox(BoxOptions(find_box_file("logreg"), Path(folder)))
+        service.make_routes(Access.from_file(""))
+        service.describe()
+        await service.close()
+
+
+def run_box(arguments: Sequence[str]) -> int:
+    """Run ``rdukit box`` in a fork, which forks the server of its operations before it starts its threads."""
+    import numpy as np
+
+    from rdukit_modelbox.cli.main import box
+    from rdukit_modelbox.operations.forks import keep_fork_server
+
+    # Of all that draws numbers only this one would draw the same in each fork.
+    np.random.seed()
+    keep_fork_server()
+    sys.argv = ["rdukit box", *arguments]
+    run_command(box)
+    return 0

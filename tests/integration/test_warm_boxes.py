@@ -1,0 +1,108 @@
+"""Boxes forked from a worker's fork server: they work, end in order, and outlive neither it nor whoever started it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdukit.box.client import BoxClient
+from rdukit.box.image import BoxEnd
+from rdukit.interfaces import SystemClock
+from rdukit.system.forks import ForkServer
+from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
+from rdukit_platform.backends.process_tree import start_ticks, tree_of
+from rdukit_platform.backends.warm import WarmBoxes
+from support import wait_until
+
+COMMAND = (sys.executable, "-m", "rdukit_modelbox")
+
+
+@pytest.fixture
+def warm() -> Iterator[WarmBoxes]:
+    boxes = WarmBoxes(COMMAND, {}, SystemClock())
+    wait_until(lambda: boxes.find() is not None)
+    yield boxes
+    boxes.close()
+
+
+def server_of(warm: WarmBoxes) -> ForkServer:
+    server = warm.find()
+    assert server is not None
+    return server
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return ""
+
+
+def test_a_forked_box_works_and_so_do_its_operations(warm: WarmBoxes, tmp_path: Path) -> None:
+    backend = ProcessBackend(records=tmp_path / "records", warm=warm)
+    spec = BoxSpec("logreg", tmp_path / "state", owner=BoxOwner("job", 1), outputs=[tmp_path / "out"], has_sockets=True)
+    (tmp_path / "out").mkdir()
+    box = backend.start(spec)
+    assert name_of(box.pid) == "box-logreg"
+    assert [found.owner.id for found in backend.owned()] == ["job"]
+    names = set()
+    with BoxClient(box.rest_url) as client:
+        operation = client.submit("preprocess", {}, {}, str(tmp_path / "out"), "key")
+        state = ""
+        for event in client.events(operation["id"]):
+            names |= {name_of(facts.pid) for facts in tree_of(box.pid)}
+            state = str((event.get("operation") or {}).get("state"))
+        assert state == "succeeded"
+    assert {"rdukit-verb", "rdukit-verbs"} <= names
+    everything = [facts.pid for facts in tree_of(box.pid)]
+    box.stop()
+    assert box.events()[-1].end is BoxEnd.EXITED
+    wait_until(lambda: all(start_ticks(pid) is None for pid in everything))
+    assert backend.owned() == () and server_of(warm).is_ready()
+
+
+def test_a_box_with_little_memory_is_started_anew(warm: WarmBoxes, tmp_path: Path) -> None:
+    backend = ProcessBackend(records=tmp_path / "records", warm=warm)
+    box = backend.start(BoxSpec("logreg", tmp_path / "state", limits=BoxLimits(memory_bytes=1 << 30)))
+    assert name_of(box.pid) != "box-logreg"
+    box.stop()
+
+
+def test_a_killed_server_takes_its_boxes_along_and_is_started_again(
+    warm: WarmBoxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdukit_platform.backends.warm.RESTART_S", 0.0)
+    backend = ProcessBackend(records=tmp_path / "records", warm=warm)
+    box = backend.start(BoxSpec("logreg", tmp_path / "state"))
+    os.kill(server_of(warm).pid, signal.SIGKILL)
+    wait_until(lambda: not box.is_alive())
+    assert box.events()[-1].end is BoxEnd.KILLED
+    wait_until(lambda: start_ticks(box.pid) is None)
+    meanwhile = backend.start(BoxSpec("logreg", tmp_path / "other"))
+    assert meanwhile.is_ready()
+    meanwhile.stop()
+    wait_until(lambda: warm.find() is not None)
+
+
+def test_all_end_with_whoever_started_them(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from rdukit.interfaces import SystemClock\n"
+        "from rdukit_platform.backends.contract import BoxSpec; from rdukit_platform.backends.process import *\n"
+        f"warm = WarmBoxes({COMMAND!r}, {{}}, SystemClock())\n"
+        "while warm.find() is None: time.sleep(0.05)\n"
+        f"box = ProcessBackend(records=Path({str(tmp_path)!r}), warm=warm).start(\n"
+        f"    BoxSpec('logreg', Path({str(tmp_path)!r}) / 'box'))\n"
+        "print(warm.find().pid, box.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        server, box = map(int, worker.stdout.readline().split())
+        below = [facts.pid for facts in tree_of(server)]
+        assert box in below and name_of(box) == "box-logreg"
+        worker.kill()
+    wait_until(lambda: all(start_ticks(pid) is None for pid in below))
