@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
 _PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
@@ -102,6 +103,12 @@ def set_no_new_privileges() -> None:
 def set_dumpable(is_dumpable: bool) -> None:
     """Allow or forbid that processes of the same user inspect this one, and that it leaves core dumps."""
     _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
+
+
+def set_process_name(name: str) -> None:
+    """Name this thread, and its process if it is the main one, as ``ps -o comm`` shows it: 15 bytes at most."""
+    text = ctypes.create_string_buffer(name.encode()[:15])
+    _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
 def signal_on_parent_death(number: int) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rdukit.errors import Unavailable
+from rdukit.fence.kernel import set_process_name
 from rdukit.interfaces import Closable
 
 #: In the order in which they come: request, status, stdin, output.
@@ -208,7 +209,7 @@ class ForkServer(Closable):
         pid = os.fork()
         if pid == 0:
             ours.close()
-            _take_name(name)
+            set_process_name(name)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
                 serve_forks(theirs.detach(), run)
@@ -226,7 +227,7 @@ class ForkServer(Closable):
                 pass
             except OSError:
                 self._is_ready = False
-            return self._is_ready
+            return self._is_ready and not self.has_ended()
 
     def has_ended(self) -> bool:
         """Return whether the server, started by ``start``, runs no more."""
@@ -312,7 +313,7 @@ def _become(received: Sequence[int], run: Callable[[ForkRequest], int], inherite
             body = json.load(stream)
         request = ForkRequest(body, others, server, inherited)
         request.close_others(others)
-        _take_name(str(body["name"]))
+        set_process_name(str(body["name"]))
         status = run(request)
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
@@ -320,11 +321,6 @@ def _become(received: Sequence[int], run: Callable[[ForkRequest], int], inherite
         logging.getLogger(__name__).exception("fork broke")
     finally:
         end_process(status)
-
-
-def _take_name(name: str) -> None:
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as stream:
-        stream.write(name[:15])
 
 
 def _tell_ends(statuses: dict[int, int]) -> None:

@@ -1,0 +1,129 @@
+"""What does the platform cost a job? No-op jobs a second against bare Celery, and how soon a job's code runs.
+
+A platform of real processes with one worker; its jobs are ``preprocess`` of the box ``counter``, a program of the tests
+that does nothing, so that what is left is the platform: the request, the database, the scheduler, the broker, the box
+of the job and its end. Beside it, on the same broker, one Celery worker with as many threads runs a task that does
+nothing. Then a real box: jobs one after the other, from the submission until the box has the verb. ::
+
+    python benchmarks/programs/bench_job_cost.py [--json FILE] [--jobs 300] [--rounds 15] [--slots 4]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rdukit_bench.comparisons.machine import write_json
+
+from rdukit_platform.cli.client import FINAL_STATES
+from rdukit_platform.settings import Home
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from support.platform.processes import PlatformUnderTest, platform_under_test
+
+BOX = Path(__file__).parents[2] / "tests/integration/platform_box.py"
+CALLERS = 4
+#: A Celery app by itself: the options are those of the platform's, its task counts in Redis.
+BARE = """
+import redis
+from rdukit_platform.jobs.broker import make_app, plain_url
+app = make_app({url!r})
+app.conf.task_default_queue = "bare"
+counter = redis.Redis.from_url(plain_url({url!r}))
+
+@app.task(name="bare.nothing")
+def nothing():
+    counter.incr("bare:done")
+"""
+
+
+def bare_rate(url: str, folder: Path, tasks: int, slots: int) -> float:
+    """Tasks a second of a Celery worker that does nothing else, from the first that is sent to the last that is done."""
+    import redis
+
+    from rdukit_platform.jobs.broker import make_app, plain_url
+
+    (folder / "bare.py").write_text(BARE.format(url=url))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "bare", "worker", "--pool=threads", f"--concurrency={slots}",
+         "--without-gossip", "--without-mingle", "--without-heartbeat", "-Q", "bare", "--loglevel=ERROR"],
+        cwd=folder,
+    )  # fmt: skip
+    app, counter = make_app(url), redis.Redis.from_url(plain_url(url))
+    try:
+        app.send_task("bare.nothing", queue="bare")
+        _wait_count(counter, 1)
+        began = time.monotonic()
+        with ThreadPoolExecutor(CALLERS) as callers:
+            list(callers.map(lambda _: app.send_task("bare.nothing", queue="bare"), range(tasks)))
+        _wait_count(counter, 1 + tasks)
+        return tasks / (time.monotonic() - began)
+    finally:
+        worker.terminate()
+        worker.wait()
+
+
+def _wait_count(counter: object, wanted: int) -> None:
+    while int(counter.get("bare:done") or 0) < wanted:  # type: ignore[attr-defined]
+        time.sleep(0.005)
+
+
+def job_rate(platform: PlatformUnderTest, jobs: int) -> float:
+    """Jobs a second, from the first submission to the last end."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(CALLERS) as callers:
+        made = list(callers.map(lambda _: platform.submit("preprocess")["id"], range(jobs)))
+    open_jobs = set(made)
+    while open_jobs:
+        open_jobs -= {id for id in list(open_jobs)[:8] if platform.job(id)["state"] in FINAL_STATES}
+        time.sleep(0.02)
+    seconds = time.monotonic() - began
+    assert all(platform.job(id)["state"] == "succeeded" for id in made)
+    return jobs / seconds
+
+
+def time_to_run(platform: PlatformUnderTest, box: str) -> float:
+    """Seconds from the submission until the box has the verb, by the platform's own clock."""
+    job = platform.wait_end(platform.submit("preprocess", box=box)["id"])
+    assert job["state"] == "succeeded", job
+    return float(job["started_at"]) - float(job["created_at"])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", default=None)
+    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--slots", type=int, default=4)
+    options = parser.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="rdk-", dir="/tmp") as home:
+        slots = {"RDUKIT_WORKER_SLOTS": str(options.slots)}
+        with platform_under_test(Path(home), BOX, {**slots, "RDUKIT_WORKER_WARM_BOXES": "always"}) as platform:
+            time_to_run(platform, "counter")
+            figures["jobs_per_s"] = job_rate(platform, options.jobs)
+            figures["bare_per_s"] = bare_rate(
+                Home(Path(home)).broker_url(), Path(home), 4 * options.jobs, options.slots
+            )
+    for name in ("auto", "off"):
+        with (
+            tempfile.TemporaryDirectory(prefix="rdk-", dir="/tmp") as home,
+            platform_under_test(Path(home), None, {"RDUKIT_WORKER_WARM_BOXES": name}) as platform,
+        ):
+            time.sleep(10)  # until the fork server has imported
+            times = [time_to_run(platform, "logreg") for _ in range(options.rounds)]
+            figures[f"start_{name}_s"] = statistics.median(times)
+    figures["ratio"] = figures["jobs_per_s"] / figures["bare_per_s"]
+    print(f"{figures['jobs_per_s']:.0f} jobs a second, bare Celery {figures['bare_per_s']:.0f}: {figures['ratio']:.2f}")
+    print(f"submission to running: warm {figures['start_auto_s']:.3f} s, new {figures['start_off_s']:.3f} s (medians)")
+    if options.json:
+        write_json(options.json, {"job_cost": figures})
+
+
+if __name__ == "__main__":
+    main()
