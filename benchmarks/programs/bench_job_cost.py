@@ -42,7 +42,7 @@ def nothing():
 
 
 def bare_rate(url: str, folder: Path, tasks: int, slots: int) -> float:
-    """Tasks a second of a Celery worker that does nothing else, from the first that is sent to the last that is done."""
+    """Tasks a second of a Celery worker that does nothing else, from the first sent to the last done."""
     import redis
 
     from rdukit_platform.jobs.broker import make_app, plain_url
