@@ -39,7 +39,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CurveLine:
     """One of several lines in a picture: its SVG path, empty without points, and where its newest point lies."""
 
     path: str
@@ -51,7 +51,7 @@ class Line:
 class Curves:
     """Several lines on the same axes."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[CurveLine, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
 
@@ -94,7 +94,7 @@ def draw_curves(series: Sequence[Sequence[Point]]) -> Curves | None:
     for points in shown:
         places = [axes.place(*point) for point in points]
         lines.append(
-            Line(_path(places), places[-1], points[-1][1]) if places else Line("", (0.0, 0.0), None)
+            CurveLine(_path(places), places[-1], points[-1][1]) if places else CurveLine("", (0.0, 0.0), None)
         )  # fmt: skip
     return Curves(tuple(lines), axes.x_ticks, axes.y_ticks)
 
