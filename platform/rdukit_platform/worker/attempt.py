@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -62,6 +61,7 @@ from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.settings import BOX_DISK, PROCESS, Home
 from rdukit_platform.tenants.service import count_tenants
+from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.tiles import leased_tiles
@@ -470,32 +470,6 @@ class AttemptRun:
             refused.message = f"output {slot!r}: {refused.message}"
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         return path
-
-
-def is_timeout(error: RdukitError) -> bool:
-    """Return whether a box kept its connection and gave no answer in time: it is slow, and does not die."""
-    return isinstance(error.__cause__, httpx.TimeoutException)
-
-
-def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
-    """Wait until a box has ended, for so long at most: the connections of a process that dies close before it is gone.
-
-    ``stop`` ends the wait.
-    """
-    until = time.monotonic() + seconds
-    while box.is_alive() and time.monotonic() < until and not stop.wait(0.02):
-        pass
-
-
-def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
-    """Derive whose doing it is that a box, if there is one yet, gave no answer."""
-    if box is None:
-        end = error.detail.get("end")
-    else:
-        end = BoxEnd.LATE if box.is_alive() else box.events()[-1].end
-    if end == BoxEnd.LATE:
-        return AttemptOutcome.BOX_SLOW
-    return AttemptOutcome.BOX_KILLED if end == BoxEnd.KILLED else AttemptOutcome.BOX_LOST
 
 
 def _terminate(box: RunningBox) -> None:
