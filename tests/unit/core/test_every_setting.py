@@ -36,6 +36,7 @@ WITHOUT_TEST: Final = {
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
     "numerics.trap": _ARGUMENT + "the application's own switch",
     "profile.folder": "tests run snprof, which sets it",
+    "scheduler.half_life_s": _ARGUMENT + "half_life_s of a decision",
     "scheduler.poll_s": _DURATION,
     "scheduler.starve_s": _DURATION,
     "scheduler.tenant_jobs": _ARGUMENT + "tenant_jobs of a decision",
