@@ -108,6 +108,7 @@ def test_another_tenants_job_is_not_found_without_waiting_for_anybody(
         ("/v1/jobs", '{"box": "logreg", "verb": "train", "verb": "compile"}', "verb"),
         ("/v1/jobs", '{"box": "logreg", "verb": "train", "parameters": {"lr": 1, "lr": 2}}', "lr"),
         ("/v1/jobs/job-1/clone", '{"parameters": {"lr": 1, "lr": 2}}', "lr"),
+        ("/v1/sweeps", '{"space": {"lr": {"values": [1]}, "lr": {"values": [2]}}}', "lr"),
         ("/v1/pipelines", '{"name": "p", "steps": [{"name": "a", "name": "b"}]}', "name"),
         ("/v1/experts", '{"job": "job-1", "name": "a", "job": "job-2"}', "job"),
         ("/v1/experts/a/deprecate", '{"reason": "a", "reason": "b"}', "reason"),

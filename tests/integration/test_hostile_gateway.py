@@ -105,6 +105,7 @@ def test_a_wrong_body_is_told_so(attacker: Attacker, body: bytes) -> None:
         "POST /v1/tenants/%00/tokens", "GET /v1/catalog/" + "x" * 3000,
         "GET /v1/experts?box=a:0", "GET /v1/experts/%00:1", "POST /v1/experts/x:y/deprecate",
         "POST /v1/jobs/%00/clone", "GET /v1/jobs/compare?ids=%00,x", "GET /v1/jobs/%00/metrics",
+        "GET /v1/sweeps?limit=-1", "GET /v1/sweeps/%00", "POST /v1/sweeps/%00/cancel",
     ],
 )  # fmt: skip
 def test_a_wrong_line_is_told_so(attacker: Attacker, line: str) -> None:

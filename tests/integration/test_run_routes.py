@@ -1,8 +1,6 @@
 """Runs taken up again over REST, by the command line and in the console: clone, compare, metrics."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +10,7 @@ import pytest
 
 from rdukit_platform.console.access import COOKIE
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
-from support.platform.processes import short_folder
-
-RDUKIT = Path(sys.executable).with_name("rdukit")
+from support.platform.processes import run_rdukit, short_folder
 
 
 @pytest.fixture
@@ -37,13 +33,6 @@ def token(gateway: GatewayUnderTest, monkeypatch: pytest.MonkeyPatch) -> str:
 def example(gateway: GatewayUnderTest, token: str) -> Example:
     tenant = gateway.ask("GET", "/v1/me", token).json()["tenant"]["id"]
     return Example(gateway.platform.database, gateway.platform.store, tenant, time.time())
-
-
-def call(*words: str, status: int = 0) -> str:
-    """Run ``rdukit`` and return what it prints."""
-    done = subprocess.run([RDUKIT, *words], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == status, done.stderr
-    return done.stdout if status == 0 else done.stderr
 
 
 def test_a_job_is_cloned_with_changes(gateway: GatewayUnderTest, token: str, example: Example) -> None:
@@ -72,11 +61,11 @@ def test_a_step_whose_input_is_not_made_yet_is_cloned_with_another(
 
 def test_the_command_clones_and_the_jobs_page_says_it(gateway: GatewayUnderTest, token: str, example: Example) -> None:
     compiled, _ = example.run_pipeline()
-    made = json.loads(call("job", "clone", compiled, "--set", "batch_size=16", "--json"))
+    made = json.loads(run_rdukit("job", "clone", compiled, "--set", "batch_size=16", "--json"))
     assert made["parameters"] == {"batch_size": 16}
-    again = call("job", "clone", made["id"], "--default", "batch_size").strip()
+    again = run_rdukit("job", "clone", made["id"], "--default", "batch_size").strip()
     assert gateway.ask("GET", f"/v1/jobs/{again}", token).json()["parameters"] == {}
-    assert "there is no job" in call("job", "clone", "job-none", status=3)
+    assert "there is no job" in run_rdukit("job", "clone", "job-none", status=3)
 
 
 def test_runs_are_compared_by_route_command_and_page(gateway: GatewayUnderTest, token: str, example: Example) -> None:
@@ -93,9 +82,9 @@ def test_runs_are_compared_by_route_command_and_page(gateway: GatewayUnderTest, 
     assert gateway.refused("GET", f"/v1/jobs/compare?ids={trained}", token)[0] == 400
     assert gateway.refused("GET", "/v1/jobs/compare", token)[0] == 400
     assert gateway.refused("GET", f"/v1/jobs/compare?ids={trained},job-none", token)[0] == 404
-    told = call("job", "compare", trained, running)
+    told = run_rdukit("job", "compare", trained, running)
     assert "parameter learning_rate" in told and "differs" in told
-    assert json.loads(call("job", "compare", trained, running, "--json")) == found
+    assert json.loads(run_rdukit("job", "compare", trained, running, "--json")) == found
     page = console_page(gateway, token, f"/console/compare?ids={trained}&ids={running}")
     assert page.count('<path class="line') == 2
     for word in ("Parameters that differ", "learning_rate", "Training loss", f"rdukit job compare {trained} {running}"):
@@ -109,14 +98,14 @@ def test_all_metrics_of_a_run_come_out(gateway: GatewayUnderTest, token: str, ex
     rest = gateway.ask("GET", f"/v1/jobs/{running}/metrics?after={page['next_after']}", token).json()
     assert [point["values"]["step"] for point in page["points"] + rest["points"]] == list(range(10, 301, 10))
     assert rest["next_after"] is None
-    lines = call("job", "metrics", running, "--csv").splitlines()
+    lines = run_rdukit("job", "metrics", running, "--csv").splitlines()
     assert lines[0] == "at,attempt,stage,step,total,loss,throughput,eta_s"
     assert len(lines) == 31
-    assert len(json.loads(call("job", "metrics", running, "--json"))["points"]) == 30
-    call("job", "metrics", running, "--out", str(tmp_path / "loss.csv"))
+    assert len(json.loads(run_rdukit("job", "metrics", running, "--json"))["points"]) == 30
+    run_rdukit("job", "metrics", running, "--out", str(tmp_path / "loss.csv"))
     assert (tmp_path / "loss.csv").read_text().splitlines() == lines
-    assert call("job", "metrics", running).split()[:3] == ["AT", "ATTEMPT", "STAGE"]
-    call("job", "metrics", running, "--csv", "--json", status=2)
+    assert run_rdukit("job", "metrics", running).split()[:3] == ["AT", "ATTEMPT", "STAGE"]
+    run_rdukit("job", "metrics", running, "--csv", "--json", status=2)
 
 
 def console_page(gateway: GatewayUnderTest, token: str, path: str) -> str:

@@ -42,6 +42,9 @@ def victim(gateway: GatewayUnderTest) -> dict[str, str]:
     artifact = gateway.ask("GET", "/v1/artifacts", token).json()["artifacts"][0]["id"]
     pipeline = gateway.ask("GET", "/v1/pipelines", token).json()["pipelines"]
     found = {**ids, "token": token, "tenant": tenant, "artifact": artifact, "expert": "exp-secret"}
+    job = {"box": "logreg", "verb": "preprocess"}
+    asked = {"job": job, "space": {"limit": {"values": [10, 20]}}, "objective": {"metric": "loss"}}
+    found["sweep"] = gateway.ask("POST", "/v1/sweeps", token, json=asked).json()["id"]
     with platform.database.write() as session:
         promote_job(session, Boxes({}), tenant, ids["succeeded"], found["expert"], time.time(), "digits")
     return found | ({"pipeline": pipeline[0]["id"]} if pipeline else {})
@@ -126,7 +129,7 @@ def test_metrics_are_for_who_may_read_them(gateway: GatewayUnderTest, victim: di
 
 def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read", "write", "tokens")
-    running, art, expert = victim["running"], victim["artifact"], victim["expert"]
+    running, art, expert, sweep = victim["running"], victim["artifact"], victim["expert"], victim["sweep"]
     tried = [
         ("GET", f"/v1/jobs/{running}"), ("GET", f"/v1/jobs/{running}/events"), ("GET", f"/v1/jobs/{running}/logs"),
         ("GET", f"/v1/jobs/{running}/logs?follow=true"), ("POST", f"/v1/jobs/{running}/cancel"),
@@ -138,12 +141,15 @@ def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, 
         ("GET", f"/v1/artifacts/{art}/lineage"), ("GET", f"/v1/pipelines/{victim.get('pipeline', 'pip-x')}"),
         ("GET", f"/v1/experts/{expert}"), ("GET", f"/v1/experts/{expert}:1"),
         ("POST", f"/v1/experts/{expert}/deprecate"),
+        ("GET", f"/v1/sweeps/{sweep}"), ("POST", f"/v1/sweeps/{sweep}/cancel"),
     ]  # fmt: skip
     for method, path in tried:
         body = {"json": {"reason": "r"} if path.endswith("/deprecate") else {}}
-        strange = re.sub(r"(job|art|pip\w*|exp)-\w+", r"\1-000000000000", path).replace("victim", "ten-000000000000")
+        strange = re.sub(r"(job|art|pip\w*|exp|sweep)-\w+", r"\1-000000000000", path).replace(
+            "victim", "ten-000000000000"
+        )
         told, other = gateway.refused(method, path, own, **body), gateway.refused(method, strange, own, **body)
-        ids = rf"victim|{running}|{art}|{expert}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
+        ids = rf"victim|{running}|{art}|{expert}|{sweep}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
         assert told[0] == 404, path
         assert re.sub(ids, "X", told[1]) == re.sub(ids, "X", other[1]), path
 
@@ -178,7 +184,7 @@ def test_another_tenants_artifact_is_no_input_and_is_not_told_from_none(
 def test_lists_and_filters_by_anothers_ids_are_empty(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read")
     for path in ("/v1/jobs", "/v1/artifacts", f"/v1/artifacts?job={victim['succeeded']}", "/v1/pipelines", "/v1/boxes",
-                 "/v1/experts", "/v1/experts?deprecated=true&search=digits"):  # fmt: skip
+                 "/v1/sweeps", "/v1/experts", "/v1/experts?deprecated=true&search=digits"):  # fmt: skip
         (rows,) = [value for name, value in gateway.ask("GET", path, own).json().items() if name != "next_cursor"]
         assert rows == [], path
 

@@ -48,6 +48,7 @@ SUMMARIES = {
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
     "simulate": "Simulate the scheduler with other jobs, or on other machines.",
     "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",
+    "sweep": "Try a training with several values of its parameters, and show which are best.",
     "tenant": "Create tenants and API tokens.",
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",

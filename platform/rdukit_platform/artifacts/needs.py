@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 
-from rdukit_platform.db.models import ArtifactRow, Base, BoxRow, ExpertRow, JobRow
+from rdukit_platform.db.models import ArtifactRow, Base, BoxRow, ExpertRow, JobRow, SweepRow
 
 #: Columns that refer to artifacts and are looked at below, or, as lineage does, only remember them.
 KNOWN: Final = frozenset(
@@ -66,6 +66,7 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
         for row in session.scalars(select(BoxRow).where(BoxRow.tenant_id == tenant_id, BoxRow.artifact_id.is_not(None)))
     }
     yield from _needs_of_jobs(session, tenant_id, boxes)
+    yield from _needs_of_sweeps(session, tenant_id, boxes)
     for expert in session.scalars(select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)):
         need = Need("expert", f"{expert.name}:{expert.version}", "experts keep what they are made of")
         box = boxes.get((expert.box, expert.box_version or 0))
@@ -102,5 +103,20 @@ def _needs_of_jobs(
             if artifact_id is not None:
                 yield artifact_id, need
         box = boxes.get((job.box, job.box_version or 0))
+        if box is not None:
+            yield box, need
+
+
+def _needs_of_sweeps(
+    session: Session, tenant_id: str, boxes: dict[tuple[str, int], str | None]
+) -> Iterator[tuple[str, Need]]:
+    # Trials to come take what the sweep was submitted with.
+    for row in session.scalars(select(SweepRow).where(SweepRow.tenant_id == tenant_id, SweepRow.ended_at.is_(None))):
+        need = Need("sweep", row.id, f"wait for sweeps that have not ended, or end them: rdukit sweep cancel {row.id}")
+        job = row.request["job"]
+        assert isinstance(job, dict)
+        yield from ((artifact_id, need) for artifact_id in job["inputs"].values())
+        name, _, version = str(job["box"]).partition(":")
+        box = boxes.get((name, int(version or 0)))
         if box is not None:
             yield box, need

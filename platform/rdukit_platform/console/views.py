@@ -30,6 +30,7 @@ REASONS: Final = {
     JobReason.INPUT_LOST: "An input artifact is gone",
     JobReason.RUN_LIMIT_EXCEEDED: "It ran longer than it may",
     JobReason.CANCELLED_BY_USER: "Cancelled by a user",
+    JobReason.STOPPED_EARLY: "Stopped early by its sweep",
     JobReason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
 }
 

@@ -39,6 +39,7 @@ class Base(DeclarativeBase):
         dict[str, object]: JSON,
         dict[str, str]: JSON,
         list[str]: JSON,
+        list[list[float]]: JSON,
         float: Double,
     }
 
@@ -266,6 +267,41 @@ class ExpertRow(Base):
     created_at: Mapped[float]
     deprecated_at: Mapped[float | None]
     deprecated_reason: Mapped[str | None] = mapped_column(Text)
+
+
+class SweepRow(Base):
+    """Sweep: jobs of one kind with several values of their parameters, each a trial."""
+
+    __tablename__ = "sweeps"
+    __table_args__ = (UniqueConstraint("tenant_id", "idempotency_key"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(128))
+    #: What was asked for, as ``SweepRequest``; the box is an exact version, the tiles are chosen.
+    request: Mapped[dict[str, object]]
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    #: Why it has ended, in words.
+    reason: Mapped[str | None] = mapped_column(Text)
+    #: Grows with each change; who decided by an older one begins nothing.
+    version: Mapped[int] = mapped_column(Integer, default=0)
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    created_at: Mapped[float]
+    ended_at: Mapped[float | None]
+
+
+class TrialRow(Base):
+    """Trial of a sweep: a job, and what is known of it once it has ended."""
+
+    __tablename__ = "trials"
+    __table_args__ = (UniqueConstraint("job_id"),)
+    sweep_id: Mapped[str] = mapped_column(ForeignKey("sweeps.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    parameters: Mapped[dict[str, object]]
+    #: What the objective is, if the job has succeeded and told it.
+    value: Mapped[float | None]
+    #: (step, value) of the metric that early stopping looks at; set when the job has ended.
+    curve: Mapped[list[list[float]] | None]
 
 
 class ServiceRow(Base):

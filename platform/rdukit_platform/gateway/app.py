@@ -21,6 +21,7 @@ from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
 from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.runs import router as runs
+from rdukit_platform.api.sweeps import router as sweeps
 from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
@@ -68,6 +69,7 @@ def create_app(platform: Platform) -> FastAPI:
         health,
         runs,
         jobs,
+        sweeps,
         artifacts,
         catalog,
         experts,

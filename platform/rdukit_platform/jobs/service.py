@@ -186,9 +186,11 @@ def list_events(
     return session.scalars(query.order_by(JobEventRow.id).limit(limit)).all()
 
 
-def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
+def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "") -> JobRow:
     """End a job now, whatever it does; its worker notices and stops the box. Cancelling twice is no error.
 
+    Args:
+        stopped_early: why its sweep ends it, in words; empty: a user does.
     Raises:
         InvalidTransition: it has ended in another way.
     """
@@ -200,7 +202,11 @@ def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
     attempt = find_open_attempt(session, job)
     if attempt is not None:
         attempt.ended_at, attempt.outcome = now, str(AttemptOutcome.CANCELLED)
-    end_job(session, job, JobEvent.CANCEL, now, JobReason.CANCELLED_BY_USER)
+    if stopped_early:
+        error = {"code": str(JobReason.STOPPED_EARLY), "message": stopped_early}
+        end_job(session, job, JobEvent.CANCEL, now, JobReason.STOPPED_EARLY, {"error": error}, error=error)
+    else:
+        end_job(session, job, JobEvent.CANCEL, now, JobReason.CANCELLED_BY_USER)
     return job
 
 

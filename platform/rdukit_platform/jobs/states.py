@@ -62,6 +62,8 @@ class JobReason(StrEnum):
     RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
     CANCELLED_BY_USER = "cancelled-by-user"
     UPSTREAM_ENDED = "upstream-ended"
+    #: Its sweep took it for hopeless.
+    STOPPED_EARLY = "stopped-early"
 
 
 class WaitCode(StrEnum):
@@ -96,6 +98,7 @@ FINAL_STATES: Final = {
     JobReason.RUN_LIMIT_EXCEEDED: JobState.FAILED,
     JobReason.CANCELLED_BY_USER: JobState.CANCELLED,
     JobReason.UPSTREAM_ENDED: JobState.CANCELLED,
+    JobReason.STOPPED_EARLY: JobState.CANCELLED,
 }
 
 FINAL: Final = frozenset(FINAL_STATES.values())
@@ -133,7 +136,7 @@ ENDINGS: Final = {
             JobReason.RUN_LIMIT_EXCEEDED,
         }
     ),
-    JobEvent.CANCEL: frozenset({JobReason.CANCELLED_BY_USER}),
+    JobEvent.CANCEL: frozenset({JobReason.CANCELLED_BY_USER, JobReason.STOPPED_EARLY}),
     JobEvent.STRAND: frozenset({JobReason.UPSTREAM_ENDED}),
 }
 

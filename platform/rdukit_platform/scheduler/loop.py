@@ -49,6 +49,7 @@ from rdukit_platform.settings import (
     WORKER_LEASE_S,
     Home,
 )
+from rdukit_platform.sweeps.advance import advance_sweeps
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ BEAT_S: Final = 2.0
 USAGE_S: Final = 10.0
 #: How often old entries of the audit log are deleted, and artifacts and content that nothing needs.
 PRUNE_S: Final = 3600.0
+#: How often sweeps go on.
+SWEEPS_S: Final = 0.5
 #: Seconds that the scheduler's end waits for a step of tidying.
 TIDY_STOP_S: Final = 5.0
 
@@ -73,7 +76,7 @@ class Scheduler:
         self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
         self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
         self._stop = threading.Event()
-        self._beaten_at = self._pruned_at = self._usage_at = float("-inf")
+        self._beaten_at = self._pruned_at = self._usage_at = self._swept_at = float("-inf")
         self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
         self._usage: PastUsage | None = None
         self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
@@ -132,6 +135,9 @@ class Scheduler:
         if self._clock.monotonic() - self._pruned_at > PRUNE_S:
             self._pruned_at = self._clock.monotonic()
             prune_by_settings(self._database, now)
+        if self._clock.monotonic() - self._swept_at > SWEEPS_S:
+            self._swept_at = self._clock.monotonic()
+            advance_sweeps(self._database, now)
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0

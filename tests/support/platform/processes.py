@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -68,6 +69,14 @@ def fresh_database(folder: Path) -> Iterator[Database]:
         yield database
     finally:
         database.close()
+
+
+def run_rdukit(*words: str, status: int = 0) -> str:
+    """Run ``rdukit``, which must end with ``status``. Returns what it prints; of an error its message."""
+    command = [str(Path(sys.executable).with_name("rdukit")), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stderr
+    return done.stdout if status == 0 else done.stderr
 
 
 @contextmanager

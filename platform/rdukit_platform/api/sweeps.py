@@ -1,0 +1,60 @@
+"""Routes of sweeps."""
+
+from fastapi import APIRouter, Request, status
+
+from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.jobs import IdempotencyKey
+from rdukit_platform.jobs.fit import with_tiles
+from rdukit_platform.sweeps import service
+from rdukit_platform.sweeps.model import SweepRequest
+from rdukit_platform.sweeps.schemas import Sweep, SweepPage, show_sweep
+
+router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=StrictJsonRoute)
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def submit(request: Request, caller: JobsWriter, body: SweepRequest, idempotency_key: IdempotencyKey = None) -> Sweep:
+    """Submit a sweep; the scheduler begins its trials, each a job."""
+    platform = platform_of(request)
+    if body.idempotency_key is None:
+        body = body.model_copy(update={"idempotency_key": idempotency_key})
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        job = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body.job)
+        body = service.check_sweep(session, boxes, caller.tenant_id, body.model_copy(update={"job": job}))
+    with platform.database.write() as session:
+        row = service.submit_sweep(session, caller.tenant_id, body, platform.clock.now())
+        shown = show_sweep(row, service.trials_of(session, row.id), with_trials=True)
+    platform.notifier.wake()
+    return shown
+
+
+@router.get("")
+def list_(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> SweepPage:
+    """Return the tenant's sweeps, newest first, without their trials."""
+    with platform_of(request).database.read() as session:
+        rows, following = service.list_sweeps(session, caller.tenant_id, limit, cursor)
+        shown = [show_sweep(row, service.trials_of(session, row.id)) for row in rows]
+    return SweepPage(sweeps=shown, next_cursor=following)
+
+
+@router.get("/{sweep_id}")
+def show(request: Request, sweep_id: str, caller: JobsReader) -> Sweep:
+    """Show one sweep with its trials."""
+    with platform_of(request).database.read() as session:
+        row = service.get_sweep(session, caller.tenant_id, sweep_id)
+        return show_sweep(row, service.trials_of(session, row.id), with_trials=True)
+
+
+@router.post("/{sweep_id}/cancel")
+def cancel(request: Request, sweep_id: str, caller: JobsWriter) -> Sweep:
+    """End a sweep now, and its trials that go on."""
+    platform = platform_of(request)
+    with platform.database.read() as session:  # what is not the caller's to end waits for no writer
+        service.get_sweep(session, caller.tenant_id, sweep_id)
+    with platform.database.write() as session:
+        row = service.get_sweep(session, caller.tenant_id, sweep_id, is_locked=True)
+        row = service.cancel_sweep(session, row, platform.clock.now())
+        shown = show_sweep(row, service.trials_of(session, row.id), with_trials=True)
+    platform.notifier.wake()
+    return shown

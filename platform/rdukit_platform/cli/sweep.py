@@ -1,0 +1,264 @@
+"""``rdukit sweep``: one training tried with several values of its parameters."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
+from rdukit.errors import InvalidArgument, NotFound
+
+#: Seconds between two looks of a command that waits.
+LOOK_S: Final = 1.0
+#: Exit status of a command that waited for a sweep which did not succeed.
+NOT_SUCCEEDED: Final = 4
+
+
+@click.group(cls=ExtensibleGroup)
+def sweep() -> None:
+    """Try a training with several values of its parameters, and show which are best.
+
+    Example: rdukit sweep list
+    """
+
+
+@sweep.command()
+@click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path), required=False)
+@click.option("--box", default=None, help="ModelBox, NAME or NAME:VERSION.")
+@click.option("--verb", default="train", show_default=True, help="Verb of the box.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of all trials.")
+@click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input of all trials.")
+@click.option("--grid", multiple=True, metavar="NAME=V,V", help="A parameter's values; every combination is tried.")
+@click.option("--random", multiple=True, metavar="NAME=SPEC", help="Draw from V,V or LOW:HIGH[:log][:int].")
+@click.option("--optuna", multiple=True, metavar="NAME=SPEC", help="As --random, but Optuna chooses by what came out.")
+@click.option("--minimize", default=None, metavar="METRIC", help="The least of it is best (default: loss).")
+@click.option("--maximize", default=None, metavar="METRIC", help="The most of it is best.")
+@click.option("--max-trials", type=click.IntRange(1), default=None, help="Trials (default: the whole grid, or 20).")
+@click.option("--max-parallel", type=click.IntRange(1), default=None, help="Trials at once (default: 2).")
+@click.option("--seed", type=click.IntRange(0), default=None, help="Draw others (default: 0).")
+@click.option("--stop-early", default=None, metavar="METRIC[:maximize]", help="End trials worse than the median by it.")
+@click.option("--stop-after", type=click.IntRange(0), default=None, help="But none before this step.")
+@click.option("--stop-trials", type=click.IntRange(1), default=None, help="Nor before so many succeeded (default: 3).")
+@click.option("--name", default=None, help="Name of the sweep.")
+@click.option("--key", default=None, help="Idempotency key: the same key gives the same sweep.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
+@JSON_OPTION
+@TOKEN_OPTION
+def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None:
+    """Submit a sweep: of a box with --grid, --random or --optuna, or what a YAML FILE has.
+
+    A FILE has the keys of POST /v1/sweeps: job, space, algorithm, objective and more.
+
+    Example: rdukit sweep submit --box logreg --input pef=art-1 --input dataset=art-2 --grid lr=0.1,0.01 --wait
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    body = read_file(file, options) if file is not None else make_body(options)
+    with ApiClient.of_home() as client:
+        found = client.submit("/v1/sweeps", body)
+        while wait and found["state"] == "running":
+            time.sleep(LOOK_S)
+            found = client.get(f"/v1/sweeps/{found['id']}")
+    if as_json:
+        show.print_json(found)
+    elif wait:
+        _print_sweep(found)
+    else:
+        click.echo(found["id"])
+    if wait and found["state"] != "succeeded":
+        sys.exit(NOT_SUCCEEDED)
+
+
+@sweep.command("list")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def list_(limit: int, cursor: str | None, as_json: bool) -> None:
+    """List sweeps, newest first.
+
+    Example: rdukit sweep list --limit 10
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get("/v1/sweeps", limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(page)
+        return
+    rows = [
+        (one["id"], one["name"], one["algorithm"], one["state"], f"{sum(one['counts'].values())}/{one['max_trials']}",
+         _best(one), show.ago(one["created_at"]))
+        for one in page["sweeps"]
+    ]  # fmt: skip
+    show.print_table(("ID", "NAME", "ALGORITHM", "STATE", "TRIALS", "BEST", "AGE"), rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@sweep.command("show")
+@click.argument("sweep_id", metavar="SWEEP")
+@JSON_OPTION
+@TOKEN_OPTION
+def show_(sweep_id: str, as_json: bool) -> None:
+    """Show a sweep with its trials; the best is marked.
+
+    Example: rdukit sweep show sweep-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/sweeps/{sweep_id}")
+    if as_json:
+        show.print_json(found)
+    else:
+        _print_sweep(found)
+
+
+@sweep.command()
+@click.argument("sweep_id", metavar="SWEEP")
+@JSON_OPTION
+@TOKEN_OPTION
+def cancel(sweep_id: str, as_json: bool) -> None:
+    """End a sweep now, and its trials that go on.
+
+    Example: rdukit sweep cancel sweep-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.post(f"/v1/sweeps/{sweep_id}/cancel")
+    if as_json:
+        show.print_json(found)
+    else:
+        click.echo(f"{found['id']} is {found['state']}")
+
+
+def make_body(options: Mapping[str, Any]) -> dict[str, object]:
+    """Return the body of a sweep that options describe (pure).
+
+    Raises:
+        InvalidArgument: no box, no space, several algorithms, or a text that is none of the legal forms.
+    """
+    if not options["box"]:
+        raise InvalidArgument("--box is missing, or a FILE; list boxes with: rdukit box list")
+    used = [name for name in ("grid", "random", "optuna") if options[name]]
+    if len(used) != 1:
+        raise InvalidArgument(f"{' and '.join(used) or 'no space'} given; legal: one of --grid, --random and --optuna")
+    if options["minimize"] and options["maximize"]:
+        raise InvalidArgument("--minimize and --maximize are given; legal: one objective")
+    algorithm = used[0]
+    goal = "maximize" if options["maximize"] else "minimize"
+    body: dict[str, object] = {
+        "job": {
+            "box": options["box"],
+            "verb": options["verb"],
+            "parameters": {k: parse_value(v) for k, v in parse_name_values("--set", options["settings"]).items()},
+            "inputs": parse_name_values("--input", options["inputs"]),
+        },
+        "algorithm": algorithm,
+        "space": {k: read_space(k, v) for k, v in parse_name_values(f"--{algorithm}", options[algorithm]).items()},
+        "objective": {"metric": options["maximize"] or options["minimize"] or "loss", "goal": goal},
+    }
+    if options["stop_early"]:
+        metric, _, goal = options["stop_early"].partition(":")
+        rule = {
+            "metric": metric,
+            "goal": goal,
+            "min_steps": options["stop_after"],
+            "min_trials": options["stop_trials"],
+        }
+        body["early_stopping"] = {k: v for k, v in rule.items() if v not in (None, "")}
+    named = {k: options[k] for k in ("name", "max_trials", "max_parallel", "seed")} | {
+        "idempotency_key": options["key"]
+    }
+    return body | {k: v for k, v in named.items() if v is not None}
+
+
+def read_space(name: str, text: str) -> dict[str, object]:
+    """Read ``V,V`` or ``LOW:HIGH[:log][:int]`` (pure).
+
+    Raises:
+        InvalidArgument: a word after the numbers is neither log nor int.
+    """
+    low, _, rest = text.partition(":")
+    high, *words = rest.split(":")
+    ends = [parse_value(low), parse_value(high)] if rest and "," not in text else []
+    if not ends or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
+        return {"values": [parse_value(word) for word in text.split(",")]}
+    if strange := [word for word in words if word not in {"log", "int"}]:
+        raise InvalidArgument(f"{name}={text} ends in {strange[0]!r}; legal: LOW:HIGH, and after it :log and :int")
+    return {"low": ends[0], "high": ends[1], "log": "log" in words, "integer": "int" in words}
+
+
+def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
+    """Return a sweep file's content, with the name and key that options give.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidArgument: it is not a YAML mapping, or options describe a sweep too.
+    """
+    strange = [n for n, v in options.items() if v and n not in {"name", "key", "verb"}]
+    if strange:
+        raise InvalidArgument(f"--{strange[0].replace('_', '-')} does not go with a FILE; write it there")
+    try:
+        body = yaml.safe_load(path.read_text())
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is no sweep file {path}") from cause
+    except (yaml.YAMLError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"sweep file {path} is not valid YAML: {cause}") from cause
+    if not isinstance(body, dict):
+        raise InvalidArgument(f"sweep file {path} holds no mapping; legal: the keys job, space, objective and more")
+    named = {"name": options["name"], "idempotency_key": options["key"]}
+    return body | {k: v for k, v in named.items() if v is not None}
+
+
+def _print_sweep(found: Mapping[str, Any]) -> None:
+    from rdukit_platform.cli import show
+
+    objective, rule = found["objective"], found["early_stopping"]
+    lines = [
+        ("sweep", found["id"]),
+        ("name", found["name"]),
+        ("what", f"{found['job']['verb']} of box {found['job']['box']}, {found['job']['tiles']} tiles"),
+        ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
+        ("objective", f"{objective['goal']} {objective['metric']}"),
+        ("algorithm", f"{found['algorithm']}, {found['max_parallel']} at once, seed {found['seed']}"),
+        ("stops early", f"by the median of {rule['metric']}, from step {rule['min_steps']} on" if rule else ""),
+        ("best", _best(found)),
+    ]
+    click.echo("\n".join(f"{key:<11}  {value}" for key, value in lines if value) + "\n")
+    names = list(dict.fromkeys(name for trial in found["trials"] for name in trial["parameters"]))
+    best = found["best"] and found["best"]["number"]
+    rows = [
+        ("*" if trial["number"] == best else "", trial["number"], trial["job"], trial["state"],
+         *(trial["parameters"].get(name, "-") for name in names),
+         "-" if trial["value"] is None else f"{trial['value']:.6g}", _what(trial))
+        for trial in found["trials"]
+    ]  # fmt: skip
+    if rows:
+        show.print_table(("", "TRIAL", "JOB", "STATE", *names, objective["metric"].upper(), "WHAT"), rows)
+
+
+def _what(trial: Mapping[str, Any]) -> str:
+    from rdukit_platform.cli import show
+
+    if trial["state"] in {"succeeded", "failed", "cancelled"}:
+        return str(trial["why"] or ("" if trial["state"] == "succeeded" else trial["reason"]))
+    return show.describe_progress(trial["progress"])
+
+
+def _best(found: Mapping[str, Any]) -> str:
+    best = found["best"]
+    if best is None:
+        return ""
+    words = ", ".join(f"{name}={value}" for name, value in best["parameters"].items())
+    return f"{found['objective']['metric']} {best['value']:.6g} with {words}"

@@ -1,0 +1,1 @@
+"""Sweeps: one training tried with several values of its parameters."""

@@ -1,0 +1,124 @@
+"""Sweeps as values (pure): what is tried, what is sought, and how far each trial is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field, JsonValue, model_validator
+
+from rdukit_platform.jobs.schemas import JobRequest, Key, Name, RequestBody
+from rdukit_platform.jobs.states import JobState
+
+#: Trials of one sweep, and those at once.
+MOST_TRIALS: Final = 1000
+MOST_PARALLEL: Final = 64
+
+MetricName = Annotated[str, Field(min_length=1, max_length=128)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SweepState(StrEnum):
+    """States of a sweep; all but ``RUNNING`` are final."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Algorithm(StrEnum):
+    """Ways to choose the next trial's parameters."""
+
+    GRID = "grid"
+    RANDOM = "random"
+    OPTUNA = "optuna"
+
+
+class Goal(StrEnum):
+    """Directions in which a metric gets better."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+class Values(RequestBody):
+    """One of these."""
+
+    values: Annotated[list[JsonValue], Field(min_length=1, max_length=64)]
+
+
+class Range(RequestBody):
+    """A number between two, both legal; with ``log`` evenly by its logarithm."""
+
+    low: Finite
+    high: Finite
+    log: bool = False
+    integer: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "Range":
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; legal: low below high")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low is {self.low:g}; legal with log: above 0")
+        if self.integer and not (self.low.is_integer() and self.high.is_integer()):
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; legal with integer: whole numbers")
+        return self
+
+
+class Objective(RequestBody):
+    """What a trial is judged by: a figure of its result, or else the last value of a metric of its progress."""
+
+    metric: MetricName
+    goal: Goal = Field(default=Goal.MINIMIZE, strict=False)
+
+
+class EarlyStopping(RequestBody):
+    """The median rule: a trial that is worse than half of the others were at its step is ended."""
+
+    metric: MetricName = Field(default="loss", description="A metric of the progress.")
+    goal: Goal = Field(default=Goal.MINIMIZE, strict=False)
+    min_trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="Trials that have to succeed before.")] = 3
+    min_steps: Annotated[int, Field(ge=0, description="No trial ends before this step.")] = 0
+
+
+class SweepRequest(RequestBody):
+    """Body of ``POST /v1/sweeps``, and a sweep file. ``job`` is what all trials have in common."""
+
+    name: Name | None = None
+    job: JobRequest
+    space: Annotated[dict[str, Values | Range], Field(min_length=1, max_length=16)]
+    algorithm: Algorithm = Field(default=Algorithm.GRID, strict=False)
+    objective: Objective
+    seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    max_trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(
+        default=None, description="By default all of a grid, else 20."
+    )
+    max_parallel: Annotated[int, Field(ge=1, le=MOST_PARALLEL)] = 2
+    max_failures: Annotated[int, Field(ge=1, le=MOST_TRIALS)] = Field(
+        default=3, description="So many failed trials without a single success end the sweep."
+    )
+    early_stopping: EarlyStopping | None = None
+    idempotency_key: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial, and what is known of it."""
+
+    number: int
+    parameters: Mapping[str, object]
+    state: JobState
+    #: What the objective is, once the trial has succeeded and told it.
+    value: float | None = None
+    #: (step, value) of the metric that early stopping looks at.
+    curve: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A trial that is to be ended, and why in words."""
+
+    number: int
+    why: str
