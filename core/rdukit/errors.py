@@ -80,6 +80,18 @@ class InvalidTransition(Conflict):
     code, grpc_status = "invalid-transition", "FAILED_PRECONDITION"
 
 
+class PreconditionFailed(Conflict):
+    """The content is not what ``If-Match`` names: it is another's, or came anew; begin again."""
+
+    code, http_status, grpc_status = "precondition-failed", 412, "FAILED_PRECONDITION"
+
+
+class RangeNotSatisfiable(InvalidArgument):
+    """The range that was asked for begins behind the end of the content."""
+
+    code, http_status, grpc_status = "range-not-satisfiable", 416, "OUT_OF_RANGE"
+
+
 class Unavailable(RdukitError):
     """A service that is needed does not answer; trying again later may help."""
 

@@ -137,6 +137,10 @@ def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs
     for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "experts?deprecated=true",
                  "experts/digits:2", "experts/digits:1"):  # fmt: skip
         visit.open(f"/console/{name}", re.sub("[/:?=]", "-", name) or "jobs")
+    visit.page.goto(visit.address + f"/console/jobs/{jobs['succeeded']}")
+    artifact = visit.page.locator('a[href^="/console/artifacts/art-"]').last.get_attribute("href")
+    visit.open(str(artifact), "artifact")
+    assert visit.page.locator("svg.lineage a").count() == 4, "two artifacts, and the jobs that made them"
     for state, job in jobs.items():
         visit.open(f"/console/jobs/{job}", f"job-{state}")
         assert visit.page.inner_text(".head .pill") == state

@@ -287,6 +287,19 @@ def test_a_part_that_has_not_changed_is_not_sent_again(
     assert client.get(found[1].split("?")[0]).status_code == 200
 
 
+def test_an_artifacts_page_draws_its_lineage_with_links_and_says_what_needs_it(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
+) -> None:
+    example.promote(jobs["succeeded"])
+    log_in(client, first_token(platform))
+    paths = re.findall(r"/console/artifacts/art-\w+", client.get(f"/console/jobs/{jobs['succeeded']}").text)
+    pages = [client.get(path).text for path in dict.fromkeys(paths)]
+    assert all('<svg xmlns="http://www.w3.org/2000/svg" class="lineage"' in page for page in pages)
+    assert all(f'<a href="/console/jobs/{jobs["succeeded"]}"><g class="job"' in page for page in pages)
+    assert any("Needed by</dt><dd>expert " in page for page in pages)
+    assert re.search(r"\d+ with [\d.]+ KiB, kept by their content", client.get("/console/artifacts").text)
+
+
 def test_another_tenants_things_are_not_found(client: httpx.Client, platform: Platform, jobs: dict[str, str]) -> None:
     log_in(client, first_token(platform))
     artifact = re.search(r"/console/artifacts/art-\w+", client.get(f"/console/jobs/{jobs['succeeded']}").text)

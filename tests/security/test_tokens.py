@@ -69,6 +69,8 @@ NEEDS = [
     ("GET", "/v1/artifacts", "artifacts:read"),
     ("POST", "/v1/artifacts", "artifacts:write"),
     ("GET", "/v1/artifacts/usage", "artifacts:read"),
+    ("POST", "/v1/artifacts/art-0/verify", "artifacts:read"),
+    ("GET", "/v1/artifacts/art-0/lineage", "artifacts:read"),
     ("DELETE", "/v1/artifacts/art-0", "artifacts:write"),
     ("PUT", "/v1/artifacts/art-0/pin", "artifacts:write"),
     ("DELETE", "/v1/artifacts/art-0/pin", "artifacts:write"),

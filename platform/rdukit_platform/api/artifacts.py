@@ -1,11 +1,12 @@
 """Routes of artifacts."""
 
+import re
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, Query, Request, UploadFile, status
+from fastapi import APIRouter, File, Form, Header, Query, Request, UploadFile, status
 from fastapi.responses import StreamingResponse
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PreconditionFailed, RangeNotSatisfiable
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, platform_of
@@ -19,11 +20,14 @@ from rdukit_platform.artifacts.service import (
     Deleted,
     Lineage,
     Link,
+    Verified,
     find_file,
     get_artifact,
     list_artifacts,
     plain_name,
+    read_lineage_jobs,
     record_artifact,
+    verify_artifact,
     walk_lineage,
 )
 from rdukit_platform.artifacts.service import File as FileView
@@ -31,6 +35,7 @@ from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import ArtifactRow
+from rdukit_platform.tenants.scopes import JOBS_READ, allows
 
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
 
@@ -152,16 +157,37 @@ def read(
     artifact_id: str,
     caller: ArtifactsReader,
     path: Annotated[str | None, Query(description="Which file of a folder.")] = None,
+    wanted: Annotated[str | None, Header(alias="range", description="Such as `bytes=1000-`.")] = None,
+    if_match: Annotated[str | None, Header(description="The digest that the content must have, in quotes.")] = None,
 ) -> StreamingResponse:
-    """Return the bytes of a file, or of one file of a folder."""
+    """Return the bytes of a file, or of one file of a folder; or a range of them, to go on with what broke off."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
     entry = find_file(platform.store, row, path)
     # Before the answer begins: afterwards damage could only be told by breaking it off.
     platform.store.check(entry.digest)
-    headers = {"Content-Length": str(entry.bytes), "ETag": f'"{entry.digest}"'}
-    return StreamingResponse(platform.store.read(entry.digest), media_type="application/octet-stream", headers=headers)
+    check_match(if_match, entry.digest)
+    headers = {"Content-Length": str(entry.bytes), "ETag": f'"{entry.digest}"', "Accept-Ranges": "bytes"}
+    found = read_range(wanted, entry.bytes)
+    if found is None:
+        content = platform.store.read(entry.digest)
+        return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
+    start, length = found
+    headers |= {"Content-Length": str(length), "Content-Range": f"bytes {start}-{start + length - 1}/{entry.bytes}"}
+    content = platform.store.read_range(entry.digest, start, length)
+    return StreamingResponse(
+        content, status.HTTP_206_PARTIAL_CONTENT, media_type="application/octet-stream", headers=headers
+    )
+
+
+@router.post("/{artifact_id}/verify")
+def verify(request: Request, artifact_id: str, caller: ArtifactsReader) -> Verified:
+    """Read all content of an artifact and compare it with its digests."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        row = get_artifact(session, caller.tenant_id, artifact_id)
+    return verify_artifact(platform.store, row)
 
 
 @router.get("/{artifact_id}/lineage")
@@ -169,10 +195,44 @@ def lineage(request: Request, artifact_id: str, caller: ArtifactsReader) -> Line
     """Show what the artifact comes from and what came from it."""
     with platform_of(request).database.read() as session:
         rows, links = walk_lineage(session, caller.tenant_id, artifact_id)
+        with_words = allows(caller.scopes, JOBS_READ)
+        jobs = read_lineage_jobs(session, caller.tenant_id, rows, links, with_words=with_words)
     return Lineage(
+        jobs=jobs,
         artifacts=[show_artifact(row) for row in rows],
         links=[Link(child=x.child, parent=x.parent, slot=x.slot, job_id=x.job_id) for x in links],
     )
+
+
+def read_range(text: str | None, size: int) -> tuple[int, int] | None:
+    """Return where the range of a ``Range`` header begins and how long it is; ``None``: all is meant (pure).
+
+    What is not one range of bytes is ignored, as RFC 9110 has it.
+
+    Raises:
+        RangeNotSatisfiable: it begins behind the end.
+    """
+    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", (text or "").replace(" ", ""))
+    if found is None or not (found[1] or found[2]):
+        return None
+    if not found[1]:
+        start, end = max(size - int(found[2]), 0), size - 1
+    else:
+        start, end = int(found[1]), min(int(found[2]), size - 1) if found[2] else size - 1
+    if start >= size:
+        raise RangeNotSatisfiable(f"the range {text!r} is behind the end of the content; legal: within {size} bytes")
+    return (start, end - start + 1) if end >= start else None
+
+
+def check_match(text: str | None, digest: str) -> None:
+    """Refuse where an ``If-Match`` header names other content (pure).
+
+    Raises:
+        PreconditionFailed: it does.
+    """
+    known = {each.strip().strip('"') for each in (text or "*").split(",")}
+    if not known & {"*", digest}:
+        raise PreconditionFailed(f"the content is {digest}, not {text}; fetch it from its beginning")
 
 
 def show_artifact(row: ArtifactRow, entries: list[FolderEntry] | None = None) -> Artifact:

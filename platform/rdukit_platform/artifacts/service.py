@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.artifacts.quota import check_quota
-from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
-from rdukit_platform.db.models import ArtifactRow, LineageRow
+from rdukit_platform.artifacts.store import BlobStore, Content, ContentDamaged, FolderEntry
+from rdukit_platform.db.models import ArtifactRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id, read_page
 
 MAX_FILE_NAME: Final = 128
@@ -137,6 +137,39 @@ def walk_lineage(session: Session, tenant_id: str, artifact_id: str) -> tuple[li
     return sorted(found.values(), key=lambda row: (row.created_at, row.id)), list(links.values())
 
 
+def verify_artifact(store: BlobStore, row: ArtifactRow) -> "Verified":
+    """Read all of an artifact's content and compare it with its digests."""
+    found = Verified(id=row.id, files=0, bytes=0, problems=[])
+    entries: list[tuple[str | None, str, int]] = [(None, row.digest, row.bytes)]
+    if row.is_folder:
+        try:
+            entries = [(entry.path, entry.digest, entry.bytes) for entry in store.entries(row.digest)]
+        except (NotFound, ContentDamaged) as error:
+            found.problems.append(Problem(path=None, digest=row.digest, problem=error.message))
+            entries = []
+    for path, digest, size in entries:
+        try:
+            read = sum(map(len, store.read(digest)))
+            if read != size:
+                raise ContentDamaged(f"content {digest} has {read} bytes, not {size}")
+            found.files, found.bytes = found.files + 1, found.bytes + read
+        except (NotFound, ContentDamaged) as error:
+            found.problems.append(Problem(path=path, digest=digest, problem=error.message))
+    return found
+
+
+def read_lineage_jobs(
+    session: Session, tenant_id: str, rows: Sequence[ArtifactRow], links: Sequence[LineageRow], *, with_words: bool
+) -> "list[LineageJob]":
+    """Return the jobs of a lineage, oldest first. ``with_words``: what they are called and did too."""
+    ids = {link.job_id for link in links} | {row.job_id for row in rows if row.job_id is not None}
+    query = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(ids))
+    jobs = session.scalars(query.order_by(JobRow.created_at, JobRow.id)).all()
+    if not with_words:
+        return [LineageJob(id=job.id) for job in jobs]
+    return [LineageJob(id=job.id, name=job.name, box=job.box, verb=job.verb, state=job.state) for job in jobs]
+
+
 class Artifact(BaseModel):
     """A named content. ``digest`` is the SHA-256 of the file, or of the folder's manifest."""
 
@@ -208,8 +241,36 @@ class Link(BaseModel):
     job_id: str
 
 
+class LineageJob(BaseModel):
+    """A job of a lineage; of its words only the id where the token may not see jobs."""
+
+    id: str
+    name: str | None = None
+    box: str | None = None
+    verb: str | None = None
+    state: str | None = None
+
+
 class Lineage(BaseModel):
-    """Lineage of an artifact: its ancestors and descendants."""
+    """Lineage of an artifact: its ancestors and descendants, and the jobs that made them."""
 
     artifacts: list[Artifact]
     links: list[Link]
+    jobs: list[LineageJob]
+
+
+class Problem(BaseModel):
+    """Content that is missing or damaged. ``path``: of a folder's file; none: the file itself, or the folder's list."""
+
+    path: str | None
+    digest: str
+    problem: str
+
+
+class Verified(BaseModel):
+    """What reading all of an artifact's content through has found."""
+
+    id: str
+    files: int
+    bytes: int
+    problems: list[Problem]

@@ -136,6 +136,22 @@ class BlobStore:
             logger.error("blob damaged digest=%s found=%s", digest, found.hexdigest())
             raise ContentDamaged(f"content {digest} was changed on the disk; it is {found.hexdigest()} now")
 
+    def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
+        """Yield some bytes of a blob, in blocks; they are not compared with its digest: ``check`` it before.
+
+        Raises:
+            NotFound: no such blob, at the first block.
+        """
+        try:
+            stream = self.path(digest).open("rb")
+        except FileNotFoundError as cause:
+            raise NotFound(f"the store has no content {digest}") from cause
+        with stream:
+            stream.seek(start)
+            while length > 0 and (block := stream.read(min(BLOCK, length))):
+                length -= len(block)
+                yield block
+
     def has(self, digest: str) -> bool:
         """Return whether the blob is there."""
         return self.path(digest).is_file()

@@ -2,14 +2,13 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
-from rdukit.errors import Conflict, NotFound
-from rdukit.files.atomic import atomic_target
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def show_(artifact_id: str, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
 @TOKEN_OPTION
 def get(artifact_id: str, output: Path) -> None:
-    """Fetch an artifact's content.
+    """Fetch an artifact's content. Where it broke off before, the same command goes on.
 
     Example: rdukit artifact get art-7k2m9x41abcd -o checkpoint/
     """
@@ -100,8 +99,7 @@ def get(artifact_id: str, output: Path) -> None:
         if found["is_folder"]:
             _fetch_folder(client, found, output)
         else:
-            with atomic_target(output) as temporary, temporary.open("wb") as stream:
-                client.download(f"/v1/artifacts/{artifact_id}/content", stream, found["digest"])
+            client.fetch_file(f"/v1/artifacts/{artifact_id}/content", output.absolute(), found["digest"])
     click.echo(f"{output}: {format_bytes(found['bytes'])}", err=True)
 
 
@@ -187,6 +185,69 @@ def unpin(artifact_id: str, as_json: bool) -> None:
 
 
 @artifact.command()
+@click.argument("artifact_id", required=False)
+@click.option("--all", "is_all", is_flag=True, help="All of the tenant's artifacts.")
+@JSON_OPTION
+@TOKEN_OPTION
+def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
+    """Read an artifact's content where it is kept and compare it with its digests. Fails if any differs.
+
+    Example: rdukit artifact verify --all
+    """
+    from rdukit_platform.artifacts.store import ContentDamaged
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    if (artifact_id is None) is not is_all:
+        raise InvalidArgument("say which artifact, or --all; legal: one of the two")
+    with ApiClient.of_home() as client:
+        ids = [artifact_id] if artifact_id is not None else _all_ids(client)
+        found = [client.post(f"/v1/artifacts/{each}/verify") for each in ids]
+    wrong = [(each["id"], problem) for each in found for problem in each["problems"]]
+    if as_json:
+        show.print_json(found)
+        if wrong:
+            raise SystemExit(ContentDamaged.exit_status)
+        return
+    for each, problem in wrong:
+        click.echo(f"{each}  {problem['path'] or '-'}  {problem['problem']}")
+    files, size = sum(each["files"] for each in found), sum(each["bytes"] for each in found)
+    click.echo(f"{len(found)} artifacts: {files} files with {format_bytes(size)} are right, {len(wrong)} are not")
+    if wrong:
+        damaged = ", ".join(dict.fromkeys(each for each, _ in wrong))
+        raise ContentDamaged(f"content of {damaged} is not what was kept; bring it again with: rdukit artifact add")
+
+
+@artifact.command()
+@click.argument("artifact_id")
+@click.option("-o", "--output", default=None, type=click.Path(path_type=Path), help="SVG file to write.")
+@JSON_OPTION
+@TOKEN_OPTION
+def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
+    """Show what an artifact was made from and what was made from it, as lines or as a picture with links.
+
+    Example: rdukit artifact lineage art-7k2m9x41abcd -o lineage.svg
+    """
+    from rdukit_platform.artifacts.picture import draw_lineage, graph_of
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
+        url = client.url
+    nodes, edges = graph_of(found["artifacts"], found["links"], found["jobs"])
+    if output is not None:
+        write_atomic(output, draw_lineage(nodes, edges, artifact_id, url, is_file=True).encode())
+        click.echo(f"{output}: {len(nodes)} artifacts and jobs", err=True)
+    if as_json:
+        show.print_json(found)
+    elif output is None:
+        names = {node.id: node.label for node in nodes}
+        rows = [(edge.source, names[edge.source], edge.label, edge.target, names[edge.target]) for edge in edges]
+        show.print_table(("FROM", "", "SLOT", "TO", ""), rows)
+
+
+@artifact.command()
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -212,13 +273,22 @@ def gc(dry_run: bool, as_json: bool) -> None:
     )
 
 
+def _all_ids(client: "ApiClient") -> list[str]:
+    ids, cursor = list[str](), None
+    while True:
+        page = client.get("/v1/artifacts", limit=200, cursor=cursor)
+        ids += [each["id"] for each in page["artifacts"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return ids
+
+
 def _fetch_folder(client: "ApiClient", found: dict[str, Any], output: Path) -> None:
-    # The folder gets its name when all its files are there.
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{output.name}.", suffix=".part", dir=output.absolute().parent) as incoming:
-        folder = Path(incoming) / "content"
-        folder.mkdir()
-        for file in found["files"]:
-            with atomic_target(folder / file["path"]) as temporary, temporary.open("wb") as stream:
-                client.download(f"/v1/artifacts/{found['id']}/content", stream, file["digest"], path=file["path"])
-        folder.rename(output)
+    # The folder gets its name when all its files are there; until then the next call goes on with them.
+    incoming = output.absolute().with_name(f".{output.name}.{found['digest'][:16]}.part")
+    incoming.mkdir(parents=True, exist_ok=True)
+    for file in found["files"]:
+        target = incoming / file["path"]
+        if not target.exists():
+            client.fetch_file(f"/v1/artifacts/{found['id']}/content", target, file["digest"], path=file["path"])
+    incoming.rename(output)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, Self
 import httpx
 
 from rdukit.cli.commands import given_token
-from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, NotFound, RangeNotSatisfiable, RdukitError, Unavailable, error_from_body
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit.settings import resolve
@@ -133,6 +133,48 @@ class ApiClient(Closable):
             raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}); fetch it again") from cause
         if digest and found.hexdigest() != digest:
             raise Unavailable(f"{path} came with the SHA-256 {found.hexdigest()}, not {digest}; fetch it again")
+
+    def fetch_file(self, path: str, target: Path, digest: str, /, **parameters: str) -> None:
+        """Write the answer's bytes to ``target``, which appears whole. Raises as ``get``.
+
+        What breaks off is gone on with, by this call or by the next one: what there is so far lies next to ``target``.
+
+        Raises:
+            Unavailable: the gateway stays away, or other bytes came than those of ``digest``.
+        """
+        part = target.with_name(f".{target.name}.{digest[:16]}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        began = before = part.stat().st_size if part.exists() else 0
+        failures = 0
+        while True:
+            try:
+                self._append(path, part, digest, parameters)
+                break
+            except RangeNotSatisfiable:
+                break  # all is there
+            except (httpx.HTTPError, Unavailable) as cause:
+                size = part.stat().st_size if part.exists() else 0
+                failures, before = 0 if size > before else failures + 1, size
+                if size == began or failures > MAX_REATTACH:
+                    kept = f"; {size} bytes are kept, and the same again goes on with them" if size else ""
+                    raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}){kept}") from cause
+                time.sleep(0.5)
+        with part.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != digest:
+            part.unlink()
+            raise Unavailable(f"{path} came with the SHA-256 {found}, not {digest}; fetch it again")
+        part.replace(target)
+
+    def _append(self, path: str, part: Path, digest: str, parameters: Mapping[str, str]) -> None:
+        have = part.stat().st_size if part.exists() else 0
+        headers = {"If-Match": f'"{digest}"'} | ({"Range": f"bytes={have}-"} if have else {})
+        with (
+            self._stream(path, parameters, headers) as answer,
+            part.open("ab" if answer.status_code == httpx.codes.PARTIAL_CONTENT else "wb") as out,
+        ):
+            for block in answer.iter_bytes():
+                out.write(block)
 
     def lines(self, path: str, /, **parameters: str) -> Iterator[str]:
         """Yield the answer's lines as they come. Raises as ``get``."""

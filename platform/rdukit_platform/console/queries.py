@@ -6,13 +6,21 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Final
 
+from markupsafe import Markup
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from rdukit.units import format_seconds
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.experts import Expert, show_expert
-from rdukit_platform.artifacts.service import Artifact, get_artifact, parents_and_children
+from rdukit_platform.artifacts.picture import draw_lineage, graph_of
+from rdukit_platform.artifacts.service import (
+    Artifact,
+    get_artifact,
+    parents_and_children,
+    read_lineage_jobs,
+    walk_lineage,
+)
 from rdukit_platform.catalog.experts import CHECKPOINT, PEF, experts_of
 from rdukit_platform.catalog.model import BoxDescription, Selector
 from rdukit_platform.console.curve import Curve, draw_curve
@@ -169,6 +177,17 @@ def read_artifact_page(session: Session, tenant_id: str, artifact_id: str) -> Ar
         _show_all(session, tenant_id, [link.child for link in down]),
         [show_expert(expert) for expert in experts_of(session, tenant_id, checkpoint_id=row.id)],
     )
+
+
+def draw_artifact_lineage(session: Session, tenant_id: str, artifact_id: str) -> Markup:
+    """Draw where an artifact comes from and what came from it, with links to their pages; empty: it stands alone."""
+    rows, links = walk_lineage(session, tenant_id, artifact_id)
+    jobs = read_lineage_jobs(session, tenant_id, rows, links, with_words=True)
+    shown = [{"child": x.child, "parent": x.parent, "slot": x.slot, "job_id": x.job_id} for x in links]
+    nodes, edges = graph_of(
+        [show_artifact(row).model_dump() for row in rows], shown, [job.model_dump() for job in jobs]
+    )
+    return Markup(draw_lineage(nodes, edges, artifact_id)) if edges else Markup()
 
 
 def last_log_events(session: Session, job_id: str) -> list[EventRecord]:

@@ -24,6 +24,7 @@ from rdukit_platform.console.queries import (
     MAX_PICTURE_BYTES,
     clone_command,
     count_jobs,
+    draw_artifact_lineage,
     is_picture,
     last_log_events,
     own_jobs,
@@ -202,12 +203,13 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
     with platform.database.read() as session:
         found = read_artifact_page(session, caller.tenant_id, artifact_id)
         needs = read_needs(session, caller.tenant_id).get(artifact_id, [])
+        picture = draw_artifact_lineage(session, caller.tenant_id, artifact_id)
     made = found.artifact
     files = platform.store.entries(made.digest) if made.is_folder and platform.store.has(made.digest) else []
     return page(
         request, "artifact.html", section="Artifacts", artifact=made, parents=found.parents,
         children=found.children, experts=found.experts, files=files, is_picture=is_picture(made),
-        needs=needs[:MAX_NAMED],
+        needs=needs[:MAX_NAMED], picture=picture,
     )  # fmt: skip
 
 

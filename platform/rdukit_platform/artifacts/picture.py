@@ -1,0 +1,190 @@
+"""Lineage as an SVG picture (pure): artifacts and jobs from left to right in the order they were made, without script.
+
+The same picture is part of the console's page, which brings the style, and a file of its own, which has it inside.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+WIDTH: Final = 190
+HEIGHT: Final = 46
+COLUMN_GAP: Final = 54
+ROW_GAP: Final = 16
+MARGIN: Final = 12
+#: Of a larger graph the nodes next to the artifact are drawn.
+MAX_NODES: Final = 120
+MAX_LABEL: Final = 25
+
+#: Style of a picture that is a file of its own; the console's style sheet says the same in its colours.
+STYLE: Final = (
+    "svg.lineage{font:12px system-ui,sans-serif;background:#fff}"
+    "svg.lineage rect{fill:#fff;stroke:#5d6878}svg.lineage .job rect{fill:#eef2f8}"
+    "svg.lineage .focus rect{stroke:#1557c0;stroke-width:2.5}svg.lineage .gone{opacity:.55}"
+    "svg.lineage text{fill:#1a2230}svg.lineage .sub{fill:#5d6878;font-size:11px}"
+    "svg.lineage path{fill:none;stroke:#97a3b6;stroke-width:1.5}svg.lineage marker path{fill:#97a3b6;stroke:none}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An artifact or a job of the picture. ``path``: its page below the console; ``is_gone``: it has none any more."""
+
+    id: str
+    label: str
+    sub: str
+    path: str
+    is_job: bool
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From what was there to what came of it; ``label`` is the slot."""
+
+    source: str
+    target: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where each node's upper left corner lies, and the picture's size."""
+
+    at: Mapping[str, tuple[int, int]]
+    width: int
+    height: int
+
+
+def graph_of(
+    artifacts: Iterable[Mapping[str, object]],
+    links: Iterable[Mapping[str, object]],
+    jobs: Iterable[Mapping[str, object]],
+) -> tuple[list[Node], list[Edge]]:
+    """Return the graph of a lineage as the API shows it."""
+    nodes: dict[str, Node] = {}
+    edges: dict[Edge, None] = {}
+    for one in artifacts:
+        id, gone = str(one["id"]), one.get("deleted_at") is not None
+        sub = f"{one['kind']}, deleted" if gone else str(one["kind"])
+        nodes[id] = Node(id, str(one["name"]), f"{sub}  {id}", f"/console/artifacts/{id}", is_job=False, is_gone=gone)
+        if one.get("job_id"):
+            edges[Edge(str(one["job_id"]), id, str(one.get("slot") or ""))] = None
+    for link in links:
+        if link["parent"] in nodes and link["child"] in nodes:
+            edges[Edge(str(link["parent"]), str(link["job_id"]), str(link["slot"]))] = None
+    known = {str(job["id"]): job for job in jobs}
+    for id in dict.fromkeys(end for edge in edges for end in (edge.source, edge.target) if end not in nodes):
+        job = known.get(id, {})
+        words = f"{job.get('box') or 'job'} {job.get('verb') or ''}".strip()
+        nodes[id] = Node(id, str(job.get("name") or words), id, f"/console/jobs/{id}", is_job=True)
+    return list(nodes.values()), list(edges)
+
+
+def nearest(nodes: Sequence[Node], edges: Sequence[Edge], focus: str, most: int = MAX_NODES) -> set[str]:
+    """Return the ids of the nodes that are next to ``focus``, ``most`` at most."""
+    beside: dict[str, list[str]] = {node.id: [] for node in nodes}
+    for edge in edges:
+        beside[edge.source].append(edge.target)
+        beside[edge.target].append(edge.source)
+    order, seen = [focus], {focus}
+    for id in order:
+        for other in beside[id]:
+            if other not in seen and len(order) < most:
+                seen.add(other)
+                order.append(other)
+    return seen
+
+
+def place(nodes: Sequence[Node], edges: Sequence[Edge]) -> Placed:
+    """Place nodes in columns, each right of all that it comes from, and in a column next to what it comes from."""
+    before: dict[str, list[str]] = {node.id: [] for node in nodes}
+    for edge in edges:
+        before[edge.target].append(edge.source)
+    column = {node.id: 0 for node in nodes}
+    for _ in nodes:  # at most as often as the longest path is long, whatever the edges are
+        moved = False
+        for id, sources in before.items():
+            after = min(max((column[source] + 1 for source in sources), default=0), len(nodes))
+            moved, column[id] = moved or after > column[id], max(column[id], after)
+        if not moved:
+            break
+    columns: dict[int, list[str]] = {}
+    for node in nodes:
+        columns.setdefault(column[node.id], []).append(node.id)
+    at: dict[str, tuple[int, int]] = {}
+    rows: dict[str, float] = {}
+    for rank, number in enumerate(sorted(columns)):
+        wanted = {id: _middle([rows[source] for source in before[id] if source in rows]) for id in columns[number]}
+        for row, id in enumerate(sorted(columns[number], key=lambda id: wanted[id])):
+            rows[id] = row
+            at[id] = (MARGIN + rank * (WIDTH + COLUMN_GAP), MARGIN + row * (HEIGHT + ROW_GAP))
+    wide, tall = len(columns), max((len(ids) for ids in columns.values()), default=0)
+    return Placed(
+        at,
+        2 * MARGIN + wide * WIDTH + max(wide - 1, 0) * COLUMN_GAP,
+        2 * MARGIN + tall * HEIGHT + max(tall - 1, 0) * ROW_GAP,
+    )
+
+
+def draw_lineage(
+    nodes: Sequence[Node], edges: Sequence[Edge], focus: str, base_url: str = "", *, is_file: bool = False
+) -> str:
+    """Draw the graph as SVG, ``focus`` marked.
+
+    Args:
+        base_url: comes before each link.
+        is_file: with its own style, as a file of its own needs it.
+    """
+    shown = nearest(nodes, edges, focus)
+    drawn = [node for node in nodes if node.id in shown]
+    lines = [edge for edge in edges if edge.source in shown and edge.target in shown]
+    placed = place(drawn, lines)
+    left = len(nodes) - len(drawn)
+    height = placed.height + (20 if left else 0)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="lineage" width="{placed.width}" height="{height}" '
+        f'viewBox="0 0 {placed.width} {height}" role="img" aria-label="Lineage of {_text(focus)}">',
+        f"<style>{STYLE}</style>" if is_file else "",
+        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0,0L8,4L0,8Z"/></marker></defs>',
+        *(_edge(edge, placed) for edge in lines),
+        *(_node(node, placed.at[node.id], focus, base_url) for node in drawn),
+        f'<text class="sub" x="{MARGIN}" y="{height - 8}">and {left} further off</text>' if left else "",
+        "</svg>",
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _edge(edge: Edge, placed: Placed) -> str:
+    (x1, y1), (x2, y2) = placed.at[edge.source], placed.at[edge.target]
+    x1, y1, y2 = x1 + WIDTH, y1 + HEIGHT // 2, y2 + HEIGHT // 2
+    half = (x1 + x2) // 2
+    title = f"<title>{_text(edge.label)}</title>" if edge.label else ""
+    return f'<path d="M{x1},{y1}C{half},{y1} {half},{y2} {x2},{y2}" marker-end="url(#arrow)">{title}</path>'
+
+
+def _node(node: Node, at: tuple[int, int], focus: str, base_url: str) -> str:
+    classes = ["job" if node.is_job else "artifact", *(["focus"] * (node.id == focus)), *(["gone"] * node.is_gone)]
+    body = (
+        f"<title>{_text(f'{node.label}, {node.sub}')}</title>"
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="{HEIGHT // 2 if node.is_job else 6}"/>'
+        f'<text x="12" y="20">{_text(_short(node.label))}</text>'
+        f'<text class="sub" x="12" y="36">{_text(_short(node.sub, MAX_LABEL + 3))}</text>'
+    )
+    group = f'<g class="{" ".join(classes)}" transform="translate({at[0]},{at[1]})">{body}</g>'
+    return group if node.is_gone else f'<a href="{_text(base_url + node.path)}">{group}</a>'
+
+
+def _short(text: str, most: int = MAX_LABEL) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _text(text: str) -> str:
+    printable = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return escape(printable)
