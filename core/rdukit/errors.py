@@ -89,7 +89,7 @@ class PreconditionFailed(Conflict):
 class RangeNotSatisfiable(InvalidArgument):
     """The range that was asked for begins behind the end of the content."""
 
-    code, http_status, grpc_status = "range-not-satisfiable", 416, "OUT_OF_RANGE"
+    code, http_status = "range-not-satisfiable", 416
 
 
 class Unavailable(RdukitError):
