@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.errors import RdukitError
+from rdukit.errors import NotFound, RdukitError, Unavailable
 from rdukit.snd import SndClient
 
 #: Healths of a tile that may be leased; one that works worse than new still works.
@@ -32,6 +32,8 @@ class NodeCapacity:
     rdu_tiles: int = 0
     #: Lengths of the rows of neighbouring healthy tiles, each inside one RDU.
     rows: tuple[int, ...] = ()
+    #: Tiles that work and that an administrator keeps from being allocated; they are not free.
+    cordoned_tiles: int = 0
 
     def repaired(self) -> "NodeCapacity":
         """Return the node as it would be with all its tiles in service."""
@@ -107,15 +109,18 @@ def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
         by_rdu[tile.get("rdu")] = by_rdu.get(tile.get("rdu"), 0) + 1
     return NodeCapacity(
         tiles=len(usable),
-        free_tiles=sum(1 for tile in usable if not tile.get("lease")),
+        free_tiles=sum(1 for tile in usable if not tile.get("lease") and not tile.get("cordon")),
         free_applications=max(limit - len(applications), 0),
         broken_tiles=len(tiles) - len(usable),
         rdu_tiles=max(by_rdu.values(), default=0),
         rows=healthy_rows(tiles),
+        cordoned_tiles=sum(1 for tile in usable if tile.get("cordon")),
     )
 
 
 ANSWER_TIMEOUT_S: Final = 2.0
+#: A change waits for the node's disk.
+CHANGE_TIMEOUT_S: Final = 10.0
 #: Active faults that are shown; a node with more of them needs its own tools.
 MAX_FAULTS: Final = 200
 
@@ -155,6 +160,30 @@ def find_node_view(snd_socket: Path) -> NodeCapacity | None:
         return None
 
 
+def change_node(
+    snd_socket: Path, node: str, operation: str, by: str, arguments: Mapping[str, object]
+) -> tuple[str, dict[str, Any]]:
+    """Have a node's daemon change what it allocates. Returns the node's name, and what the daemon answers.
+
+    Args:
+        node: the node's name, or ``-`` for the platform's only one.
+        operation, arguments: of the daemon (``docs/design/node.md``).
+        by: for whom; the node's log says it.
+    Raises:
+        NotFound: there is no such node. Unavailable: it does not answer, or is of a version that cannot do it.
+    """
+    with SndClient(snd_socket, timeout_s=CHANGE_TIMEOUT_S) as snd:
+        hello = snd.call("hello")
+        name = str(hello.get("node") or "local")
+        if node not in ("-", name):
+            raise NotFound(f"there is no node {node!r}; there is: {name}")
+        if "maintenance" not in (hello.get("features") or ()):
+            raise Unavailable(f"the daemon of node {name} is of an earlier version; update and restart it")
+        answer = snd.call(operation, **arguments, on_behalf_of=by)
+    answer.pop("ok", None)
+    return name, answer
+
+
 #: Stands for the leases of others.
 OTHERS: Final = "others"
 
@@ -164,7 +193,9 @@ _SHOWN: Final = (
     "rdus", "health",
 )  # fmt: skip
 #: Of a tile and a fault: what is said of the hardware.
-_TILE: Final = ("path", "rdu", "tile", "health")
+_TILE: Final = ("path", "rdu", "tile", "health", "cordon")
+_CORDON: Final = ("component", "state", "reason", "since", "deadline")
+_WINDOW: Final = ("window", "component", "starts_at", "ends_at", "reason")
 _FAULT: Final = (
     "fault_uuid", "fault_type", "fault_state", "severity", "comp_name", "fault_desc", "recovery_act", "timestamp",
 )  # fmt: skip
@@ -199,6 +230,8 @@ def _node_for(node: Mapping[str, Any], tenant_id: str) -> dict[str, Any]:
     return shown | {
         "tiles": [_tile_for(tile, leases) for tile in node.get("tiles") or []],
         "leases": list(leases.values()),
+        "cordons": [{name: row.get(name) for name in _CORDON} for row in node.get("cordons") or []],
+        "windows": [{name: row.get(name) for name in _WINDOW} for row in node.get("windows") or []],
         "waiting": [request for request in node.get("waiting") or [] if is_own(request)],
         "faults": [
             fault if is_own(fault) else {name: fault[name] for name in _FAULT if name in fault}

@@ -72,6 +72,13 @@ def test_what_administrators_keep_back_survives_a_kill_of_the_daemon(home: Path)
         stop_daemon(daemon)
 
 
+def test_a_window_that_is_years_away_is_kept_and_the_daemon_runs_on() -> None:
+    with running_daemon() as daemon:
+        assert snfadm(daemon, "--maintain", "/NODE", "--start", "2099-12-01", "--reason", "power").returncode == 0
+        assert [row["state"] for row in listing(daemon)] == ["planned"]
+        assert daemon.process.poll() is None
+
+
 def test_a_drain_ends_a_lease_at_its_deadline() -> None:
     with running_daemon() as daemon, daemon.connect() as client:
         lease = client.acquire("app", 2, 1024)

@@ -90,6 +90,12 @@ NEEDS = [
     ("GET", "/v1/audit", "read"),
     ("GET", "/v1/nodes", "nodes"),
     ("GET", "/v1/tenants", "admin"),
+    ("POST", "/v1/nodes/-/cordon", "admin"),
+    ("POST", "/v1/nodes/-/uncordon", "admin"),
+    ("POST", "/v1/nodes/-/drain", "admin"),
+    ("POST", "/v1/nodes/-/maintenance", "admin"),
+    ("DELETE", "/v1/nodes/-/maintenance/mw-0", "admin"),
+    ("POST", "/v1/nodes/-/leases/lease-0/release", "admin"),
 ]
 ALL = ["jobs:read", "jobs:write", "artifacts:read", "artifacts:write", "boxes:read", "boxes:write", "tokens", "metrics"]
 INCLUDED = {

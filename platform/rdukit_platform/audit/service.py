@@ -84,6 +84,12 @@ class Act(StrEnum):
     #: Artifacts that were older than they are kept.
     EXPIRE_ARTIFACTS = "artifact.expire"
     COLLECT_CONTENT = "artifact.collect"
+    CORDON = "node.cordon"
+    UNCORDON = "node.uncordon"
+    DRAIN = "node.drain"
+    RELEASE_LEASE = "lease.release"
+    MAINTAIN = "maintenance.plan"
+    END_MAINTENANCE = "maintenance.end"
     PRUNE = "audit.prune"
 
 

@@ -1,4 +1,4 @@
-"""The console's pages of tokens and of the audit log."""
+"""The console's pages of tokens and of the audit log, and the form of maintenance."""
 
 from typing import Annotated, Final
 
@@ -8,8 +8,10 @@ from starlette.responses import RedirectResponse, Response
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit_platform.api.audit import AuditPage, read_entries
 from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.maintenance import change
 from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
-from rdukit_platform.console.access import Keeper, Visitor
+from rdukit_platform.audit.service import Act
+from rdukit_platform.console.access import Administrator, Keeper, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, TOKENS, may_give
 from rdukit_platform.tenants.service import Caller
@@ -18,6 +20,8 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 #: Days of life that the form offers.
 LIVES: Final = (1, 7, 30, 90, 365)
+#: Buttons of the form of maintenance.
+_ACTS: Final = {"cordon": Act.CORDON, "drain": Act.DRAIN, "uncordon": Act.UNCORDON}
 
 
 @router.get("/audit")
@@ -66,6 +70,29 @@ def revoke(request: Request, token_id: str, caller: Keeper) -> Response:
     """End a token."""
     end_token(request, caller, token_id)
     return RedirectResponse("/console/tokens", 303)
+
+
+@router.post("/nodes/maintenance")
+def maintain(
+    request: Request,
+    caller: Administrator,
+    act: Annotated[str, Form()],
+    component: Annotated[str, Form()] = "/NODE",
+    reason: Annotated[str, Form()] = "",
+    deadline: Annotated[str, Form()] = "",
+) -> Response:
+    """Cordon, drain or uncordon a part of the node."""
+    if act not in _ACTS:
+        raise InvalidArgument(f"the form asks for {act[:20]!r}; legal: {', '.join(_ACTS)}")
+    given: dict[str, object] = {"component": component.strip()[:200] or "/NODE"}
+    if act != "uncordon" and reason.strip():
+        given["reason"] = reason.strip()[:200]
+    if act == "drain" and deadline.strip():
+        if not deadline.strip().isdecimal() or len(deadline) > 8:
+            raise InvalidArgument(f"the deadline is {deadline[:20]!r}; legal: whole seconds, or nothing")
+        given["deadline_s"] = float(deadline)
+    change(request, caller, "-", _ACTS[act], act, given)
+    return RedirectResponse("/console/nodes", 303)
 
 
 def _tokens_page(

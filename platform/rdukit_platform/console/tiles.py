@@ -17,6 +17,12 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "unavailable": ("gone", "its RDU does not work"),
     "offline": ("dark", "not there, or without power"),
 }
+#: What a tile's cordon means.
+CORDONS: Final[Mapping[str, str]] = {
+    "cordoned": "not allocated: an administrator keeps it back",
+    "draining": "not allocated; what runs there is to end",
+    "drained": "not allocated; nothing runs there any more",
+}
 #: Colour of each operational state of an RDU: a class of the style sheet.
 STATE_TONES: Final = {"FUNCTIONAL": "good", "PENDING": "wait", "DEGRADED": "warn", "UNAVAILABLE": "bad"}
 
@@ -130,6 +136,9 @@ def _draw_tile(
     holder = leases.get(lease, {})
     who = f"{tile.get('application') or lease} ({holder.get('tenant') or 'no tenant'})" if lease else "free"
     style = styles[lease] if lease else "free"
+    if health == "Online" and tile.get("cordon"):
+        word = str(tile["cordon"])
+        return TileView(number, f"{style} held", f"{path}: {who}; {word}: {CORDONS.get(word, 'not allocated')}")
     if health == "Online":
         return TileView(number, style, f"{path}: {who}")
     mark, meaning = _mark(health)
@@ -161,7 +170,12 @@ def _count_marks(tiles: Sequence[Mapping[str, Any]]) -> tuple[HealthMark, ...]:
     for tile in tiles:
         if (health := _health(tile)) != "Online":
             counts[health] = counts.get(health, 0) + 1
-    return tuple(HealthMark(_mark(health)[0], health, _mark(health)[1], count) for health, count in counts.items())
+    marks = [HealthMark(_mark(health)[0], health, _mark(health)[1], count) for health, count in counts.items()]
+    for word, meaning in CORDONS.items():
+        count = sum(tile.get("cordon") == word for tile in tiles)
+        if count:
+            marks.append(HealthMark("free held", word, meaning, count))
+    return tuple(marks)
 
 
 def _draw_holder(lease: str, leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], tiles: int) -> TileJob:
@@ -228,6 +242,33 @@ class QueuedLease:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepLine:
+    """A cordon, drain or maintenance window. ``until`` and ``at``: seconds since the epoch."""
+
+    component: str
+    state: str
+    reason: str
+    at: float
+    until: float | None
+
+
+def _view_upkeep(node: Mapping[str, Any]) -> list[UpkeepLine]:
+    def seconds(value: Any) -> float | None:
+        return None if value is None else int(value) / 1e9
+
+    cordons = [
+        UpkeepLine(str(row.get("component")), str(row.get("state")), str(row.get("reason") or ""),
+                   seconds(row.get("since")) or 0.0, seconds(row.get("deadline")))
+        for row in node.get("cordons") or []
+    ]  # fmt: skip
+    return cordons + [
+        UpkeepLine(str(row.get("component")), f"maintenance {row.get('window')}", str(row.get("reason") or ""),
+                   seconds(row.get("starts_at")) or 0.0, seconds(row.get("ends_at")))
+        for row in node.get("windows") or []
+    ]  # fmt: skip
+
+
 def view_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """View nodes as ``read_nodes`` gives them, with their pictures, faults and queues."""
     return [_view_node(node) for node in nodes]
@@ -251,6 +292,7 @@ def _view_node(node: Mapping[str, Any]) -> dict[str, Any]:
         "max_applications": node.get("max_applications"),
         "picture": picture,
         "faults": faults,
+        "upkeep": _view_upkeep(node),
         "waiting": [_view_waiting(request) for request in node.get("waiting") or []],
         "unwritten": "" if database.get("is_writable", True) else str(database.get("reason") or "it takes nothing"),
         "jobs": [str(lease["job"]) for lease in leases if lease.get("job")] + [f.job for f in faults if f.job],

@@ -19,6 +19,7 @@ from rdukit_platform.api.catalog import router as catalog
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
+from rdukit_platform.api.maintenance import router as maintenance
 from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.runs import router as runs
 from rdukit_platform.api.sweeps import router as sweeps
@@ -74,6 +75,7 @@ def create_app(platform: Platform) -> FastAPI:
         catalog,
         experts,
         nodes,
+        maintenance,
         tenants,
         audit,
         router,

@@ -30,19 +30,37 @@ class AttemptOutcome(StrEnum):
     NO_RESOURCES = "no-resources"
     #: The attempt before still holds the job's folder.
     FOLDER_BUSY = "folder-busy"
+    #: An administrator took its tiles back.
+    WITHDRAWN = "withdrawn"
     #: The worker was asked to stop.
     INTERRUPTED = "interrupted"
 
 
 #: Codes of a box's errors after which another attempt may succeed; all others are the request's own fault.
 RETRYABLE_CODES: Final = frozenset(
-    {"internal", "unavailable", "no-resources", "lease-lost", "runtime-error", "cancelled", "conflict"}
+    {
+        "internal",
+        "unavailable",
+        "no-resources",
+        "lease-lost",
+        "lease-withdrawn",
+        "runtime-error",
+        "cancelled",
+        "conflict",
+    }
     # The hardware failed under it: the next attempt gets tiles that work.
     | {code for code, error in all_error_classes().items() if issubclass(error, HwException)}
 )
 
 #: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.
-FREE: Final = frozenset({AttemptOutcome.NO_RESOURCES, AttemptOutcome.FOLDER_BUSY, AttemptOutcome.INTERRUPTED})
+FREE: Final = frozenset(
+    {
+        AttemptOutcome.NO_RESOURCES,
+        AttemptOutcome.FOLDER_BUSY,
+        AttemptOutcome.INTERRUPTED,
+        AttemptOutcome.WITHDRAWN,
+    }
+)
 
 #: Outcomes that are the platform's or its host's doing. They count by themselves: so many of one job are the job's.
 LOST: Final = frozenset({AttemptOutcome.EXPIRED, AttemptOutcome.BOX_KILLED, AttemptOutcome.BOX_SLOW})

@@ -101,6 +101,8 @@ def _find_wait_for_tiles(
     assert snapshot.node is not None
     if job.tiles > room.tiles:
         why = f"it needs {job.tiles} tiles, {max(room.tiles, 0)} of {snapshot.node.tiles} are free"
+        if snapshot.node.cordoned_tiles:
+            why += f", {snapshot.node.cordoned_tiles} are cordoned or in maintenance"
         return Wait(WaitCode.RESOURCES, why)
     if room.places <= 0:
         return Wait(WaitCode.RESOURCES, "the node runs as many applications as it may")

@@ -29,6 +29,7 @@ from rdukit.errors import (
     DiskFull,
     InvalidArgument,
     LeaseLost,
+    LeaseWithdrawn,
     NoResources,
     NotFenced,
     NotFound,
@@ -64,7 +65,7 @@ from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.orphans import reap_earlier
-from rdukit_platform.worker.tiles import leased_tiles
+from rdukit_platform.worker.tiles import is_withdrawn, leased_tiles
 from rdukit_platform.worker.walls import TenantFences, WallKind, check_walls
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,7 @@ class AttemptRun:
         self._box: RunningBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
+        self._lease: dict[str, Any] = {}
         self._owner = BoxOwner(fencing.job_id, 0)
         self._folder = context.home.work / fencing.job_id
 
@@ -315,6 +317,7 @@ class AttemptRun:
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
         try:
             lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, job))
+            self._lease = lease
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
         with self._context.database.write() as session:
@@ -404,6 +407,8 @@ class AttemptRun:
         # Its process was killed from outside, as the whole box may be.
         is_killed = code == ChildDied.code and detail.get("end") == BoxEnd.KILLED
         outcome = AttemptOutcome.BOX_KILLED if is_killed else AttemptOutcome.BOX_FAILED
+        if code == LeaseWithdrawn.code and is_withdrawn(self._context.home.snd_socket, self._lease):
+            outcome = AttemptOutcome.WITHDRAWN
         failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
         failed.error |= {"code": code, "detail": detail}
         raise failed

@@ -3,11 +3,11 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rdukit.errors import NoResources
+from rdukit.errors import LeaseWithdrawn, NoResources, RdukitError
 from rdukit.snd import HeldLease, SndClient, connect_patiently
 from rdukit_platform.db.models import JobRow
 
@@ -26,13 +26,28 @@ def leased_tiles(socket: Path, job: JobRow) -> Iterator[tuple[dict[str, Any], Pa
         status = snd.status()
         # Memory in proportion to the tiles: what a whole node's tiles would share evenly.
         share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * job.tiles
+        more: dict[str, object] = {}
+        if job.run_limit_s is not None and "maintenance" in (snd.call("hello").get("features") or ()):
+            more["run_limit_s"] = job.run_limit_s  # it gets no tiles whose maintenance begins before
         lease = acquire_share(
-            snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id
+            snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id, **more
         )
         # A worker that is root runs its boxes as somebody else.
         own = snd.own_socket(str(lease["id"]), "666" if os.geteuid() == 0 else "600")
         with HeldLease(snd, lease):
             yield lease, own
+
+
+def is_withdrawn(socket: Path, lease: Mapping[str, Any]) -> bool:
+    """Return whether an administrator ended the lease. Asks the node: a box may say so of any failure, for ever."""
+    try:
+        with SndClient(socket) as snd:
+            snd.attach(str(lease["id"]), str(lease["token"]))
+    except LeaseWithdrawn:
+        return True
+    except (RdukitError, KeyError):
+        return False
+    return False
 
 
 def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **more: object) -> dict[str, Any]:

@@ -81,7 +81,7 @@ _socket_option = click.option(
 )
 
 
-@click.group(cls=ExtensibleGroup)
+@click.group(cls=ExtensibleGroup, extended_by="rdukit.node.commands")
 def node() -> None:
     """Run and look at emulated nodes.
 

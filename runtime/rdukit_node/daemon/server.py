@@ -49,6 +49,8 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 _BACKLOG: Final = 1024
 #: Two readings of clocks are never of the same instant; what is more than this is a step.
 _CLOCK_TOLERANCE_S: Final = 0.01
+#: Maintenance may be years away; the kernel counts the milliseconds of a wait in 32 bits.
+_LONGEST_WAIT_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -249,7 +251,7 @@ class SndServer:
         pause = None if self._journal is None else self._journal.due_in(now)
         if due is None:
             return pause
-        wait = max(0.0, due - now)
+        wait = min(max(0.0, due - now), _LONGEST_WAIT_S)
         return wait if pause is None else min(wait, pause)
 
     def _send_ready(self) -> None:

@@ -161,3 +161,13 @@ def test_a_daemon_of_an_earlier_version_is_shown_without_faults() -> None:
         [],
         "",
     )
+
+
+def test_a_cordoned_tile_is_not_free_and_jobs_wait_for_it() -> None:
+    cordoned = status("oooo")
+    for tile in cordoned["tiles"]:  # type: ignore[attr-defined]
+        tile["cordon"] = "cordoned"
+    view = view_for_scheduler(cordoned)
+    assert (view.tiles, view.free_tiles, view.cordoned_tiles) == (4, 0, 4)
+    snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", 2, 90.0),), (), view, slots=4)
+    assert "0 of 4 are free, 4 are cordoned" in decide(snapshot).waits["j"].why

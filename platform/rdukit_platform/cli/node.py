@@ -1,0 +1,163 @@
+"""``rdukit node cordon``, ``drain`` and the like: what a platform's nodes allocate, changed through its gateway."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit.errors import InvalidArgument
+
+COMPONENT = click.argument("component", metavar="[COMPONENT]", default="/NODE")
+REASON_OPTION = click.option("--reason", default="", help="Why, for the logs and for whose jobs wait.")
+NODE_OPTION = click.option("--node", default="-", help="Name of the node (default: the platform's only one).")
+
+
+@click.command()
+@COMPONENT
+@REASON_OPTION
+@NODE_OPTION
+@JSON_OPTION
+@TOKEN_OPTION
+def cordon(component: str, reason: str, node: str, as_json: bool) -> None:
+    """Allocate nothing more on a node, XRDU, RDU or tile of the platform. What runs there goes on.
+
+    Needs a token with the scope admin. Without a platform: snfadm --cordon PATH.
+
+    Example: rdukit node cordon /NODE/XRDU_0/RDU_1 --reason "noisy fan"
+    """
+    _change(node, "cordon", {"component": component, "reason": reason}, as_json)
+
+
+@click.command()
+@COMPONENT
+@NODE_OPTION
+@JSON_OPTION
+@TOKEN_OPTION
+def uncordon(component: str, node: str, as_json: bool) -> None:
+    """Allocate a part of a node again, and all that is below it.
+
+    Example: rdukit node uncordon
+    """
+    _change(node, "uncordon", {"component": component}, as_json)
+
+
+@click.command()
+@COMPONENT
+@click.option("--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Seconds until leases are ended.")
+@REASON_OPTION
+@NODE_OPTION
+@JSON_OPTION
+@TOKEN_OPTION
+def drain(component: str, deadline: float | None, reason: str, node: str, as_json: bool) -> None:
+    """Cordon a part of a node, and wait for what runs there. Jobs that a deadline ends continue from checkpoints.
+
+    Example: rdukit node drain --deadline 600 --reason "new firmware"
+    """
+    _change(node, "drain", {"component": component, "deadline_s": deadline, "reason": reason}, as_json)
+
+
+@click.command()
+@click.argument("lease", metavar="LEASE")
+@REASON_OPTION
+@NODE_OPTION
+@JSON_OPTION
+@TOKEN_OPTION
+def release(lease: str, reason: str, node: str, as_json: bool) -> None:
+    """End somebody's lease. Its job goes back to the queue.
+
+    Example: rdukit node release lease-9d3e5f0a1b2c --reason "stuck"
+    """
+    _change(node, f"leases/{quote(lease, safe='')}/release", {"reason": reason}, as_json)
+
+
+@click.command()
+@COMPONENT
+@click.option("--start", default=None, metavar="TIME", help="ISO time, UTC unless it says otherwise (default: now).")
+@click.option("--end", default=None, metavar="TIME", help="When it is over (default: when somebody ends it).")
+@click.option(
+    "--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Seconds of grace from the start."
+)
+@click.option("--reason", required=True, help="Why, for the logs and for whose jobs wait.")
+@NODE_OPTION
+@JSON_OPTION
+@TOKEN_OPTION
+def maintain(
+    component: str, start: str | None, end: str | None, deadline: float | None, reason: str, node: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Plan a maintenance window. From its start on the part is drained, until its end.
+
+    Example: rdukit node maintain --start 2026-12-01T06:00 --end 2026-12-01T10:00 --reason "power works"
+    """
+    body = {
+        "component": component, "starts_at": _moment(start), "ends_at": _moment(end), "grace_s": deadline,
+        "reason": reason,
+    }  # fmt: skip
+    _change(node, "maintenance", body, as_json)
+
+
+@click.command("end-maintenance")
+@click.argument("window", metavar="WINDOW")
+@NODE_OPTION
+@JSON_OPTION
+@TOKEN_OPTION
+def end_maintenance(window: str, node: str, as_json: bool) -> None:
+    """End a maintenance window now, or cancel a planned one.
+
+    Example: rdukit node end-maintenance mw-472c71ce
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        _show(client.delete(f"/v1/nodes/{quote(node, safe='')}/maintenance/{quote(window, safe='')}"), as_json)
+
+
+def _change(node: str, what: str, body: Mapping[str, object], as_json: bool) -> None:
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        _show(client.post(f"/v1/nodes/{quote(node, safe='')}/{what}", dict(body)), as_json)
+
+
+def _show(answer: Mapping[str, Any], as_json: bool) -> None:
+    from rdukit_platform.cli import show
+
+    if as_json:
+        show.print_json(answer)
+    else:
+        click.echo("\n".join(change_words(answer)))
+
+
+def change_words(answer: Mapping[str, Any]) -> list[str]:
+    """Return the lines that tell people of a change."""
+    name = answer["node"]
+    if (row := answer.get("cordon")) is not None:
+        until = "" if row["deadline"] is None else f" until {_stamp(row['deadline'])} at the latest"
+        lines = [f"{name}: {row['component']} is {row['state']}{until}"]
+        return lines + [f"lease {lease} is still there" for lease in row["leases"]]
+    if (paths := answer.get("uncordoned")) is not None:
+        return [f"{name}: {path} is allocated again" for path in paths]
+    if (lease := answer.get("released")) is not None:
+        job = f", job {lease['job']}" if lease.get("job") else ""
+        return [f"{name}: lease {lease['lease']} of {lease['application']}{job} ended"]
+    window = answer["window"]
+    end = "until somebody ends it" if window["ends_at"] is None else f"until {_stamp(window['ends_at'])}"
+    return [f"{name}: maintenance window {window['window']} of {window['component']}, "
+            f"{_stamp(window['starts_at'])} {end}"]  # fmt: skip
+
+
+def _stamp(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _moment(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as cause:
+        raise InvalidArgument(f"{text!r} is not a time; legal: an ISO time such as 2026-12-01T06:00") from cause
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
