@@ -1,6 +1,6 @@
 """Routes that change what a node allocates: cordon, drain, release of a lease, maintenance windows.
 
-They are for administrators. Each request leaves an entry in the audit log and, with the token's id, an event in the node's own log.
+They are for administrators. Each leaves an entry in the audit log and, with the token's id, an event in the node's log.
 """
 
 from typing import Annotated, Any

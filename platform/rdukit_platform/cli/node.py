@@ -77,9 +77,7 @@ def release(lease: str, reason: str, node: str, as_json: bool) -> None:
 @COMPONENT
 @click.option("--start", default=None, metavar="TIME", help="ISO time, UTC unless it says otherwise (default: now).")
 @click.option("--end", default=None, metavar="TIME", help="When it is over (default: when somebody ends it).")
-@click.option(
-    "--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Seconds of grace from the start."
-)
+@click.option("--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Grace in seconds.")
 @click.option("--reason", required=True, help="Why, for the logs and for whose jobs wait.")
 @NODE_OPTION
 @JSON_OPTION
