@@ -32,7 +32,7 @@ class CommandGroup(ExtensibleGroup):
 
 #: One line per sub-command for ``rdukit --help``; a test compares it with the commands' own help.
 SUMMARIES = {
-    "artifact": "List, show, fetch and add artifacts of the platform.",
+    "artifact": "List, show, fetch, add, pin and delete artifacts of the platform.",
     "audit": "List who did what, and who was refused.",
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
