@@ -156,6 +156,14 @@ def test_the_pages_of_runs_side_by_side_fit_the_window(visit: Visit, jobs: dict[
     assert visit.page.locator("svg.curve path.line").count() == 2
 
 
+def test_the_pages_of_sweeps_fit_the_window(visit: Visit, jobs: dict[str, str], example: Example) -> None:
+    sweep = example.sweep()
+    visit.open("/console/sweeps", "sweeps")
+    visit.open(f"/console/sweeps/{sweep}", "sweep")
+    assert visit.page.locator("svg.parallel path.line").count() == 6
+    assert visit.page.inner_text(".head .pill") == "running"
+
+
 def test_light_and_dark_follow_the_system(visit: Visit) -> None:
     visit.open("/console/", "jobs")
     red, green, blue = (int(n) for n in visit.colour("body").removeprefix("rgb(").removesuffix(")").split(","))

@@ -163,6 +163,7 @@ def test_every_link_leads_to_a_whole_page_with_strict_headers(
     client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
 ) -> None:
     example.promote(jobs["succeeded"])
+    sweep = example.sweep()
     log_in(client, first_token(platform))
     seen: set[str] = set()
     pending = {"/console/", *(f"/console/jobs/{job}" for job in jobs.values())}
@@ -178,6 +179,8 @@ def test_every_link_leads_to_a_whole_page_with_strict_headers(
     assert any(path.startswith("/console/pipelines/pipe-") for path in seen)
     assert any(path.startswith("/console/catalog/") for path in seen)
     assert "/console/experts/digits:1" in seen
+    assert f"/console/sweeps/{sweep}" in seen
+    assert any(path.startswith("/console/compare?ids=") for path in seen)
 
 
 def test_an_empty_platform_says_what_to_do_next(client: httpx.Client, platform: Platform) -> None:
@@ -332,6 +335,22 @@ def test_cancelling_ends_the_job_and_needs_scope_and_our_own_form(
     log_in(client, reader)
     assert client.post(f"/console/jobs/{jobs['queued']}/cancel").status_code == 403
     assert "Cancel</button>" not in client.get(f"/console/jobs/{jobs['queued']}").text
+
+
+def test_a_sweeps_page_shows_its_trials_and_cancels_them(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
+) -> None:
+    sweep = example.sweep()
+    log_in(client, first_token(platform))
+    page = client.get(f"/console/sweeps/{sweep}").text
+    for word in ("maximize accuracy", "0.85", "trial 5", "above 1.626, the median of 4 trials", "Compare the best"):
+        assert word in page
+    answer = client.post(f"/console/sweeps/{sweep}/cancel", headers={"Origin": str(client.base_url).rstrip("/")})
+    assert answer.status_code in {200, 303}
+    assert "Cancel this sweep" not in client.get(f"/console/sweeps/{sweep}").text
+    log_in(client, other_token(platform, [READ]))
+    assert client.get(f"/console/sweeps/{sweep}").status_code == 404
+    assert client.get(f"/console/compare?ids={jobs['succeeded']},{jobs['running']}").status_code == 404
 
 
 def test_only_the_consoles_own_files_are_served(client: httpx.Client) -> None:

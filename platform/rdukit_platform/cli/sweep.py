@@ -240,12 +240,17 @@ def _print_sweep(found: Mapping[str, Any]) -> None:
     best = found["best"] and found["best"]["number"]
     rows = [
         ("*" if trial["number"] == best else "", trial["number"], trial["job"], trial["state"],
-         *(trial["parameters"].get(name, "-") for name in names),
-         "-" if trial["value"] is None else f"{trial['value']:.6g}", _what(trial))
+         *(_number(trial["parameters"].get(name)) for name in names), _number(trial["value"]), _what(trial))
         for trial in found["trials"]
     ]  # fmt: skip
     if rows:
         show.print_table(("", "TRIAL", "JOB", "STATE", *names, objective["metric"].upper(), "WHAT"), rows)
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _what(trial: Mapping[str, Any]) -> str:
@@ -260,5 +265,5 @@ def _best(found: Mapping[str, Any]) -> str:
     best = found["best"]
     if best is None:
         return ""
-    words = ", ".join(f"{name}={value}" for name, value in best["parameters"].items())
+    words = ", ".join(f"{name}={_number(value)}" for name, value in best["parameters"].items())
     return f"{found['objective']['metric']} {best['value']:.6g} with {words}"

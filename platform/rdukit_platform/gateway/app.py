@@ -29,6 +29,7 @@ from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_pages import router as run_pages
+from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
 from rdukit_platform.settings import GATEWAY_PROXIES
@@ -81,6 +82,7 @@ def create_app(platform: Platform) -> FastAPI:
         router,
         console,
         run_pages,
+        sweep_pages,
         expert_pages,
         access,
     ):

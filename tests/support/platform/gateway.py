@@ -36,6 +36,9 @@ from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepReques
 from rdukit_platform.jobs.service import cancel_job, record_job
 from rdukit_platform.jobs.states import JobEvent
 from rdukit_platform.settings import checked_home
+from rdukit_platform.sweeps.advance import advance_sweeps
+from rdukit_platform.sweeps.model import SweepRequest
+from rdukit_platform.sweeps.service import submit_sweep, trials_of
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
 
@@ -186,6 +189,30 @@ class Example:
         with self.database.write() as session:
             cancel_job(session, lock_job(session, job_id), self.now - 5)
         return job_id
+
+    def sweep(self) -> str:
+        """Let a sweep of eight trials end but for the last one. Returns its id."""
+        request = SweepRequest.model_validate(
+            {
+                "name": "learning rates",
+                "job": {"box": "logreg", "verb": "train", "tiles": 2},
+                "space": {"lr": {"values": [0.001, 0.01, 0.1, 0.5]}, "schedule": {"values": ["constant", "cosine"]}},
+                "objective": {"metric": "accuracy", "goal": "maximize"},
+                "max_parallel": 8,
+            }
+        )
+        with self.database.write() as session:
+            row = submit_sweep(session, self.tenant_id, request, self.now - 60)
+        advance_sweeps(self.database, self.now - 59)
+        with self.database.read() as session:
+            jobs = [job.id for _, job in trials_of(session, row.id)]
+        for number, job in enumerate(jobs[:-2]):
+            self._succeed(job, "checkpoint", self.now - 50 + number, {"accuracy": 0.7 + 0.03 * number}, steps=100)
+        with self.database.write() as session:
+            why = "loss was 2.44 at best by step 101, above 1.626, the median of 4 trials"
+            cancel_job(session, lock_job(session, jobs[-2]), self.now - 9, stopped_early=why)
+        advance_sweeps(self.database, self.now - 8)
+        return row.id
 
     def advance(self, job_id: str, step: int, loss: float) -> None:
         """Record progress of a job that is at work, as its worker would report it."""
