@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.files.atomic import write_json_atomic
 from rdukit.interfaces import SystemClock
@@ -27,6 +28,7 @@ from rdukit_node.telemetry.exporter_process import (
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sambanova_exporter")
 @click.option(
     "-c",
     "--config",

@@ -268,3 +268,10 @@ def _pair(level: int, key: str, value: object) -> str:
 
 def _giga(value: float | None, unit: str) -> str:
     return "N/A" if value is None else f"{value / 1e9:g} {unit}"
+
+
+def power_lines(rows: Sequence[Row]) -> list[str]:
+    """Return one line an RDU: power, temperature, clock, all emulated."""
+    head = "Emulated readings: a model of the present load, nothing is measured"
+    cells = [(row["comp_name"], row["power_w"], row["temperature_c"], row["clock_hz"] / 1e6) for row in rows]
+    return [head, *(f"{path:<20}  {w:6.1f} W  {c:5.1f} C  {mhz:6.0f} MHz" for path, w, c, mhz in cells)]

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch
 from rdukit.hardware import NODES, NodeSpec, find_node
@@ -185,6 +186,7 @@ def _host_bytes(pef: Pef) -> int:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slurmfeeder")
 @click.argument("file", metavar="FILE.pef", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="How to print (default text).")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")

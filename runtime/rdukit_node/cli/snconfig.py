@@ -1,6 +1,6 @@
 """``snconfig``: show the node and the host, and set what can be set.
 
-Source: runtime reference 5. ``topo``, ``--json`` and the names in the JSON files are ours.
+Source: runtime reference 5. ``topo``, ``power``, ``--json`` and the names in the JSON files are ours.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_json_atomic
@@ -22,6 +23,7 @@ from rdukit_node.cli.node_views import (
     dynamic_tree,
     host_lines,
     op_state_lines,
+    power_lines,
     rdma_lines,
     static_lines,
     static_tree,
@@ -30,8 +32,12 @@ from rdukit_node.cli.node_views import (
 )
 from rdukit_node.cli.output import Reader, json_option, json_text, read_stored, socket_option
 from rdukit_node.host_info import read_host, set_huge_pages
+from rdukit_node.telemetry.emulated import emulated_readings
+from rdukit_node.telemetry.sampling import Reading
 
 _TOOL: Final = "snconfig"
+#: Seconds over which the load is taken.
+_WINDOW_S: Final = 0.5
 _RULED: Final = banner("NODE Info")
 
 #: Parts of a node or host: name → (values, lines without the first banner).
@@ -62,8 +68,19 @@ def _read_topology(reader: Reader, now: datetime) -> Part:
     return {"timestamp": _stamp(now), **found}, topology_lines(found)
 
 
+def _read_power(reader: Reader, now: datetime) -> Part:
+    readings = []
+    for pause_s in (0.0, _WINDOW_S):
+        SystemClock().sleep(pause_s)
+        status = reader.ask("status")
+        readings.append(Reading(reader.ask("counters"), status))
+    rows: list[Row] = [each.as_json() for each in emulated_readings(*readings)]
+    return {"timestamp": _stamp(now), "is_emulated": True, "rdus": rows}, power_lines(rows)
+
+
 _NODE_PARTS: Final[Mapping[str, Callable[[Reader, datetime], Part]]] = {
     "static": _read_static, "dynamic": _read_dynamic, "op-state": _read_op_state, "topo": _read_topology,
+    "power": _read_power,
 }  # fmt: skip
 
 #: Every form, in lower case: words → parts of the node that it shows. Source: runtime reference 5; topo is ours.
@@ -74,15 +91,17 @@ _NODE_FORMS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("show", "node"): ("static", "dynamic"),
     ("show", "node", "op-state"): ("op-state",),
     ("show", "node", "topo"): ("topo",),
+    ("show", "node", "power"): ("power",),
 }
 _HOST_FORMS: Final = (("show", "host", "all"), ("show", "host"))
 _RDMA_FORMS: Final = (("show", "rdma-dev"), ("rdma-dev",))
 _FORMS: Final = (
-    "show Node static|dynamic|all|op-state|topo", "show Host all", "show rdma-dev", "rdma-dev", "set hugepages N",
+    "show Node static|dynamic|all|op-state|topo|power", "show Host all", "show rdma-dev", "rdma-dev", "set hugepages N",
 )  # fmt: skip
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="snconfig")
 @click.argument("words", nargs=-1, required=True, metavar="FORM")
 @click.option("-j", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Also write JSON files into DIR.")
 @json_option
@@ -97,6 +116,7 @@ def snconfig(words: tuple[str, ...], folder: Path | None, as_json: bool, socket_
       show Node all         both
       show Node op-state    operational state of each RDU
       show Node topo        how the RDUs are joined
+      show Node power       power, temperature, clock of each RDU, emulated
       show Host all         processor, memory, huge pages
       show rdma-dev         RDMA devices
       set hugepages N       reserve N host pages of 1 GiB (root)

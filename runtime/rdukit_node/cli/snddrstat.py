@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit_node.cli.intervals import Column, StatisticsOptions, TrafficTable, run_tool, statistics_options
 from rdukit_node.telemetry.traffic import DDR
@@ -26,6 +27,7 @@ TOOL: Final = TABLE.tool("snddrstat", "channels")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="snddrstat")
 @statistics_options
 def snddrstat(socket_file: Any, **options: Any) -> None:
     """Show what is read from and written to device memory, by DDR channel.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, NotFound, Unavailable
 from rdukit.hardware import NODES
@@ -57,6 +58,7 @@ _COULD_NOT_ASK: Final = 2
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="snfadm")
 @click.option("-l", "--list", "listing", type=click.Choice(tuple(VIEWS)), help="What to list.")
 @click.option("-a", "--all-faults", is_flag=True, help="With faults: also those that were cleared.")
 @click.option("-v", "--verbose", is_flag=True, help="The long form, with the recovery advice.")

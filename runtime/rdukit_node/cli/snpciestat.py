@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit_node.cli.intervals import Column, StatisticsOptions, TrafficTable, run_tool, statistics_options
 from rdukit_node.telemetry.traffic import PCIE
@@ -27,6 +28,7 @@ TOOL: Final = TABLE.tool("snpciestat", "links")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="snpciestat")
 @statistics_options
 def snpciestat(socket_file: Any, **options: Any) -> None:
     """Show what goes between host and RDUs, by PCIe link.

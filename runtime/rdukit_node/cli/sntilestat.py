@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit_node.cli.intervals import (
     StatisticsOptions,
@@ -64,6 +65,7 @@ TOOL: Final = StatisticsTool(
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sntilestat")
 @statistics_options
 def sntilestat(socket_file: Any, **options: Any) -> None:
     """Show how busy each tile is, and with whose program.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rdukit_node.telemetry.emulated import emulated_readings
 from rdukit_node.telemetry.sampling import SHARES, Reading, TileShares, tile_shares
 
 _TILE: Final = ("xrdu", "rdu", "tile")
@@ -22,7 +23,7 @@ TILE_STATES: Final = ("free", "leased", "excluded", "unavailable")
 RDU_STATES: Final = ("FUNCTIONAL", "PENDING", "DEGRADED", "UNAVAILABLE")
 
 #: What can be switched off. ``hbm`` is the vendor's; nothing counts HBM traffic here, so it exports nothing.
-COLLECTORS: Final = ("platform", "tile", "ddr", "hbm", "pcie", "lease")
+COLLECTORS: Final = ("platform", "tile", "ddr", "hbm", "pcie", "lease", "emulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def _metrics() -> Iterator[Metric]:
     for way, text in (("received", "from host to device"), ("sent", "from device to host")):
         yield Metric(f"rdukit_rdu_pcie_{way}_bytes_total", "counter", f"Moved {text}.", _RDU, "pcie")
     yield Metric("rdukit_rdu_pcie_replays_total", "counter", "Transfers that a link repeated.", _RDU, "pcie")
+    for name, text in _EMULATED.values():
+        yield Metric(name, "gauge", text, _RDU, "emulated")
     yield Metric("rdukit_lease_tiles", "gauge", "Tiles of the lease.", _WHO, lease)
     yield Metric("rdukit_lease_memory_bytes", "gauge", "Device memory granted to the lease.", _WHO, lease)
     busy = "Time of the lease in each phase, on this host's clock."
@@ -94,6 +97,13 @@ def _metrics() -> Iterator[Metric]:
     for name, text in _LEASE_COUNTERS.values():
         yield Metric(name, "counter", text, _WHO, lease)
 
+
+#: By the field of ``EmulatedReading``.
+_EMULATED: Final = {
+    "power_w": ("rdukit_rdu_emulated_power_watts", "Emulated: a model of the load, not measured."),
+    "temperature_c": ("rdukit_rdu_emulated_temperature_celsius", "Emulated: follows the emulated power."),
+    "clock_hz": ("rdukit_rdu_emulated_clock_hertz", "Emulated: the platform's nominal clock."),
+}
 
 #: By the counter's name in the ``counters`` answer.
 _LEASE_COUNTERS: Final = {
@@ -118,7 +128,7 @@ def node_samples(observed: Observed | None, collectors: Iterable[str] = COLLECTO
         return [up]
     makers = {
         "platform": _platform_samples, "tile": _tile_samples, "ddr": _ddr_samples, "pcie": _pcie_samples,
-        "lease": _lease_samples,
+        "lease": _lease_samples, "emulated": _emulated_samples,
     }  # fmt: skip
     return [up, *(sample for name in collectors if name in makers for sample in makers[name](observed))]
 
@@ -173,6 +183,12 @@ def _pcie_samples(observed: Observed) -> Iterator[Sample]:
         yield Sample("rdukit_rdu_pcie_received_bytes_total", labels, float(row["pcie_rx_bytes"]))
         yield Sample("rdukit_rdu_pcie_sent_bytes_total", labels, float(row["pcie_tx_bytes"]))
         yield Sample("rdukit_rdu_pcie_replays_total", labels, float(row["pcie_replays"]))
+
+
+def _emulated_samples(observed: Observed) -> Iterator[Sample]:
+    for reading in emulated_readings(observed.before, observed.after):
+        for field, (metric, _) in _EMULATED.items():
+            yield Sample(metric, _path_labels(reading.path), float(getattr(reading, field)))
 
 
 def _lease_samples(observed: Observed) -> Iterator[Sample]:

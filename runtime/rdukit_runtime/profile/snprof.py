@@ -17,6 +17,7 @@ from typing import Final
 
 import click
 
+from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_reports
@@ -31,6 +32,7 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="snprof")
 @click.option("-c", "command", required=True, metavar="COMMAND", help="The full command line, as one argument.")
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path), default=Path("snprof"),
