@@ -18,18 +18,20 @@ MAX_FILE_NAME: Final = 128
 
 
 def record_artifact(
-    session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float, file_name: str | None = None
-) -> ArtifactRow:
+    session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float, file_name: str | None = None,
+    artifact_id: str | None = None,
+) -> ArtifactRow:  # fmt: skip
     """Name content that is in the store already.
 
     Args:
         file_name: what a file was called; its ending is its format.
+        artifact_id: by default a new one.
     Raises:
         QuotaExceeded: the tenant may not keep as much.
     """
     check_quota(session, tenant_id, content.bytes, is_kept=True)
     row = ArtifactRow(
-        id=new_id("art"),
+        id=artifact_id or new_id("art"),
         tenant_id=tenant_id,
         name=name,
         kind=kind,

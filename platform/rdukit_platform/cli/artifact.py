@@ -2,17 +2,21 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
 
 if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
+
+
+#: From this size on an artifact goes in pieces.
+IN_PIECES_BYTES: Final = 8 << 20
 
 
 @click.group(cls=ExtensibleGroup)
@@ -112,6 +116,8 @@ def get(artifact_id: str, output: Path) -> None:
 def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     """Add a file or a folder as an artifact. Prints its id.
 
+    A large one goes in pieces: where it broke off before, the same command goes on.
+
     Example: rdukit artifact add digits/ --kind data
     """
     from rdukit_platform.cli import show
@@ -122,7 +128,14 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     files = read_folder(path) if path.is_dir() else [(path.name, path)]
     form = {"kind": kind, "name": name or path.name, "folder": str(path.is_dir()).lower()}
     with ExitStack() as stack, ApiClient.of_home() as client:
-        added = client.upload([(title, stack.enter_context(file.open("rb"))) for title, file in files], form)
+        if files and sum(file.stat().st_size for _, file in files) >= IN_PIECES_BYTES:
+            try:
+                added = client.upload_pieces(files, kind, form["name"], is_folder=path.is_dir())
+            except (KeyboardInterrupt, Unavailable):
+                click.echo("what has come is kept for a day; the same command goes on with it", err=True)
+                raise
+        else:
+            added = client.upload([(title, stack.enter_context(file.open("rb"))) for title, file in files], form)
     if as_json:
         show.print_json(added)
     else:

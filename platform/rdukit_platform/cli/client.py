@@ -12,7 +12,15 @@ from typing import Any, BinaryIO, Final, Self
 import httpx
 
 from rdukit.cli.commands import given_token
-from rdukit.errors import InvalidArgument, NotFound, RangeNotSatisfiable, RdukitError, Unavailable, error_from_body
+from rdukit.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    RangeNotSatisfiable,
+    RdukitError,
+    Unavailable,
+    error_from_body,
+)
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit.settings import resolve
@@ -100,6 +108,48 @@ class ApiClient(Closable):
     ) -> dict[str, Any]:
         """Add an artifact, or whatever ``path`` takes files for. Raises as ``get``."""
         return self._call("POST", path, files=[("files", file) for file in files], data=dict(form))
+
+    def upload_pieces(
+        self, files: Sequence[tuple[str, Path]], kind: str, name: str, *, is_folder: bool
+    ) -> dict[str, Any]:
+        """Add an artifact piece by piece. What had come of the same files is not sent again. Raises as ``get``.
+
+        Raises:
+            Unavailable: the gateway stays away; what has come is kept there for a day.
+        """
+        described = [{"path": title, "bytes": path.stat().st_size, "digest": _digest_of(path)} for title, path in files]
+        body = {"kind": kind, "name": name, "folder": is_folder, "files": described}
+        upload = self._call("POST", "/v1/uploads", json=body)
+        sources = dict(files)
+        for number, file in enumerate(upload["files"]):
+            with sources[file["path"]].open("rb") as stream:
+                self._send_file(upload, number, stream)
+        return self._persist("POST", f"/v1/uploads/{upload['id']}/finish")
+
+    def _send_file(self, upload: Mapping[str, Any], number: int, stream: BinaryIO) -> None:
+        file = upload["files"][number]
+        path, offset = f"/v1/uploads/{upload['id']}/files/{number}", file["offset"]
+        while offset < file["bytes"]:
+            stream.seek(offset)
+            piece = stream.read(upload["piece_bytes"])
+            if not piece:
+                raise Conflict(f"{file['path']} became shorter while it was sent; send it again")
+            try:
+                offset = self._persist("PUT", path, params={"offset": offset}, content=piece)["offset"]
+            except Conflict as other:  # a piece came although its answer did not
+                if not isinstance(other.detail.get("offset"), int):
+                    raise
+                offset = other.detail["offset"]
+
+    def _persist(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        for tries_left in range(MAX_REATTACH, -1, -1):
+            try:
+                return self._call(method, path, **arguments)
+            except Unavailable:
+                if not tries_left:
+                    raise
+                time.sleep(0.5)
+        raise AssertionError
 
     def install_box(self, folder: Path) -> dict[str, Any]:
         """Install the box in ``folder``, or find that its newest version has this content. Raises as ``get``.
@@ -237,6 +287,11 @@ class ApiClient(Closable):
 
     def _away(self, cause: httpx.HTTPError) -> Unavailable:
         return Unavailable(f"no gateway answers at {self.url} ({cause}); start a platform with: rdukit up")
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class _Stream:

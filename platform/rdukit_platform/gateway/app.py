@@ -24,6 +24,7 @@ from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.runs import router as runs
 from rdukit_platform.api.sweeps import router as sweeps
 from rdukit_platform.api.tenants import router as tenants
+from rdukit_platform.api.uploads import router as uploads
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.expert_pages import router as expert_pages
@@ -73,6 +74,7 @@ def create_app(platform: Platform) -> FastAPI:
         jobs,
         sweeps,
         artifacts,
+        uploads,
         catalog,
         experts,
         nodes,

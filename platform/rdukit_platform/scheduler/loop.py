@@ -23,6 +23,7 @@ from rdukit.settings import resolve
 from rdukit_platform.artifacts.removal import expire_artifacts
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.artifacts.sweep import collect
+from rdukit_platform.artifacts.uploads import UploadFolder
 from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.db.engine import Database
 from rdukit_platform.heartbeat_file import HeartbeatFile
@@ -109,6 +110,7 @@ class Scheduler:
         """Let artifacts expire and collect the content that nothing names. Ends early where the scheduler does."""
         now = self._clock.now()
         expire_artifacts(self._database, now)
+        UploadFolder(BlobStore(self._home.artifacts)).expire(now)
         with suppress(_Stopped):
             collect(self._database, BlobStore(self._home.artifacts), now, on_step=self._go_on)
 

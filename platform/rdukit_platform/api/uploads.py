@@ -1,0 +1,154 @@
+"""Routes of uploads in pieces, which go on where a connection, a program or the gateway broke off."""
+
+from typing import Annotated, Final
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request, status
+from pydantic import BaseModel, Field
+
+from rdukit.errors import RdukitError
+from rdukit.settings import resolve
+from rdukit_platform.api.artifacts import show_artifact
+from rdukit_platform.api.dependencies import ArtifactsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.artifacts.quota import check_quota
+from rdukit_platform.artifacts.service import Artifact, plain_name, record_artifact
+from rdukit_platform.artifacts.store import BlobStore, FolderEntry
+from rdukit_platform.artifacts.uploads import Upload, UploadFolder
+from rdukit_platform.db.models import ArtifactRow
+from rdukit_platform.jobs.schemas import RequestBody
+from rdukit_platform.settings import MAX_BODY_BYTES
+
+router = APIRouter(prefix="/v1/uploads", tags=["artifacts"], route_class=StrictJsonRoute)
+
+#: Bytes of a piece, unless bodies have to be shorter.
+PIECE_BYTES: Final = 4 << 20
+
+
+class UploadFile(RequestBody):
+    """A file that is to come. ``path``: in the folder, or the file's name."""
+
+    path: Annotated[str, Field(min_length=1, max_length=1024)]
+    bytes: Annotated[int, Field(ge=0, lt=1 << 53)]
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")]
+
+
+class UploadRequest(RequestBody):
+    """Body of ``POST /v1/uploads``."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=32)]
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    folder: bool = False
+    files: Annotated[list[UploadFile], Field(min_length=1, max_length=100_000)]
+
+
+class FileState(BaseModel):
+    """A file, and how many of its bytes have come."""
+
+    path: str
+    bytes: int
+    digest: str
+    offset: int
+
+
+class UploadState(BaseModel):
+    """An upload: its files in the order of their numbers; a piece has ``piece_bytes`` at most."""
+
+    id: str
+    files: list[FileState]
+    piece_bytes: int
+
+
+class Came(BaseModel):
+    """How many bytes of a file have come."""
+
+    offset: int
+
+
+class Forgotten(BaseModel):
+    """The upload that is given up."""
+
+    id: str
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def begin(request: Request, caller: ArtifactsWriter, body: UploadRequest) -> UploadState:
+    """Begin an upload; who asks for the same again goes on with it."""
+    platform = platform_of(request)
+    uploads = UploadFolder(platform.store)
+    files = [FolderEntry(file.path, file.digest, file.bytes) for file in body.files]
+    upload = uploads.begin(caller.tenant_id, body.name, body.kind, files, is_folder=body.folder)
+    with platform.database.read() as session:
+        if session.get(ArtifactRow, upload.artifact_id) is not None:  # done before: this is another artifact
+            uploads.remove(upload)
+            upload = uploads.begin(caller.tenant_id, body.name, body.kind, files, is_folder=body.folder)
+        try:
+            check_quota(session, caller.tenant_id, upload.bytes + uploads.pending_bytes(caller.tenant_id, upload.id))
+        except RdukitError:
+            uploads.remove(upload)
+            raise
+    return _show(platform.store, upload)
+
+
+@router.get("/{upload_id}")
+def show(request: Request, upload_id: str, caller: ArtifactsWriter) -> UploadState:
+    """Show how far an upload is."""
+    store = platform_of(request).store
+    return _show(store, UploadFolder(store).get(caller.tenant_id, upload_id))
+
+
+@router.put("/{upload_id}/files/{number}")
+async def put(
+    request: Request,
+    upload_id: str,
+    number: int,
+    caller: ArtifactsWriter,
+    offset: Annotated[int, Query(ge=0, description="Where in the file the body begins.")] = 0,
+) -> Came:
+    """Add the body to a file. Refused (409) where it does not begin at the file's end; ``detail.offset`` says where."""
+    piece = await request.body()
+
+    def append() -> int:
+        uploads = UploadFolder(platform_of(request).store)
+        return uploads.append(uploads.get(caller.tenant_id, upload_id), number, offset, piece)
+
+    return Came(offset=await to_thread.run_sync(append))
+
+
+@router.post("/{upload_id}/finish", status_code=status.HTTP_201_CREATED)
+def finish(request: Request, upload_id: str, caller: ArtifactsWriter) -> Artifact:
+    """Make an artifact of an upload whose files have all come, and have the digests that were said."""
+    platform = platform_of(request)
+    uploads = UploadFolder(platform.store)
+    upload = uploads.get(caller.tenant_id, upload_id)
+    with platform.database.read() as session:
+        known = session.get(ArtifactRow, upload.artifact_id)
+    if known is not None:  # the answer was lost
+        return show_artifact(known)
+    with platform.store.holding():
+        content = uploads.store(upload)
+        with platform.database.write() as session:
+            file_name = None if upload.is_folder else plain_name(upload.files[0].path)
+            row = record_artifact(
+                session, caller.tenant_id, upload.name, upload.kind, content, platform.clock.now(), file_name,
+                upload.artifact_id,
+            )  # fmt: skip
+    uploads.empty(upload)
+    return show_artifact(row)
+
+
+@router.delete("/{upload_id}")
+def forget(request: Request, upload_id: str, caller: ArtifactsWriter) -> Forgotten:
+    """Give an upload up, and what has come of it."""
+    uploads = UploadFolder(platform_of(request).store)
+    upload = uploads.get(caller.tenant_id, upload_id)
+    uploads.remove(upload)
+    return Forgotten(id=upload.id)
+
+
+def _show(store: BlobStore, upload: Upload) -> UploadState:
+    uploads = UploadFolder(store)
+    files = [
+        FileState(path=file.path, bytes=file.bytes, digest=file.digest, offset=uploads.offset(upload, number))
+        for number, file in enumerate(upload.files)
+    ]
+    return UploadState(id=upload.id, files=files, piece_bytes=min(PIECE_BYTES, resolve(MAX_BODY_BYTES)))

@@ -1,0 +1,188 @@
+"""Uploads in pieces: an artifact's files as far as they have come, in the store's folder ``uploads``.
+
+An upload is a folder with ``upload.json``, which says what is to come, and a file for each file that has begun, named
+by its number. Its id follows from tenant and description: who asks for the same again goes on with it, whatever was
+killed meanwhile. Nothing of it is content of the store before it is whole and has its digests; a digest alone gets
+nobody content that they have not sent.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.files.atomic import remove_tree, write_atomic
+from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry, check_paths, check_relative
+from rdukit_platform.db.rows import new_id
+
+#: Seconds without a piece after which an upload is given up.
+UPLOAD_KEEP_S: Final = 86400.0
+_ID: Final = re.compile(r"^upl-[0-9a-f]{32}$")
+_DIGEST: Final = re.compile(r"^[0-9a-f]{64}$")
+_DESCRIPTION: Final = "upload.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Description of an upload. ``artifact_id`` is what it becomes; a single file's ``path`` is its name."""
+
+    id: str
+    tenant_id: str
+    artifact_id: str
+    name: str
+    kind: str
+    is_folder: bool
+    files: tuple[FolderEntry, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its files."""
+        return sum(file.bytes for file in self.files)
+
+
+class UploadFolder:
+    """The uploads of one store. Safe for several processes."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._folder = store.folder / "uploads"
+
+    def begin(self, tenant_id: str, name: str, kind: str, files: Sequence[FolderEntry], *, is_folder: bool) -> Upload:
+        """Begin an upload, or go on with the tenant's that has the same description.
+
+        Raises:
+            InvalidArgument: the files are none, or not what a folder or file can be.
+        """
+        _check(files, is_folder=is_folder)
+        described = [tenant_id, name, kind, is_folder, sorted((f.path, f.digest, f.bytes) for f in files)]
+        id = "upl-" + hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
+        with suppress(NotFound):
+            return self.get(tenant_id, id)
+        ordered = tuple(sorted(files, key=lambda file: file.path))
+        upload = Upload(id, tenant_id, new_id("art"), name, kind, is_folder, ordered)
+        write_atomic(self._folder / id / _DESCRIPTION, json.dumps(asdict(upload)).encode(), 0o600)
+        return upload
+
+    def get(self, tenant_id: str, upload_id: str) -> Upload:
+        """Return one of the tenant's uploads.
+
+        Raises:
+            NotFound: the tenant has none of this id.
+        """
+        found = self._read(self._folder / upload_id) if _ID.match(upload_id) else None
+        if found is None or found.tenant_id != tenant_id:
+            raise NotFound(f"there is no upload {upload_id!r}; begin it again with: rdukit artifact add")
+        return found
+
+    def pending_bytes(self, tenant_id: str, but: str = "") -> int:
+        """Return the bytes that have come of the tenant's uploads, but for one."""
+        own = [each for each in self._all() if each.tenant_id == tenant_id and each.id != but]
+        return sum(self.offset(each, number) for each in own for number in range(len(each.files)))
+
+    def offset(self, upload: Upload, number: int) -> int:
+        """Return how many bytes of a file have come."""
+        try:
+            return self._part(upload, number).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, upload: Upload, number: int, offset: int, piece: bytes) -> int:
+        """Add a piece to a file. Returns how many bytes of it have come.
+
+        Raises:
+            NotFound: the upload has no such file.
+            Conflict: the piece does not begin where the file ends; ``detail["offset"]`` is where.
+            InvalidArgument: it is longer than the file is to be.
+        """
+        if not 0 <= number < len(upload.files):
+            raise NotFound(f"upload {upload.id} has no file {number}; legal: 0 to {len(upload.files) - 1}")
+        most = upload.files[number].bytes
+        descriptor = os.open(self._part(upload, number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+b") as part:
+            fcntl.flock(part, fcntl.LOCK_EX)
+            size = part.seek(0, os.SEEK_END)
+            if offset != size:
+                raise Conflict(f"file {number} of {upload.id} has {size} bytes; send what follows them", offset=size)
+            if size + len(piece) > most:
+                raise InvalidArgument(f"file {number} of {upload.id} was said to have {most} bytes; more came")
+            part.write(piece)
+            return size + len(piece)
+
+    def store(self, upload: Upload) -> Content:
+        """Bring all files into the store; within ``BlobStore.holding``.
+
+        Raises:
+            Conflict: a file is not whole, or has another digest than was said; that one has to come again.
+        """
+        entries = []
+        for number, file in enumerate(upload.files):
+            have = self.offset(upload, number)
+            if have != file.bytes:
+                raise Conflict(
+                    f"file {number} of {upload.id} has {have} of {file.bytes} bytes", file=number, offset=have
+                )
+            part = self._part(upload, number)
+            part.touch(0o600)  # of an empty file no piece comes
+            with part.open("rb") as stream:
+                content = self._store.add_stream(stream)
+            if content.digest != file.digest:
+                part.unlink(missing_ok=True)
+                raise Conflict(
+                    f"file {number} of {upload.id} has the SHA-256 {content.digest}, not {file.digest}; send it again",
+                    file=number, offset=0,
+                )  # fmt: skip
+            entries.append(FolderEntry(file.path, content.digest, content.bytes))
+        if upload.is_folder:
+            return self._store.add_manifest(entries)
+        return Content(entries[0].digest, entries[0].bytes, is_folder=False)
+
+    def empty(self, upload: Upload) -> None:
+        """Forget what has come of an upload that is an artifact now; that it is, is known for a while."""
+        for number in range(len(upload.files)):
+            self._part(upload, number).unlink(missing_ok=True)
+
+    def remove(self, upload: Upload) -> None:
+        """Forget an upload, and what has come of it."""
+        remove_tree(self._folder / upload.id)
+
+    def expire(self, now: float, keep_s: float = UPLOAD_KEEP_S) -> int:
+        """Forget the uploads to which nothing has come for long. Returns how many."""
+        count = 0
+        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
+            times = [path.stat().st_mtime for path in (folder, *folder.iterdir())] if folder.is_dir() else [0.0]
+            if max(times) < now - keep_s:
+                remove_tree(folder)
+                count += 1
+        return count
+
+    def _all(self) -> Iterator[Upload]:
+        for folder in self._folder.iterdir() if self._folder.is_dir() else []:
+            if (found := self._read(folder)) is not None:
+                yield found
+
+    def _read(self, folder: Path) -> Upload | None:
+        try:
+            found = json.loads((folder / _DESCRIPTION).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Upload(**{**found, "files": tuple(FolderEntry(**file) for file in found["files"])})
+
+    def _part(self, upload: Upload, number: int) -> Path:
+        return self._folder / upload.id / str(number)
+
+
+def _check(files: Sequence[FolderEntry], *, is_folder: bool) -> None:
+    if not files or (not is_folder and len(files) != 1):
+        raise InvalidArgument(f"{len(files)} files are to come; legal: exactly one, or some of a folder")
+    for file in files:
+        if not _DIGEST.match(file.digest):
+            raise InvalidArgument(f"{file.digest!r} is not a SHA-256 in hexadecimal")
+    if is_folder:
+        check_paths([check_relative(file.path) for file in files])
