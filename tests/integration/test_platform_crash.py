@@ -64,6 +64,27 @@ def test_killed_broker_scheduler_and_gateway_come_back_and_no_job_is_lost(home: 
         assert (done["state"], len(done["attempts"])) == ("succeeded", 1)
 
 
+def test_a_sweep_whose_scheduler_is_killed_tries_each_point_once(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
+        job = {"box": "counter", "verb": "train", "inputs": {"dataset": dataset}, "parameters": {"step_s": 0.02}}
+        asked = {"job": job, "space": {"steps": {"values": [5, 6, 7, 8, 9]}}, "objective": {"metric": "steps"}}
+        sweep = platform.client.submit("/v1/sweeps", asked)["id"]
+        wait_until(lambda: len(look(platform, sweep)["trials"]) >= 1)
+        platform.kill("scheduler")
+        assert has_ended(platform.pid_of("scheduler"))
+        wait_until(lambda: look(platform, sweep)["state"] != "running", timeout_s=25.0)
+        found = look(platform, sweep)
+        assert (found["state"], found["counts"]) == ("succeeded", {"succeeded": 5}), found["reason"]
+        assert [trial["parameters"] for trial in found["trials"]] == [{"steps": steps} for steps in range(5, 10)]
+        assert len(platform.client.get("/v1/jobs")["jobs"]) == 6
+
+
+def look(platform: PlatformUnderTest, sweep: str) -> dict[str, Any]:
+    """Return a sweep with its trials."""
+    return platform.client.get(f"/v1/sweeps/{sweep}")
+
+
 def leases_of(platform: PlatformUnderTest) -> list[dict[str, Any]]:
     (node,) = platform.client.get("/v1/nodes")["nodes"]
     return list(node.get("leases") or []) if node["state"] == "up" else []
