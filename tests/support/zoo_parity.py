@@ -18,9 +18,21 @@ from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from support.programs import load_model
 
-_TEXT: Final = {"width": 32, "layers": 2, "vocabulary": 96, "context_length": 16, "prompt_length": 8}
-_BERT: Final = {"width": 32, "layers": 2, "feed_forward": 48, "vocabulary": 264, "context_length": 16}
-_COSMIC: Final = {"height": 16, "width": 16, "depth": 2, "filters": 2}
+_TEXT: Final[dict[str, SizeValue]] = {
+    "width": 32,
+    "layers": 2,
+    "vocabulary": 96,
+    "context_length": 16,
+    "prompt_length": 8,
+}
+_BERT: Final[dict[str, SizeValue]] = {
+    "width": 32,
+    "layers": 2,
+    "feed_forward": 48,
+    "vocabulary": 264,
+    "context_length": 16,
+}
+_COSMIC: Final[dict[str, SizeValue]] = {"height": 16, "width": 16, "depth": 2, "filters": 2}
 
 #: Model → two sets of sizes, each quick; what is not named has its default.
 SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]]]] = {
@@ -61,7 +73,7 @@ SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]
 BATCH: Final = 4
 #: Batches of a training; each comes again after the last.
 BATCHES: Final = 5
-ADAMW: Final = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.01, "eps": 1e-8}
+ADAMW: Final[dict[str, Any]] = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.01, "eps": 1e-8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +142,7 @@ def measure_training(
     optimizer = torch.optim.AdamW(reference.parameters(), **ADAMW)
     found = [samba.to_torch(tensor).float() for tensor in loaded.run(section_types=["fwd", "bckwd"])]
     gold = _flat(reference(*_plain(batches[0])))
-    gold[0].backward()
+    gold[0].backward()  # type: ignore[no-untyped-call]
     outputs = max(_difference(*pair) for pair in zip(found, gold, strict=True))
     known = {n: p.grad.clone() for n, p in reference.named_parameters() if p.grad is not None}
     gradients = _gradients({n: p.sn_grad for n, p in model.named_parameters()}, known)  # type: ignore[attr-defined]
@@ -141,7 +153,7 @@ def measure_training(
         losses.append(samba.to_torch(loaded.run(input_tensors=batch)[0]).item())
         optimizer.zero_grad()
         loss = _flat(reference(*_plain(batch)))[0]
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         expected.append(loss.item())
     apart = max(abs(ours - theirs) for ours, theirs in zip(losses, expected, strict=True)) / max(map(abs, expected))
@@ -185,7 +197,7 @@ def _gradients(found: Mapping[str, torch.Tensor], gold: Mapping[str, torch.Tenso
 def _bf16_gradient(half: nn.Module, batch: list[torch.Tensor], gold: Mapping[str, torch.Tensor]) -> float:
     """Return the median over parameters of the difference that eager torch in bf16 has."""
     try:
-        _flat(half(*(t.bfloat16() if t.is_floating_point() else t for t in batch)))[0].backward()
+        _flat(half(*(t.bfloat16() if t.is_floating_point() else t for t in batch)))[0].backward()  # type: ignore[no-untyped-call]
     except RuntimeError:  # as FFT
         return 0.0
     found = {n: p.grad for n, p in half.named_parameters() if p.grad is not None}
