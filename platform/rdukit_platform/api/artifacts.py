@@ -20,7 +20,7 @@ from rdukit_platform.artifacts.service import (
     Deleted,
     Lineage,
     Link,
-    Verified,
+    VerifiedArtifact,
     find_file,
     get_artifact,
     list_artifacts,
@@ -182,7 +182,7 @@ def read(
 
 
 @router.post("/{artifact_id}/verify")
-def verify(request: Request, artifact_id: str, caller: ArtifactsReader) -> Verified:
+def verify(request: Request, artifact_id: str, caller: ArtifactsReader) -> VerifiedArtifact:
     """Read all content of an artifact and compare it with its digests."""
     platform = platform_of(request)
     with platform.database.read() as session:

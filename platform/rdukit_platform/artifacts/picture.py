@@ -28,7 +28,7 @@ STYLE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LineageNode:
     """An artifact or a job of the picture. ``path``: its page below the console; ``is_gone``: it has none any more."""
 
     id: str
@@ -40,7 +40,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class LineageEdge:
     """From what was there to what came of it; ``label`` is the slot."""
 
     source: str
@@ -61,28 +61,30 @@ def graph_of(
     artifacts: Iterable[Mapping[str, object]],
     links: Iterable[Mapping[str, object]],
     jobs: Iterable[Mapping[str, object]],
-) -> tuple[list[Node], list[Edge]]:
+) -> tuple[list[LineageNode], list[LineageEdge]]:
     """Return the graph of a lineage as the API shows it."""
-    nodes: dict[str, Node] = {}
-    edges: dict[Edge, None] = {}
+    nodes: dict[str, LineageNode] = {}
+    edges: dict[LineageEdge, None] = {}
     for one in artifacts:
         id, gone = str(one["id"]), one.get("deleted_at") is not None
         sub = f"{one['kind']}, deleted" if gone else str(one["kind"])
-        nodes[id] = Node(id, str(one["name"]), f"{sub}  {id}", f"/console/artifacts/{id}", is_job=False, is_gone=gone)
+        nodes[id] = LineageNode(
+            id, str(one["name"]), f"{sub}  {id}", f"/console/artifacts/{id}", is_job=False, is_gone=gone
+        )
         if one.get("job_id"):
-            edges[Edge(str(one["job_id"]), id, str(one.get("slot") or ""))] = None
+            edges[LineageEdge(str(one["job_id"]), id, str(one.get("slot") or ""))] = None
     for link in links:
         if link["parent"] in nodes and link["child"] in nodes:
-            edges[Edge(str(link["parent"]), str(link["job_id"]), str(link["slot"]))] = None
+            edges[LineageEdge(str(link["parent"]), str(link["job_id"]), str(link["slot"]))] = None
     known = {str(job["id"]): job for job in jobs}
     for id in dict.fromkeys(end for edge in edges for end in (edge.source, edge.target) if end not in nodes):
         job = known.get(id, {})
         words = f"{job.get('box') or 'job'} {job.get('verb') or ''}".strip()
-        nodes[id] = Node(id, str(job.get("name") or words), id, f"/console/jobs/{id}", is_job=True)
+        nodes[id] = LineageNode(id, str(job.get("name") or words), id, f"/console/jobs/{id}", is_job=True)
     return list(nodes.values()), list(edges)
 
 
-def nearest(nodes: Sequence[Node], edges: Sequence[Edge], focus: str, most: int = MAX_NODES) -> set[str]:
+def nearest(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge], focus: str, most: int = MAX_NODES) -> set[str]:
     """Return the ids of the nodes that are next to ``focus``, ``most`` at most."""
     beside: dict[str, list[str]] = {node.id: [] for node in nodes}
     for edge in edges:
@@ -97,7 +99,7 @@ def nearest(nodes: Sequence[Node], edges: Sequence[Edge], focus: str, most: int 
     return seen
 
 
-def place(nodes: Sequence[Node], edges: Sequence[Edge]) -> Placed:
+def place(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge]) -> Placed:
     """Place nodes in columns, each right of all that it comes from, and in a column next to what it comes from."""
     before: dict[str, list[str]] = {node.id: [] for node in nodes}
     for edge in edges:
@@ -129,7 +131,7 @@ def place(nodes: Sequence[Node], edges: Sequence[Edge]) -> Placed:
 
 
 def draw_lineage(
-    nodes: Sequence[Node], edges: Sequence[Edge], focus: str, base_url: str = "", *, is_file: bool = False
+    nodes: Sequence[LineageNode], edges: Sequence[LineageEdge], focus: str, base_url: str = "", *, is_file: bool = False
 ) -> str:
     """Draw the graph as SVG, ``focus`` marked.
 
@@ -161,7 +163,7 @@ def _middle(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _edge(edge: Edge, placed: Placed) -> str:
+def _edge(edge: LineageEdge, placed: Placed) -> str:
     (x1, y1), (x2, y2) = placed.at[edge.source], placed.at[edge.target]
     x1, y1, y2 = x1 + WIDTH, y1 + HEIGHT // 2, y2 + HEIGHT // 2
     half = (x1 + x2) // 2
@@ -169,7 +171,7 @@ def _edge(edge: Edge, placed: Placed) -> str:
     return f'<path d="M{x1},{y1}C{half},{y1} {half},{y2} {x2},{y2}" marker-end="url(#arrow)">{title}</path>'
 
 
-def _node(node: Node, at: tuple[int, int], focus: str, base_url: str) -> str:
+def _node(node: LineageNode, at: tuple[int, int], focus: str, base_url: str) -> str:
     classes = ["job" if node.is_job else "artifact", *(["focus"] * (node.id == focus)), *(["gone"] * node.is_gone)]
     body = (
         f"<title>{_text(f'{node.label}, {node.sub}')}</title>"

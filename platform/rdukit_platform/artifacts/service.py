@@ -139,9 +139,9 @@ def walk_lineage(session: Session, tenant_id: str, artifact_id: str) -> tuple[li
     return sorted(found.values(), key=lambda row: (row.created_at, row.id)), list(links.values())
 
 
-def verify_artifact(store: BlobStore, row: ArtifactRow) -> "Verified":
+def verify_artifact(store: BlobStore, row: ArtifactRow) -> "VerifiedArtifact":
     """Read all of an artifact's content and compare it with its digests."""
-    found = Verified(id=row.id, files=0, bytes=0, problems=[])
+    found = VerifiedArtifact(id=row.id, files=0, bytes=0, problems=[])
     entries: list[tuple[str | None, str, int]] = [(None, row.digest, row.bytes)]
     if row.is_folder:
         try:
@@ -269,7 +269,7 @@ class Problem(BaseModel):
     problem: str
 
 
-class Verified(BaseModel):
+class VerifiedArtifact(BaseModel):
     """What reading all of an artifact's content through has found."""
 
     id: str

@@ -20,7 +20,7 @@ MOST_LABELS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class TrialLabel:
     """A value written at an axis."""
 
     y: float
@@ -28,12 +28,12 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TrialAxis:
     """An upright line for a parameter, or for the objective."""
 
     x: float
     name: str
-    labels: tuple[Label, ...]
+    labels: tuple[TrialLabel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class TrialLine:
 class Parallel:
     """The whole picture; the best trials are drawn last, on top."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[TrialAxis, ...]
     lines: tuple[TrialLine, ...]
 
 
@@ -70,7 +70,7 @@ def draw_parallel(
         x = round(SIDE + place * (WIDTH - 2 * SIDE) / (len(columns) - 1), 1)
         found = _place(values)
         heights.append([found[_key(value)] for value in values])
-        axes.append(Axis(x, name, _labels({_text(value): found[_key(value)] for value in values})))
+        axes.append(TrialAxis(x, name, _labels({_text(value): found[_key(value)] for value in values})))
     order = sorted(range(len(trials)), key=lambda i: trials[i][2], reverse=is_more_better)
     lines = []
     for rank, i in enumerate(order):
@@ -93,7 +93,7 @@ def _place(values: Sequence[object]) -> dict[str, float]:
     return {_key(value): round(TOP + room * (1 - part), 1) for value, part in zip(values, share, strict=True)}
 
 
-def _labels(heights: Mapping[str, float]) -> tuple[Label, ...]:
+def _labels(heights: Mapping[str, float]) -> tuple[TrialLabel, ...]:
     """Choose the labels that do not lie on each other, the ends first."""
     ordered = sorted(heights.items(), key=lambda one: one[1])
     wanted = [ordered[0], ordered[-1], *ordered[1:-1]]
@@ -102,7 +102,7 @@ def _labels(heights: Mapping[str, float]) -> tuple[Label, ...]:
     for text, y in wanted:
         if all(abs(y - other) >= gap for _, other in kept):
             kept.append((text, y))
-    return tuple(Label(y, text) for text, y in sorted(kept, key=lambda one: one[1]))
+    return tuple(TrialLabel(y, text) for text, y in sorted(kept, key=lambda one: one[1]))
 
 
 def _key(value: object) -> str:

@@ -16,7 +16,15 @@ import pytest
 
 from rdukit.errors import RangeNotSatisfiable, Unavailable
 from rdukit_platform.api.artifacts import read_range
-from rdukit_platform.artifacts.picture import MAX_NODES, Edge, Node, draw_lineage, graph_of, nearest, place
+from rdukit_platform.artifacts.picture import (
+    MAX_NODES,
+    LineageEdge,
+    LineageNode,
+    draw_lineage,
+    graph_of,
+    nearest,
+    place,
+)
 from rdukit_platform.cli.client import ApiClient
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
@@ -156,13 +164,19 @@ def test_verify_finds_damage_and_names_it(gateway: GatewayUnderTest) -> None:
     assert run("verify").returncode == 2
 
 
-def node(id: str, *, is_job: bool = False) -> Node:
-    return Node(id, f"name of {id}", "sub", f"/console/{id}", is_job)
+def node(id: str, *, is_job: bool = False) -> LineageNode:
+    return LineageNode(id, f"name of {id}", "sub", f"/console/{id}", is_job)
 
 
 def test_each_node_lies_right_of_all_that_it_comes_from() -> None:
     nodes = [node(id) for id in "abcde"]
-    edges = [Edge("a", "b", ""), Edge("b", "c", ""), Edge("a", "c", ""), Edge("d", "c", ""), Edge("c", "e", "")]
+    edges = [
+        LineageEdge("a", "b", ""),
+        LineageEdge("b", "c", ""),
+        LineageEdge("a", "c", ""),
+        LineageEdge("d", "c", ""),
+        LineageEdge("c", "e", ""),
+    ]
     placed = place(nodes, edges)
     assert all(placed.at[edge.source][0] < placed.at[edge.target][0] for edge in edges)
     assert len(set(placed.at.values())) == len(nodes)
@@ -170,12 +184,12 @@ def test_each_node_lies_right_of_all_that_it_comes_from() -> None:
 
 
 def test_a_circle_ends_too() -> None:
-    assert place([node("a"), node("b")], [Edge("a", "b", ""), Edge("b", "a", "")]).width > 0
+    assert place([node("a"), node("b")], [LineageEdge("a", "b", ""), LineageEdge("b", "a", "")]).width > 0
 
 
 def test_of_a_large_graph_the_nearest_are_drawn() -> None:
     nodes = [node(str(number)) for number in range(MAX_NODES + 5)]
-    edges = [Edge(str(number), str(number + 1), "") for number in range(MAX_NODES + 4)]
+    edges = [LineageEdge(str(number), str(number + 1), "") for number in range(MAX_NODES + 4)]
     assert nearest(nodes, edges, "0", 3) == {"0", "1", "2"}
     assert "and 5 further off" in draw_lineage(nodes, edges, "0")
 
@@ -187,7 +201,7 @@ def test_names_are_text_in_the_picture_and_deleted_ones_have_no_link() -> None:
     ]
     links = [{"child": "art-2", "parent": "art-1", "slot": "dataset", "job_id": "job-1"}]
     nodes, edges = graph_of(artifacts, links, [{"id": "job-1", "name": "train", "box": "logreg", "verb": "train"}])
-    assert edges == [Edge("job-1", "art-2", "checkpoint"), Edge("art-1", "job-1", "dataset")]
+    assert edges == [LineageEdge("job-1", "art-2", "checkpoint"), LineageEdge("art-1", "job-1", "dataset")]
     picture = draw_lineage(nodes, edges, "art-2", "http://h", is_file=True)
     root = ElementTree.fromstring(picture)
     links_found = [a.attrib["href"] for a in root.iter("{http://www.w3.org/2000/svg}a")]
