@@ -183,6 +183,7 @@ INSTALL_TENANTS: Final = Setting(
 PROCESS: Final = "process"
 KUBERNETES: Final = "kubernetes"
 WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
+WORKER_REPLICAS: Final = Setting("worker.replicas", 8, "Replicas of endpoints that one worker runs at once.", int)
 WORKER_LEASE_S: Final = Setting(
     "worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float
 )
@@ -227,6 +228,15 @@ ARTIFACT_TENANT_BYTES: Final = Setting(
     "Bytes of artifacts that a tenant may keep, unless it has a number of its own; 0: any number.",
     _not_negative(int),
 )  # fmt: skip
+ENDPOINT_DRAIN_S: Final = Setting(
+    "endpoint.drain_s", 300.0, "Seconds that a replica which is not wanted any more has to finish its requests.", float
+)
+ENDPOINT_WAIT_S: Final = Setting(
+    "endpoint.wait_s", 20.0, "Seconds that a call waits for a ready replica, where its endpoint wants one.", float
+)
+ENDPOINT_ANSWER_S: Final = Setting(
+    "endpoint.answer_s", 300.0, "Seconds without a byte of a replica's answer that end a call.", float
+)
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)
 
 PLATFORM_SETTINGS: Final = (
@@ -265,6 +275,7 @@ PLATFORM_SETTINGS: Final = (
     WARM_BOXES,
     INSTALL_TENANTS,
     WORKER_SLOTS,
+    WORKER_REPLICAS,
     WORKER_LEASE_S,
     WORKER_START_S,
     JOB_MAX_ATTEMPTS,
@@ -280,6 +291,9 @@ PLATFORM_SETTINGS: Final = (
     ARTIFACT_KEEP_DAYS,
     ARTIFACT_GRACE_S,
     ARTIFACT_TENANT_BYTES,
+    ENDPOINT_DRAIN_S,
+    ENDPOINT_WAIT_S,
+    ENDPOINT_ANSWER_S,
     UP_NODE,
 )
 

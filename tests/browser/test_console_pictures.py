@@ -76,6 +76,7 @@ def jobs(example: Example) -> dict[str, str]:
     with example.database.write() as session:
         deprecate_expert(session, example.tenant_id, "digits:1", "trained on " + "one_very_long_path/" * 20, 3.0)
     example.promote(example.run_pipeline()[1], description=long)
+    example.serve("read", "digits:2")
     return jobs
 
 
@@ -135,7 +136,7 @@ def visit(
 
 def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs: dict[str, str]) -> None:
     for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "experts?deprecated=true",
-                 "experts/digits:2", "experts/digits:1"):  # fmt: skip
+                 "experts/digits:2", "experts/digits:1", "endpoints", "endpoints/read"):  # fmt: skip
         visit.open(f"/console/{name}", re.sub("[/:?=]", "-", name) or "jobs")
     visit.page.goto(visit.address + f"/console/jobs/{jobs['succeeded']}")
     artifact = visit.page.locator('a[href^="/console/artifacts/art-"]').last.get_attribute("href")

@@ -89,6 +89,15 @@ NEEDS = [
     ("GET", "/v1/experts/x:1", "boxes:read"),
     ("POST", "/v1/experts", "boxes:write"),
     ("POST", "/v1/experts/x/deprecate", "boxes:write"),
+    ("GET", "/v1/endpoints", "endpoints:read"),
+    ("GET", "/v1/endpoints/x", "endpoints:read"),
+    ("POST", "/v1/endpoints", "endpoints:write"),
+    ("POST", "/v1/endpoints/x/update", "endpoints:write"),
+    ("POST", "/v1/endpoints/x/rollback", "endpoints:write"),
+    ("DELETE", "/v1/endpoints/x", "endpoints:write"),
+    ("GET", "/v1/endpoints/x/v2/models/x", "endpoints:call"),
+    ("POST", "/v1/endpoints/x/v2/models/x/infer", "endpoints:call"),
+    ("POST", "/v1/endpoints/x/v1/chat/completions", "endpoints:call"),
     ("GET", "/v1/tokens", "tokens"),
     ("POST", "/v1/tokens", "tokens"),
     ("DELETE", "/v1/tokens/tok-0", "tokens"),
@@ -102,11 +111,12 @@ NEEDS = [
     ("DELETE", "/v1/nodes/-/maintenance/mw-0", "admin"),
     ("POST", "/v1/nodes/-/leases/lease-0/release", "admin"),
 ]
-ALL = ["jobs:read", "jobs:write", "artifacts:read", "artifacts:write", "boxes:read", "boxes:write", "tokens", "metrics"]
+ALL = ["jobs:read", "jobs:write", "artifacts:read", "artifacts:write", "boxes:read", "boxes:write",
+       "endpoints:read", "endpoints:write", "endpoints:call", "tokens", "metrics"]  # fmt: skip
 INCLUDED = {
     "metrics": {"metrics", "nodes"},
-    "read": {"read", "nodes", "jobs:read", "artifacts:read", "boxes:read"},
-    "write": {"write", "jobs:write", "artifacts:write", "boxes:write"},
+    "read": {"read", "nodes", "jobs:read", "artifacts:read", "boxes:read", "endpoints:read"},
+    "write": {"write", "jobs:write", "artifacts:write", "boxes:write", "endpoints:write", "endpoints:call"},
 }
 
 
@@ -356,7 +366,7 @@ def test_the_console_shows_a_new_token_once_and_offers_no_scope_that_is_not_had(
     with httpx.Client(base_url=gateway.url) as browser:
         browser.cookies.set(COOKIE, httpx.post(f"{gateway.url}/console/login", data={"token": keeper}).cookies[COOKIE])
         offered = set(re.findall(r'name="scope" value="([^"]+)"', browser.get("/console/tokens").text))
-        assert offered == {"read", "jobs:read", "artifacts:read", "boxes:read", "tokens"}
+        assert offered == {"read", "jobs:read", "artifacts:read", "boxes:read", "endpoints:read", "tokens"}
         made = browser.post("/console/tokens", data={"name": "<b>x", "scope": ["jobs:read"], "days": "7"}).text
         (text,) = re.findall(r"rdk_[\w-]+", made)
         assert "<b>x" not in made

@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from rdukit_platform.artifacts.store import BlobStore
-from rdukit_platform.catalog.model import Boxes
+from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.console.access import COOKIE
+from rdukit_platform.endpoints.service import ServedParts, create_endpoint
 from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.nodes import OTHERS, NodeCapacity, nodes_for, services_for
 from rdukit_platform.scheduler.decide import decide
@@ -47,6 +48,8 @@ def victim(gateway: GatewayUnderTest) -> dict[str, str]:
     found["sweep"] = gateway.ask("POST", "/v1/sweeps", token, json=asked).json()["id"]
     with platform.database.write() as session:
         promote_job(session, Boxes({}), tenant, ids["succeeded"], found["expert"], time.time(), "digits")
+        parts = ServedParts(Selector("logreg"), artifact, artifact, None, 1)
+        create_endpoint(session, tenant, "end-secret", parts, 1, time.time())
     return found | ({"pipeline": pipeline[0]["id"]} if pipeline else {})
 
 
@@ -142,14 +145,18 @@ def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, 
         ("GET", f"/v1/experts/{expert}"), ("GET", f"/v1/experts/{expert}:1"),
         ("POST", f"/v1/experts/{expert}/deprecate"),
         ("GET", f"/v1/sweeps/{sweep}"), ("POST", f"/v1/sweeps/{sweep}/cancel"),
+        ("GET", "/v1/endpoints/end-secret"), ("DELETE", "/v1/endpoints/end-secret"),
+        ("POST", "/v1/endpoints/end-secret/update"), ("POST", "/v1/endpoints/end-secret/rollback"),
+        ("GET", "/v1/endpoints/end-secret/v2/models/m"), ("POST", "/v1/endpoints/end-secret/v1/completions"),
     ]  # fmt: skip
     for method, path in tried:
         body = {"json": {"reason": "r"} if path.endswith("/deprecate") else {}}
-        strange = re.sub(r"(job|art|pip\w*|exp|sweep)-\w+", r"\1-000000000000", path).replace(
+        strange = re.sub(r"(job|art|pip\w*|exp|sweep|end)-\w+", r"\1-000000000000", path).replace(
             "victim", "ten-000000000000"
         )
         told, other = gateway.refused(method, path, own, **body), gateway.refused(method, strange, own, **body)
-        ids = rf"victim|{running}|{art}|{expert}|{sweep}|{victim.get('pipeline', 'pip-x')}|\w+-000000000000"
+        others = rf"{art}|{expert}|{sweep}|end-secret|{victim.get('pipeline', 'pip-x')}"
+        ids = rf"victim|{running}|{others}|\w+-000000000000"
         assert told[0] == 404, path
         assert re.sub(ids, "X", told[1]) == re.sub(ids, "X", other[1]), path
 
@@ -184,7 +191,8 @@ def test_another_tenants_artifact_is_no_input_and_is_not_told_from_none(
 def test_lists_and_filters_by_anothers_ids_are_empty(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read")
     for path in ("/v1/jobs", "/v1/artifacts", f"/v1/artifacts?job={victim['succeeded']}", "/v1/pipelines", "/v1/boxes",
-                 "/v1/sweeps", "/v1/experts", "/v1/experts?deprecated=true&search=digits"):  # fmt: skip
+                 "/v1/sweeps", "/v1/experts", "/v1/experts?deprecated=true&search=digits",
+                 "/v1/endpoints"):  # fmt: skip
         (rows,) = [value for name, value in gateway.ask("GET", path, own).json().items() if name != "next_cursor"]
         assert rows == [], path
 

@@ -41,6 +41,7 @@ SUMMARIES = {
     "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
+    "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
     "job": "Submit, list, show, watch, compare, clone and cancel jobs.",
     "node": "Run and look at emulated nodes.",

@@ -11,11 +11,28 @@ from typing import Final
 from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 
-from rdukit_platform.db.models import ArtifactRow, Base, BoxRow, ExpertRow, JobRow, SweepRow
+from rdukit_platform.db.models import (
+    ArtifactRow,
+    Base,
+    BoxRow,
+    EndpointRevisionRow,
+    EndpointRow,
+    ExpertRow,
+    JobRow,
+    SweepRow,
+)
 
 #: Columns that refer to artifacts and are looked at below, or, as lineage does, only remember them.
 KNOWN: Final = frozenset(
-    {"boxes.artifact_id", "experts.checkpoint_id", "experts.pef_id", "lineage.child", "lineage.parent"}
+    {
+        "boxes.artifact_id",
+        "endpoint_revisions.checkpoint_id",
+        "endpoint_revisions.pef_id",
+        "experts.checkpoint_id",
+        "experts.pef_id",
+        "lineage.child",
+        "lineage.parent",
+    }
 )
 #: Needs that a refusal names.
 MAX_NAMED: Final = 5
@@ -71,6 +88,13 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
         need = Need("expert", f"{expert.name}:{expert.version}", "experts keep what they are made of")
         box = boxes.get((expert.box, expert.box_version or 0))
         yield from ((one, need) for one in (expert.checkpoint_id, expert.pef_id, box) if one is not None)
+    served = select(EndpointRow.name, EndpointRevisionRow).join(
+        EndpointRevisionRow, EndpointRevisionRow.endpoint_id == EndpointRow.id
+    )
+    for name, revision in session.execute(served.where(EndpointRow.tenant_id == tenant_id)):
+        need = Need("endpoint", f"{name}, revision {revision.number}", "endpoints keep what their revisions serve")
+        box = boxes.get((revision.box, revision.box_version or 0))
+        yield from ((one, need) for one in (revision.checkpoint_id, revision.pef_id, box) if one is not None)
     installed = select(BoxRow.name, BoxRow.version, BoxRow.artifact_id).where(
         BoxRow.tenant_id == tenant_id, BoxRow.uninstalled_at.is_(None), BoxRow.artifact_id.is_not(None)
     )

@@ -90,6 +90,9 @@ class Act(StrEnum):
     RELEASE_LEASE = "lease.release"
     MAINTAIN = "maintenance.plan"
     END_MAINTENANCE = "maintenance.end"
+    CREATE_ENDPOINT = "endpoint.create"
+    UPDATE_ENDPOINT = "endpoint.update"
+    DELETE_ENDPOINT = "endpoint.delete"
     PRUNE = "audit.prune"
 
 

@@ -304,6 +304,94 @@ class TrialRow(Base):
     curve: Mapped[list[list[float]] | None]
 
 
+class EndpointRow(Base):
+    """A model that a tenant has running under a name. What is wanted is here; what there is, are its replicas."""
+
+    __tablename__ = "endpoints"
+    __table_args__ = (UniqueConstraint("tenant_id", "held_name"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(64))
+    #: The name as long as it is this one's; none once it is deleted, so that another may have it.
+    held_name: Mapped[str | None] = mapped_column(String(64))
+    #: Number of the revision that is wanted.
+    revision: Mapped[int]
+    #: How many replicas of it are wanted.
+    replicas: Mapped[int]
+    created_at: Mapped[float]
+    updated_at: Mapped[float]
+    deleted_at: Mapped[float | None]
+
+
+class EndpointRevisionRow(Base):
+    """Revision of an endpoint: what its replicas serve. It never changes.
+
+    The database deletes no artifact that a revision refers to.
+    """
+
+    __tablename__ = "endpoint_revisions"
+    __table_args__ = (UniqueConstraint("endpoint_id", "number"),)
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"))
+    number: Mapped[int]
+    box: Mapped[str] = mapped_column(String(64))
+    #: Of a box that the tenant installed: exactly which.
+    box_version: Mapped[int | None]
+    pef_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
+    #: None: the PEF has no parameters.
+    checkpoint_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"), index=True)
+    #: What it was made from, if that was an expert.
+    expert_id: Mapped[str | None] = mapped_column(ForeignKey("experts.id"))
+    tiles: Mapped[int]
+    created_at: Mapped[float]
+
+
+class EndpointReplicaRow(Base):
+    """Replica of an endpoint: one box, from its start to its end. Its token fences: without it no worker changes it."""
+
+    __tablename__ = "endpoint_replicas"
+    __table_args__ = (Index(None, "endpoint_id", "created_at"), Index(None, "state"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"))
+    #: Number of the revision.
+    revision: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str | None] = mapped_column(String(32))
+    #: What it waits for, or how it ended, in words.
+    message: Mapped[str | None] = mapped_column(Text)
+    token: Mapped[str] = mapped_column(String(64))
+    worker: Mapped[str | None] = mapped_column(String(128))
+    lease_expires_at: Mapped[float | None]
+    tiles: Mapped[list[str] | None]
+    #: ``{"backend", "id", "limits"}``
+    box: Mapped[dict[str, object] | None]
+    #: Of its REST wire, as the worker's host reaches it; and the user whose socket it is.
+    address: Mapped[str | None] = mapped_column(Text)
+    address_uid: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[float]
+    claimed_at: Mapped[float | None]
+    ready_at: Mapped[float | None]
+    draining_at: Mapped[float | None]
+    #: While it drains: until then at least a gateway has requests at it.
+    busy_until: Mapped[float | None]
+    ended_at: Mapped[float | None]
+
+
+class EndpointUsageRow(Base):
+    """Calls of an endpoint in a day."""
+
+    __tablename__ = "endpoint_usage"
+    endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"), primary_key=True)
+    #: Days since the epoch, UTC.
+    day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    requests: Mapped[int] = mapped_column(BigInteger)
+    #: Of the requests: those answered with an error.
+    failures: Mapped[int] = mapped_column(BigInteger)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)
+
+
 class ServiceRow(Base):
     """A scheduler or worker that is up; gone is who has not beaten lately."""
 

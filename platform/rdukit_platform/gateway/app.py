@@ -17,6 +17,9 @@ from rdukit_platform.api.artifacts import router as artifacts
 from rdukit_platform.api.audit import router as audit
 from rdukit_platform.api.catalog import router as catalog
 from rdukit_platform.api.context import Platform
+from rdukit_platform.api.endpoint_calls import EndpointCalls
+from rdukit_platform.api.endpoint_calls import router as endpoint_calls
+from rdukit_platform.api.endpoints import router as endpoints
 from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
 from rdukit_platform.api.maintenance import router as maintenance
@@ -27,6 +30,7 @@ from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.api.uploads import router as uploads
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
+from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_pages import router as run_pages
@@ -53,7 +57,10 @@ def create_app(platform: Platform) -> FastAPI:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         clear_incoming(platform.home.installing)
         platform.catalog.warm_up()
+        calls = app.state.calls = EndpointCalls(platform)
+        calls.start()
         yield
+        await calls.close()
         platform.audit.close()
         platform.database.close()
         platform.notifier.close()
@@ -77,6 +84,8 @@ def create_app(platform: Platform) -> FastAPI:
         uploads,
         catalog,
         experts,
+        endpoints,
+        endpoint_calls,
         nodes,
         maintenance,
         tenants,
@@ -86,6 +95,7 @@ def create_app(platform: Platform) -> FastAPI:
         run_pages,
         sweep_pages,
         expert_pages,
+        endpoint_pages,
         access,
     ):
         app.include_router(each)

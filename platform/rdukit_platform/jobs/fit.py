@@ -59,7 +59,7 @@ def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: 
     """
     is_on_host = request.verb in HOST_VERBS
     pef = None if is_on_host else _find_pef(session, store, tenant_id, request.inputs)
-    needed = 0 if pef is None else _tiles_of(pef)
+    needed = 0 if pef is None else tiles_of(pef)
     if request.tiles is None:
         return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
     if request.tiles:
@@ -69,8 +69,8 @@ def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: 
 
 
 @functools.lru_cache(maxsize=1024)
-def _tiles_of(blob: Path) -> int:
-    """Do ``read_tiles`` once: what a blob holds does not change."""
+def tiles_of(blob: Path) -> int:
+    """Return the tiles of a PEF in the store, read once: what a blob holds does not change."""
     return read_tiles(blob)
 
 

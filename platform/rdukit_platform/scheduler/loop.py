@@ -26,6 +26,7 @@ from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.artifacts.uploads import UploadFolder
 from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.db.engine import Database
+from rdukit_platform.endpoints.reconcile import reconcile
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
 from rdukit_platform.jobs.execution import (
@@ -140,6 +141,7 @@ class Scheduler:
         if self._clock.monotonic() - self._swept_at > SWEEPS_S:
             self._swept_at = self._clock.monotonic()
             advance_sweeps(self._database, now)
+        reconcile(self._database, now, may_expire=self._pace.is_steady())
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0

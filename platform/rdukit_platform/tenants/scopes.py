@@ -14,13 +14,17 @@ ARTIFACTS_READ: Final = "artifacts:read"
 ARTIFACTS_WRITE: Final = "artifacts:write"
 BOXES_READ: Final = "boxes:read"
 BOXES_WRITE: Final = "boxes:write"
+ENDPOINTS_READ: Final = "endpoints:read"
+ENDPOINTS_WRITE: Final = "endpoints:write"
+ENDPOINTS_CALL: Final = "endpoints:call"
 TOKENS: Final = "tokens"
 METRICS: Final = "metrics"
 
 #: Each scope and what it lets its holder do; the manual shows these lines.
 MEANINGS: Final[Mapping[str, str]] = {
-    READ: "see everything of the tenant: jobs, artifacts, boxes, experts, nodes, audit log",
-    WRITE: "submit and cancel jobs, add, pin and delete artifacts, install boxes, promote experts",
+    READ: "see everything of the tenant: jobs, artifacts, boxes, experts, endpoints, nodes, audit log",
+    WRITE: "submit and cancel jobs, add, pin and delete artifacts, install boxes, promote experts, run and call "
+    "endpoints",
     ADMIN: "everything, of all tenants",
     JOBS_READ: "see jobs, pipelines, sweeps, their events and logs",
     JOBS_WRITE: "submit and cancel jobs, pipelines and sweeps",
@@ -28,14 +32,17 @@ MEANINGS: Final[Mapping[str, str]] = {
     ARTIFACTS_WRITE: "add, pin and delete artifacts",
     BOXES_READ: "see the catalog, installed boxes and experts",
     BOXES_WRITE: "install and uninstall boxes, promote and deprecate experts",
+    ENDPOINTS_READ: "see endpoints, their replicas and usage",
+    ENDPOINTS_WRITE: "create, change and delete endpoints",
+    ENDPOINTS_CALL: "call endpoints, and nothing else",
     TOKENS: "list, make, rotate and revoke the tenant's tokens, within its own scopes",
     METRICS: "read the metrics and nodes of the whole platform",
 }
 SCOPES: Final = tuple(MEANINGS)
 
 _INCLUDED: Final[Mapping[str, frozenset[str]]] = {
-    READ: frozenset({JOBS_READ, ARTIFACTS_READ, BOXES_READ}),
-    WRITE: frozenset({JOBS_WRITE, ARTIFACTS_WRITE, BOXES_WRITE}),
+    READ: frozenset({JOBS_READ, ARTIFACTS_READ, BOXES_READ, ENDPOINTS_READ}),
+    WRITE: frozenset({JOBS_WRITE, ARTIFACTS_WRITE, BOXES_WRITE, ENDPOINTS_WRITE, ENDPOINTS_CALL}),
     ADMIN: frozenset(SCOPES),
 }
 

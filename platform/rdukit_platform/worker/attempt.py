@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,31 +41,27 @@ from rdukit.errors import (
 from rdukit.fence.outputs import OutputLimits, check_output
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
-from rdukit.interfaces import Clock
 from rdukit.pef.file import read_tiles
 from rdukit.settings import SND_SOCKET
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
+from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
-from rdukit_platform.backends.contract import BoxBackend, BoxEventKind, BoxOwner, RunningBox
-from rdukit_platform.backends.job_boxes import BoxRules, OwnBox, spec_of
+from rdukit_platform.backends.contract import BoxEventKind, BoxOwner, RunningBox
+from rdukit_platform.backends.job_boxes import OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector
-from rdukit_platform.catalog.own import check_may_own, find_version
-from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.settings import BOX_DISK, PROCESS, Home
+from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
-from rdukit_platform.worker.heartbeat import LeaseHeartbeat
+from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
-from rdukit_platform.worker.tiles import is_withdrawn, leased_tiles
-from rdukit_platform.worker.walls import TenantFences, WallKind, check_walls
+from rdukit_platform.worker.tiles import TileRequest, is_withdrawn, leased_tiles
+from rdukit_platform.worker.walls import check_walls
 
 logger = logging.getLogger(__name__)
 
@@ -84,24 +79,6 @@ MAX_ANSWER_BYTES: Final = 4 << 20
 #: Of an attempt's log that its box tells, what the database keeps: a box may say the same for ever.
 MAX_LOG_LINES: Final = 10_000
 MAX_LOG_CHARACTERS: Final = 4_000
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerContext:
-    """Context that all attempts of a worker share."""
-
-    home: Home
-    database: Database
-    store: BlobStore
-    heartbeat: LeaseHeartbeat
-    notifier: Notifier
-    clock: Clock
-    name: str
-    backend: BoxBackend
-    rules: BoxRules
-    fences: TenantFences
-    box_start_s: float
-    backoff_s: float
 
 
 class AttemptFailure(Exception):
@@ -283,27 +260,12 @@ class AttemptRun:
         """Fetch what a box that the job's tenant installed runs from; ``None``: the box comes with rdukit."""
         if job.box_version is None:
             return None
-        target = self._folder / "box"
-        remove_tree(target)
         try:
-            with self._context.database.read() as session:
-                # Again: what was allowed at submission may not be any more, and here the code begins to run.
-                check_may_own(session, job.tenant_id, self._context.fences.walls.kind is WallKind.FENCE)
-                row = find_version(session, job.tenant_id, job.box, job.box_version)
-            if row is None:
-                raise NotFound(f"there is no version {job.box_version} of box {job.box!r}")
-            if row.image is not None:
-                if self._context.backend.name == PROCESS:
-                    raise InvalidArgument(f"box {job.box} is the image {row.image!r}, but boxes are processes here")
-                return OwnBox(image=row.digest)
-            self._context.store.materialize(row.digest, is_folder=True, target=target)
+            return bring_own_box(self._context, job.tenant_id, Selector(job.box, job.box_version), self._folder / "box")
         except (PermissionDenied, InvalidArgument) as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-        except (NotFound, ContentDamaged) as cause:
-            box = Selector(job.box, job.box_version)
-            error = NotFound(f"the folder of box {box} is not in the store: {cause}; install it again")
-            raise AttemptFailure(AttemptOutcome.INPUT_LOST, error) from cause
-        return OwnBox(folder=target)
+        except NotFound as lost:
+            raise AttemptFailure(AttemptOutcome.INPUT_LOST, lost) from lost
 
     def _check_pef(self, job: JobRow, inputs: Mapping[str, str]) -> None:
         """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles than the job has."""
@@ -315,8 +277,9 @@ class AttemptRun:
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
+        asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=job.run_limit_s)
         try:
-            lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, job))
+            lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
             self._lease = lease
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause

@@ -18,13 +18,16 @@ from rdukit.errors import RdukitError, Unavailable
 from rdukit.files.atomic import remove_tree
 from rdukit_platform.backends.contract import BoxBackend, BoxOwner, OwnedBox
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AttemptRow, JobRow
+from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, JobRow
+from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.jobs.states import FINAL
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 5.0
 GONE_S: Final = 10.0
+#: Seconds after the end of a replica for which its folder is its worker's.
+FOLDER_S: Final = 30.0
 
 
 def choose_orphans(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collection[int]]) -> list[OwnedBox]:
@@ -54,6 +57,10 @@ def read_open_attempts(database: Database, job_ids: Collection[str]) -> dict[str
         )
         for job_id, number in rows:
             found[job_id].append(number)
+        # A replica has one box in its life.
+        columns = (EndpointReplicaRow.id, EndpointReplicaRow.state)
+        for replica_id, state in session.execute(select(*columns).where(EndpointReplicaRow.id.in_(job_ids))):
+            found[replica_id] = [] if state == ReplicaState.ENDED else [1]
     return found
 
 
@@ -79,9 +86,12 @@ def clear_folders(work: Path, database: Database) -> int:
         return 0
     states = [str(state) for state in FINAL]
     with database.read() as session:
-        ended = session.scalars(select(JobRow.id).where(JobRow.id.in_(folders), JobRow.state.in_(states))).all()
-    for job_id in ended:
-        remove_tree(folders[job_id])
+        ended = list(session.scalars(select(JobRow.id).where(JobRow.id.in_(folders), JobRow.state.in_(states))))
+        # Its worker, if it lives, has some seconds to end the box and remove the folder itself.
+        is_over = EndpointReplicaRow.ended_at < time.time() - FOLDER_S
+        ended += session.scalars(select(EndpointReplicaRow.id).where(EndpointReplicaRow.id.in_(folders), is_over))
+    for name in ended:
+        remove_tree(folders[name])
     return len(ended)
 
 

@@ -22,12 +22,15 @@ from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
     WORKER_LEASE_S,
+    WORKER_REPLICAS,
     WORKER_SLOTS,
     WORKER_START_S,
     Home,
 )
-from rdukit_platform.worker.attempt import AttemptRun, WorkerContext
+from rdukit_platform.worker.attempt import AttemptRun
+from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
+from rdukit_platform.worker.keeper import ReplicaKeeper
 from rdukit_platform.worker.orphans import OrphanReaper
 from rdukit_platform.worker.walls import open_fences, open_walls
 
@@ -80,22 +83,22 @@ def serve(home: Home) -> None:
     )
     orphan_reaper = OrphanReaper(backend, database, home.work)
     notifier = Notifier(home.broker_url())
-    runner = AttemptRunner(
-        WorkerContext(
-            home=home,
-            database=database,
-            store=BlobStore(home.artifacts),
-            heartbeat=heartbeat,
-            notifier=notifier,
-            clock=clock,
-            name=name,
-            backend=backend,
-            rules=rules,
-            fences=open_fences(home, walls),
-            box_start_s=resolve(WORKER_START_S),
-            backoff_s=resolve(JOB_BACKOFF_S),
-        )
+    context = WorkerContext(
+        home=home,
+        database=database,
+        store=BlobStore(home.artifacts),
+        heartbeat=heartbeat,
+        notifier=notifier,
+        clock=clock,
+        name=name,
+        backend=backend,
+        rules=rules,
+        fences=open_fences(home, walls),
+        box_start_s=resolve(WORKER_START_S),
+        backoff_s=resolve(JOB_BACKOFF_S),
     )
+    runner = AttemptRunner(context)
+    keeper = ReplicaKeeper(context, resolve(WORKER_REPLICAS))
     app = make_app(home.broker_url())
 
     @app.task(name=TASK, Request=AttemptRequest)  # type: ignore[untyped-decorator]
@@ -105,14 +108,17 @@ def serve(home: Home) -> None:
     def stop(**_: object) -> None:
         # Off the signal handler's frame: it may have interrupted somebody who holds a lock.
         threading.Thread(target=runner.stop, name="stop").start()
+        threading.Thread(target=keeper.stop, name="stop-replicas").start()
 
     worker_shutting_down.connect(stop, weak=False)
     heartbeat.start()
     orphan_reaper.start()
+    keeper.start()
     logger.info("worker up name=%s slots=%d boxes=%s walls=%s", name, slots, backend.name, walls.kind)
     try:
         app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"])
     finally:
+        keeper.stop()
         heartbeat.stop()
         orphan_reaper.stop()
         backend.close()

@@ -4,19 +4,33 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rdukit.errors import LeaseWithdrawn, NoResources, RdukitError
 from rdukit.snd import HeldLease, SndClient, connect_patiently
-from rdukit_platform.db.models import JobRow
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class TileRequest:
+    """How many tiles, and for whom: ``id`` is the job's, or a replica's."""
+
+    application: str
+    tiles: int
+    tenant_id: str
+    id: str
+    #: Seconds to wait for them in the daemon's queue.
+    wait_s: float = 0.0
+    #: Seconds after which they are given back at the latest.
+    run_limit_s: float | None = None
+
+
 @contextlib.contextmanager
-def leased_tiles(socket: Path, job: JobRow) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Lease the job's tiles while the block lasts. Yields the lease and the socket for its box, which is of it only.
+def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Lease tiles while the block lasts. Yields the lease and the socket for its box, which is of it only.
 
     Raises:
         NoResources: the tiles are not free.
@@ -25,13 +39,14 @@ def leased_tiles(socket: Path, job: JobRow) -> Iterator[tuple[dict[str, Any], Pa
     with connect_patiently(socket) as snd:
         status = snd.status()
         # Memory in proportion to the tiles: what a whole node's tiles would share evenly.
-        share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * job.tiles
+        share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * asked.tiles
         more: dict[str, object] = {}
-        if job.run_limit_s is not None and "maintenance" in (snd.call("hello").get("features") or ()):
-            more["run_limit_s"] = job.run_limit_s  # it gets no tiles whose maintenance begins before
+        if asked.run_limit_s is not None and "maintenance" in (snd.call("hello").get("features") or ()):
+            more["run_limit_s"] = asked.run_limit_s  # it gets no tiles whose maintenance begins before
         lease = acquire_share(
-            snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id, **more
-        )
+            snd, asked.application[:64], asked.tiles, share, asked.wait_s,
+            tenant=asked.tenant_id, job=asked.id, launch=asked.id, **more,
+        )  # fmt: skip
         # A worker that is root runs its boxes as somebody else.
         own = snd.own_socket(str(lease["id"]), "666" if os.geteuid() == 0 else "600")
         with HeldLease(snd, lease):
@@ -50,7 +65,9 @@ def is_withdrawn(socket: Path, lease: Mapping[str, Any]) -> bool:
     return False
 
 
-def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **more: object) -> dict[str, Any]:
+def acquire_share(
+    snd: SndClient, application: str, tiles: int, share: int, wait_s: float = 0.0, **more: object
+) -> dict[str, Any]:
     """Lease tiles with ``share`` bytes of memory, or with what is left of it where channels are out of service.
 
     Raises:
@@ -59,7 +76,7 @@ def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **mo
         Ours: without this, a job that asks for all tiles of an RDU would wait until its memory is repaired.
     """
     try:
-        return snd.acquire(application, tiles, share, 0.0, **more)
+        return snd.acquire(application, tiles, share, wait_s, **more)
     except NoResources as refused:
         fits = refused.detail.get("fits_memory_bytes")
         if not isinstance(fits, int) or fits < share // 2:

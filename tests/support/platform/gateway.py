@@ -20,11 +20,16 @@ from rdukit.interfaces import Clock
 from rdukit_platform.api.context import Platform, open_platform
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
-from rdukit_platform.catalog.experts import selector_of
-from rdukit_platform.catalog.model import BoxDescription, Boxes, read_box
+from rdukit_platform.catalog.experts import get_expert, selector_of
+from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_box
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
+from rdukit_platform.endpoints import replicas
+from rdukit_platform.endpoints.reconcile import reconcile
+from rdukit_platform.endpoints.service import ServedParts, change_endpoint, create_endpoint, get_endpoint
+from rdukit_platform.endpoints.states import ReplicaReason
+from rdukit_platform.endpoints.usage import Use, add_use
 from rdukit_platform.gateway.app import create_app, forwarding
 from rdukit_platform.gateway.http_protocol import make_protocol
 from rdukit_platform.jobs import execution
@@ -146,6 +151,33 @@ class Example:
             boxes = Boxes({"logreg": example_box()})
             row = promote_job(session, boxes, self.tenant_id, job_id, name, self.now, description)
             return str(selector_of(row))
+
+    def serve(self, name: str, expert: str) -> None:
+        """Make an endpoint with two revisions of an expert: a replica of the first drains, one of the second fails."""
+        with self.database.write() as session:
+            row = get_expert(session, self.tenant_id, expert)
+            assert row.pef_id is not None
+            parts = ServedParts(Selector(row.box), row.pef_id, row.checkpoint_id, row.id, 2)
+            made = create_endpoint(session, self.tenant_id, name, parts, 1, self.now - 500)
+            add_use(session, made.id, int(self.now // 86400), Use(1204, 3, 4811, 52, 640))
+        self._reconcile_ready(f"http://127.0.0.1:1/{'long/' * 30}")
+        with self.database.write() as session:
+            change_endpoint(session, get_endpoint(session, self.tenant_id, name), parts, 2, self.now - 60)
+        reconcile(self.database, self.now - 59)
+        with self.database.write() as session:
+            claimed = replicas.claim_next(session, "worker-1", 8.0, self.now - 58)
+            assert claimed is not None
+            why = "the box ended with status 3: " + "a_word_that_does_not_end_" * 12
+            replicas.end(session, claimed.fencing, ReplicaReason.NOT_READY, why, self.now - 50)
+
+    def _reconcile_ready(self, address: str) -> None:
+        reconcile(self.database, self.now - 499)
+        with self.database.write() as session:
+            claimed = replicas.claim_next(session, "worker-1", 1e9, self.now - 498)
+            assert claimed is not None
+            replicas.note(session, claimed.fencing, None, TILES)
+            box = {"backend": "process", "id": "4243", "limits": {}}
+            replicas.make_ready(session, claimed.fencing, address, None, box, self.now - 490)
 
     def waiting_pipeline(self) -> str:
         """Return a pipeline whose first step waits. Returns the second step's job."""

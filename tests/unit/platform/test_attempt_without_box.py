@@ -23,7 +23,8 @@ from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker import attempt as attempt_module
-from rdukit_platform.worker.attempt import AttemptRun, WorkerContext
+from rdukit_platform.worker.attempt import AttemptRun
+from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.walls import TenantFences, WallKind, Walls
 from support.platform.processes import COUNTER, counter_boxes, fresh_database

@@ -1,0 +1,287 @@
+"""Calls of endpoints: a request goes to a ready replica of the tenant's endpoint, and its answer back as it comes.
+
+A request that fails before the first byte of its answer is tried on another replica. The gateway says of replicas that
+drain whether it still has requests there.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response, StreamingResponse
+
+from rdukit.errors import DeadlineExceeded, Unavailable
+from rdukit.http.unix_sockets import parse_rest_address
+from rdukit.settings import resolve
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
+from rdukit_platform.backends.fenced import FencedWires
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow
+from rdukit_platform.endpoints.replicas import keep_busy
+from rdukit_platform.endpoints.routing import PASSED, ReadyReplica, choose_replica, path_at_box, returned_headers
+from rdukit_platform.endpoints.service import get_endpoint
+from rdukit_platform.endpoints.states import ReplicaState
+from rdukit_platform.endpoints.usage import MAX_READ, TAIL, UsageCounter, Use, read_use
+from rdukit_platform.settings import ENDPOINT_ANSWER_S, ENDPOINT_WAIT_S
+
+logger = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/v1/endpoints", tags=["endpoint calls"])
+
+#: How often usage is written, and replicas that drain are looked at.
+TICK_S: Final = 0.5
+#: For so long after a look others know that requests are under way at a replica that drains.
+BUSY_S: Final = 3.0
+#: Seconds between two looks for a ready replica.
+LOOK_S: Final = 0.1
+CONNECT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An endpoint as a call needs it."""
+
+    endpoint_id: str
+    wanted: int
+    model: str
+    ready: tuple[ReadyReplica, ...]
+
+
+class ReplicaConnection:
+    """Connections to one replica."""
+
+    def __init__(self, replica: ReadyReplica, answer_s: float) -> None:
+        """Raises: Unavailable: there is no socket of the box where the replica is said to listen."""
+        address = parse_rest_address(replica.address)
+        self._wires: FencedWires | None = None
+        path = None
+        if address.path is not None:
+            # A box may put something else at its socket's place: what is connected to is what was looked at.
+            self._wires = FencedWires(address.path.parent, replica.uid)
+            path = str(Path(str(parse_rest_address(self._wires.addresses["rest"]).path)))
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=2.0)
+        self.http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=path, limits=limits), base_url=address.base_url,
+            timeout=httpx.Timeout(answer_s, connect=CONNECT_S, pool=CONNECT_S), trust_env=False,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Close them."""
+        await self.http.aclose()
+        if self._wires is not None:
+            self._wires.close()
+
+
+class EndpointCalls:
+    """Calls of a gateway. Belongs to its event loop."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._connections: dict[str, ReplicaConnection] = {}
+        #: Requests under way at each replica.
+        self.under_way: Counter[str] = Counter()
+        self.usage = UsageCounter(platform.database, platform.clock)
+        self._turn = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write usage."""
+        self._task = asyncio.create_task(self._tick())
+
+    async def close(self) -> None:
+        """Write what is not written, and close the connections."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await to_thread.run_sync(self.usage.flush)
+        for connection in self._connections.values():
+            await connection.close()
+
+    async def call(self, tenant_id: str, name: str, path: str, request: Request) -> Response:
+        """Pass a request on. Returns the answer, of which the first bytes have come.
+
+        Raises:
+            NotFound: the tenant has no such endpoint, or it passes on no such route.
+            Unavailable: no replica is ready in time, or all that are failed.
+            DeadlineExceeded: a replica took the request and gave no answer in time.
+        """
+        clock = asyncio.get_running_loop().time
+        target = await to_thread.run_sync(self._find, tenant_id, name)
+        at_box = path_at_box(request.method, path, name, target.model)
+        body = await request.body()
+        headers = {key: value for key, value in request.headers.items() if key in PASSED}
+        query = request.scope.get("query_string", b"")
+        deadline, tried, last = clock() + resolve(ENDPOINT_WAIT_S), set[str](), None
+        attempts = Counter[str]()
+        while True:
+            replica = choose_replica(target.ready, self.under_way, tried, self._turn)
+            if replica is None:
+                if target.wanted == 0 or clock() > deadline:
+                    self.usage.count(target.endpoint_id, Use(1, 1))
+                    raise last or _none_ready(name, target)
+                await asyncio.sleep(LOOK_S)
+                if last is not None and last.detail.get("is_up"):  # it may be ready now
+                    tried.clear()
+                target = await to_thread.run_sync(self._find, tenant_id, name)
+                continue
+            self._turn += 1
+            tried.add(replica.id)
+            attempts[replica.id] += 1
+            try:
+                return await self._send(target.endpoint_id, replica, request.method, at_box, query, headers, body)
+            except Unavailable as failed:
+                last = failed
+                if failed.detail.get("is_broken") and attempts[replica.id] == 1:
+                    tried.discard(replica.id)  # it may have closed a connection that was idle
+                logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
+
+    async def _send(
+        self, endpoint_id: str, replica: ReadyReplica, method: str, path: str, query: bytes,
+        headers: dict[str, str], body: bytes,
+    ) -> Response:  # fmt: skip
+        self.under_way[replica.id] += 1
+        answer: httpx.Response | None = None
+        try:
+            http = self._connection(replica).http
+            url = httpx.URL(str(http.base_url)).copy_with(path=path, query=query or None)
+            answer = await http.send(http.build_request(method, url, headers=headers, content=body), stream=True)
+            if answer.status_code == 503:
+                said = (await answer.aread())[:500].decode(errors="replace")
+                raise Unavailable(f"the replica is not ready: {said}", is_up=True)
+            stream = answer.aiter_raw()
+            first = await anext(stream, b"")
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
+            await self._done(replica, answer)
+            self.usage.count(endpoint_id, Use(1, 1))
+            raise DeadlineExceeded(
+                f"the replica gave no answer within {resolve(ENDPOINT_ANSWER_S):g} s ({ENDPOINT_ANSWER_S.name})"
+            ) from cause
+        except httpx.HTTPError as cause:
+            await self._done(replica, answer)
+            is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
+            raise Unavailable(f"the replica does not answer: {type(cause).__name__}", is_broken=is_broken) from cause
+        except BaseException:
+            await self._done(replica, answer)
+            raise
+        returned = returned_headers(answer.headers)
+        if "content-length" in answer.headers and "content-encoding" not in answer.headers:
+            returned["content-length"] = answer.headers["content-length"]
+        passed = self._pass_on(endpoint_id, replica, answer, first, stream)
+        return StreamingResponse(passed, answer.status_code, returned)
+
+    async def _pass_on(
+        self, endpoint_id: str, replica: ReadyReplica, answer: httpx.Response, first: bytes,
+        stream: AsyncIterator[bytes],
+    ) -> AsyncGenerator[bytes]:  # fmt: skip
+        is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
+        head, tail = bytearray(first[:MAX_READ]), first[-TAIL:] if is_events else b""
+        try:
+            yield first
+            async for block in stream:
+                if is_events:
+                    tail = (tail + block)[-TAIL:]
+                elif len(head) < MAX_READ:
+                    head += block[:MAX_READ]
+                yield block
+        finally:
+            given = answer.headers.get("inference-header-content-length", "")
+            length = int(given) if given.isdecimal() and len(given) < 10 else None
+            self.usage.count(endpoint_id, read_use(answer.status_code, bytes(head), tail, header_bytes=length))
+            await self._done(replica, answer)
+
+    async def _done(self, replica: ReadyReplica, answer: httpx.Response | None) -> None:
+        self.under_way[replica.id] -= 1
+        if answer is not None:
+            with suppress(httpx.HTTPError):
+                await answer.aclose()
+
+    def _connection(self, replica: ReadyReplica) -> ReplicaConnection:
+        found = self._connections.get(replica.id)
+        if found is None:
+            found = self._connections[replica.id] = ReplicaConnection(replica, resolve(ENDPOINT_ANSWER_S))
+        return found
+
+    def _find(self, tenant_id: str, name: str) -> Target:
+        with self._platform.database.read() as session:
+            row = get_endpoint(session, tenant_id, name)
+            columns = (EndpointReplicaRow.id, EndpointReplicaRow.address, EndpointReplicaRow.address_uid)
+            is_ready = EndpointReplicaRow.state == str(ReplicaState.READY)
+            ready = session.execute(select(*columns).where(EndpointReplicaRow.endpoint_id == row.id, is_ready)).all()
+            is_wanted = EndpointRevisionRow.number == row.revision
+            box = session.scalars(
+                select(EndpointRevisionRow.box).where(EndpointRevisionRow.endpoint_id == row.id, is_wanted)
+            ).one()
+        return Target(row.id, row.replicas, box, tuple(ReadyReplica(each, str(at), uid) for each, at, uid in ready))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await to_thread.run_sync(self.usage.flush)
+            if not self._connections:
+                continue
+            try:
+                states = await to_thread.run_sync(self._states, list(self._connections))
+                busy = [
+                    each for each, state in states.items()
+                    if state == ReplicaState.DRAINING and self.under_way[each] > 0
+                ]  # fmt: skip
+                if busy:
+                    await to_thread.run_sync(self._keep_busy, busy)
+            except SQLAlchemyError as error:
+                logger.warning("replicas not looked at error=%s", error)
+                continue
+            for replica_id in list(self._connections):
+                if states.get(replica_id, ReplicaState.ENDED) == ReplicaState.ENDED and not self.under_way[replica_id]:
+                    del self.under_way[replica_id]
+                    await self._connections.pop(replica_id).close()
+
+    def _states(self, replica_ids: list[str]) -> dict[str, str]:
+        columns = (EndpointReplicaRow.id, EndpointReplicaRow.state)
+        with self._platform.database.read() as session:
+            rows = session.execute(select(*columns).where(EndpointReplicaRow.id.in_(replica_ids))).all()
+        return {each: state for each, state in rows}  # noqa: C416
+
+    def _keep_busy(self, replica_ids: list[str]) -> None:
+        with self._platform.database.write() as session:
+            keep_busy(session, replica_ids, self._platform.clock.now() + BUSY_S)
+
+
+def _none_ready(name: str, target: Target) -> Unavailable:
+    if target.wanted == 0:
+        return Unavailable(
+            f"endpoint {name!r} has no replicas; start some with: rdukit endpoint update {name} --replicas 1"
+        )
+    return Unavailable(
+        f"no replica of endpoint {name!r} became ready in {resolve(ENDPOINT_WAIT_S):g} s ({ENDPOINT_WAIT_S.name}); see "
+        f"why with: rdukit endpoint show {name}"
+    )
+
+
+@router.get("/{name}/{path:path}", response_model=None)
+async def call_to_read(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
+    """Pass on what tells of the model: ``v2/models/MODEL``, ``v2/health/ready``, ``v1/models``."""
+    return await calls_of(request).call(caller.tenant_id, name, path, request)
+
+
+@router.post("/{name}/{path:path}", response_model=None)
+async def call(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
+    """Pass an inference on, by the Open Inference Protocol or OpenAI's routes; streams come as they are made."""
+    return await calls_of(request).call(caller.tenant_id, name, path, request)
+
+
+def calls_of(request: Request) -> EndpointCalls:
+    """Return the calls of this gateway."""
+    platform_of(request)
+    found: EndpointCalls = request.app.state.calls
+    return found

@@ -1,0 +1,146 @@
+"""Routes of endpoints: what a tenant wants served, and how it is. Their calls are in ``endpoint_calls``."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, status
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.dependencies import EndpointsReader, EndpointsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.audit.service import Act, record
+from rdukit_platform.catalog.experts import selector_of
+from rdukit_platform.db.models import EndpointRevisionRow, EndpointRow, ExpertRow
+from rdukit_platform.endpoints import service
+from rdukit_platform.endpoints.replicas import read_snapshots
+from rdukit_platform.endpoints.schemas import (
+    Endpoint,
+    EndpointPage,
+    EndpointRequest,
+    RevisionRequest,
+    RollbackRequest,
+    UpdateRequest,
+    show_endpoint,
+)
+from rdukit_platform.endpoints.usage import read_uses
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/v1/endpoints", tags=["endpoints"], route_class=StrictJsonRoute)
+
+Name = Annotated[str, Path(description="Name of an endpoint.")]
+
+
+@router.get("")
+def list_(request: Request, caller: EndpointsReader, limit: int = 50, cursor: str | None = None) -> EndpointPage:
+    """Return the tenant's endpoints, newest first."""
+    with platform_of(request).database.read() as session:
+        rows, following = service.list_endpoints(session, caller.tenant_id, limit, cursor)
+        return EndpointPage(endpoints=show_all(session, rows), next_cursor=following)
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def create(request: Request, caller: EndpointsWriter, body: EndpointRequest) -> Endpoint:
+    """Want an expert, or a box with a PEF and a checkpoint, to be served under a name."""
+    platform = platform_of(request)
+    serving = _resolve(request, caller, body)
+    with platform.database.write() as session:
+        row = service.create_endpoint(
+            session, caller.tenant_id, body.name, serving, body.replicas, platform.clock.now()
+        )
+        record(session, entry_of(request, caller, Act.CREATE_ENDPOINT, row.name, detail=str(serving.box)))
+        shown = show_one(session, row)
+    platform.notifier.wake()
+    return shown
+
+
+@router.get("/{name}")
+def show(request: Request, name: Name, caller: EndpointsReader) -> Endpoint:
+    """Show one endpoint with its revisions and replicas."""
+    with platform_of(request).database.read() as session:
+        return show_one(session, service.get_endpoint(session, caller.tenant_id, name))
+
+
+@router.post("/{name}/update")
+def update(request: Request, name: Name, caller: EndpointsWriter, body: UpdateRequest) -> Endpoint:
+    """Want a new revision, which takes over one replica at a time, another number of replicas, or both."""
+    platform = platform_of(request)
+    with platform.database.read() as session:  # what is not the caller's waits for no writer
+        service.get_endpoint(session, caller.tenant_id, name)
+    serving = None if body.names_nothing() else _resolve(request, caller, body)
+    with platform.database.write() as session:
+        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
+        service.change_endpoint(session, row, serving, body.replicas, platform.clock.now())
+        detail = f"revision {row.revision}, {row.replicas} replicas"
+        record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
+        session.flush()
+        shown = show_one(session, row)
+    platform.notifier.wake()
+    return shown
+
+
+@router.post("/{name}/rollback")
+def roll_back(request: Request, name: Name, caller: EndpointsWriter, body: RollbackRequest) -> Endpoint:
+    """Want an earlier revision again."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        service.get_endpoint(session, caller.tenant_id, name)
+    with platform.database.write() as session:
+        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
+        service.roll_back(session, row, body.revision, platform.clock.now())
+        detail = f"back to revision {row.revision}"
+        record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
+        session.flush()
+        shown = show_one(session, row)
+    platform.notifier.wake()
+    return shown
+
+
+@router.delete("/{name}")
+def delete(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
+    """Want it no more: its replicas finish what they have, and its name is free at once."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        service.get_endpoint(session, caller.tenant_id, name)
+    with platform.database.write() as session:
+        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
+        service.delete_endpoint(row, platform.clock.now())
+        record(session, entry_of(request, caller, Act.DELETE_ENDPOINT, name))
+        session.flush()
+        shown = show_one(session, row)
+    platform.notifier.wake()
+    return shown
+
+
+def show_all(session: Session, rows: Sequence[EndpointRow]) -> list[Endpoint]:
+    """Return endpoints as lists have them."""
+    ids = [row.id for row in rows]
+    snapshots = {each.id: each for each in read_snapshots(session, ids)}
+    uses = read_uses(session, ids)
+    shown = []
+    for row in rows:
+        revisions = [each for each in service.revisions_of(session, row) if each.number == row.revision]
+        experts = _experts(session, revisions)
+        shown.append(show_endpoint(row, snapshots[row.id], revisions, experts, uses[row.id]))
+    return shown
+
+
+def show_one(session: Session, row: EndpointRow) -> Endpoint:
+    """Return an endpoint with its revisions and replicas."""
+    (snapshot,) = read_snapshots(session, [row.id])
+    revisions = service.revisions_of(session, row)
+    uses = read_uses(session, [row.id])
+    replicas = service.replicas_of(session, row)
+    return show_endpoint(row, snapshot, revisions, _experts(session, revisions), uses[row.id], replicas)
+
+
+def _experts(session: Session, revisions: Sequence[EndpointRevisionRow]) -> dict[str, str]:
+    ids = {each.expert_id for each in revisions if each.expert_id is not None}
+    return {row.id: str(selector_of(row)) for row in session.scalars(select(ExpertRow).where(ExpertRow.id.in_(ids)))}
+
+
+def _resolve(request: Request, caller: Caller, body: RevisionRequest) -> service.ServedParts:
+    platform = platform_of(request)
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        return service.resolve_serving(session, boxes, platform.store, platform.home.snd_socket, caller.tenant_id, body)

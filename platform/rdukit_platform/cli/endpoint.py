@@ -1,0 +1,309 @@
+"""``rdukit endpoint``: models of a tenant that run behind the gateway."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+
+
+@click.group(cls=ExtensibleGroup)
+def endpoint() -> None:
+    """Run experts behind the gateway; update, roll back, call and delete them.
+
+    Example: rdukit endpoint create digits --expert digits:2 --replicas 2
+    """
+
+
+_EXPERT = click.option("--expert", default=None, help="Expert to serve, NAME or NAME:VERSION.")
+_BOX = click.option("--box", default=None, help="Box to serve instead, NAME or NAME:VERSION of one's own.")
+_PEF = click.option("--pef", default=None, help="Artifact with the PEF (default: the expert's).")
+_CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the checkpoint (default: the expert's).")
+_TILES = click.option(
+    "--tiles", type=click.IntRange(1, 1024), default=None, help="Tiles of each replica [default: what the PEF needs]."
+)
+_WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that are wanted are ready.")
+
+
+@endpoint.command()
+@click.argument("name", metavar="NAME")
+@_EXPERT
+@_BOX
+@_PEF
+@_CHECKPOINT
+@click.option("--replicas", type=click.IntRange(0, 64), default=1, show_default=True, help="How many boxes.")
+@_TILES
+@_WAIT
+@JSON_OPTION
+@TOKEN_OPTION
+def create(
+    name: str,
+    expert: str | None,
+    box: str | None,
+    pef: str | None,
+    checkpoint: str | None,
+    replicas: int,
+    tiles: int | None,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Serve an expert, or a box with a PEF and a checkpoint, under a name.
+
+    Example: rdukit endpoint create digits --expert digits:2 --replicas 2 --wait
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    body = {"name": name, "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles}
+    with ApiClient.of_home() as client:
+        made = client.post("/v1/endpoints", {**body, "replicas": replicas})
+        _tell(client, made, wait, as_json)
+
+
+@endpoint.command("list")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def list_(limit: int, cursor: str | None, as_json: bool) -> None:
+    """List endpoints, newest first.
+
+    Example: rdukit endpoint list --limit 10
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get("/v1/endpoints", limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(page)
+        return
+    rows = [
+        (
+            one["name"], one["state"], f"{one['ready']}/{one['replicas']}", one["revision"],
+            one["expert"] or one["box"],
+            one["usage"]["requests"], show.ago(one["created_at"]),
+        )
+        for one in page["endpoints"]
+    ]  # fmt: skip
+    show.print_table(("NAME", "STATE", "READY", "REVISION", "SERVES", "REQUESTS", "AGE"), rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@endpoint.command("show")
+@click.argument("name", metavar="NAME")
+@JSON_OPTION
+@TOKEN_OPTION
+def show_(name: str, as_json: bool) -> None:
+    """Show an endpoint: its state, revisions, replicas, and how much it was used.
+
+    Example: rdukit endpoint show digits
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(_path(name))
+        url = client.url
+    if as_json:
+        show.print_json(found)
+        return
+    used = found["usage"]
+    lines = [
+        ("endpoint", found["name"]),
+        ("state", found["state"]),
+        ("replicas", f"{found['ready']} ready, {found['replicas']} wanted"),
+        ("url", f"{url}{found['path']}/v2/models/{found['name']}/infer"),
+        ("used", f"{used['requests']} requests, {used['failures']} failed, {used['rows']} rows, "
+                 f"{used['prompt_tokens']}+{used['completion_tokens']} tokens"),
+    ]  # fmt: skip
+    click.echo("\n".join(f"{key:<8}  {value}" for key, value in lines) + "\n")
+    revisions = [
+        (
+            f"{one['number']}{' *' if one['number'] == found['revision'] else ''}", one["expert"] or "-", one["box"],
+            one["tiles"], one["pef"], one["checkpoint"] or "-", show.ago(one["created_at"]),
+        )
+        for one in found["revisions"]
+    ]  # fmt: skip
+    show.print_table(("REVISION", "EXPERT", "BOX", "TILES", "PEF", "CHECKPOINT", "AGE"), revisions)
+    click.echo()
+    replicas = [
+        (one["id"], one["revision"], one["state"], one["reason"] or "-", show.ago(one["created_at"]),
+         (one["message"] or "").partition("\n")[0][:80])
+        for one in found["instances"]
+    ]  # fmt: skip
+    show.print_table(("REPLICA", "REVISION", "STATE", "REASON", "AGE", "MESSAGE"), replicas)
+
+
+@endpoint.command()
+@click.argument("name", metavar="NAME")
+@_EXPERT
+@_BOX
+@_PEF
+@_CHECKPOINT
+@click.option("--replicas", type=click.IntRange(0, 64), default=None, help="How many boxes from now on.")
+@_TILES
+@_WAIT
+@JSON_OPTION
+@TOKEN_OPTION
+def update(
+    name: str,
+    expert: str | None,
+    box: str | None,
+    pef: str | None,
+    checkpoint: str | None,
+    replicas: int | None,
+    tiles: int | None,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Serve something else under the name, by another number of replicas, or both.
+
+    What is new takes over one replica at a time; no request fails.
+
+    Example: rdukit endpoint update digits --expert digits:3 --wait
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    body = {"expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles, "replicas": replicas}
+    with ApiClient.of_home() as client:
+        _tell(client, client.post(f"{_path(name)}/update", body), wait, as_json)
+
+
+@endpoint.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--revision", type=click.IntRange(1), default=None, help="Revision to return to [default: the one before]."
+)
+@_WAIT
+@JSON_OPTION
+@TOKEN_OPTION
+def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None:
+    """Serve an earlier revision again.
+
+    Example: rdukit endpoint rollback digits --wait
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        _tell(client, client.post(f"{_path(name)}/rollback", {"revision": revision}), wait, as_json)
+
+
+@endpoint.command()
+@click.argument("name", metavar="NAME")
+@JSON_OPTION
+@TOKEN_OPTION
+def delete(name: str, as_json: bool) -> None:
+    """End an endpoint: its replicas answer what they have and give back their tiles.
+
+    Example: rdukit endpoint delete digits
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        gone = client.delete(_path(name))
+    if as_json:
+        show.print_json(gone)
+    else:
+        click.echo(f"deleted {name}")
+
+
+@endpoint.command()
+@click.argument("name", metavar="NAME")
+@click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer comes as it is made.")
+@click.option("--rows", default=None, metavar="FILE", help="JSON file with a list of rows, - for stdin.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
+@JSON_OPTION
+@TOKEN_OPTION
+def call(name: str, prompt: str | None, rows: str | None, max_tokens: int, as_json: bool) -> None:
+    """Call an endpoint with a text, or with rows of numbers.
+
+    Example: rdukit endpoint call digits --rows rows.json
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    if (prompt is None) == (rows is None):
+        raise click.UsageError("Give either --prompt TEXT or --rows FILE.")
+    with ApiClient.of_home() as client:
+        if prompt is not None:
+            messages = [{"role": "user", "content": prompt}]
+            model = client.get(f"{_path(name)}/v1/models")["data"][0]["id"]
+            body = {"model": model, "messages": messages, "max_tokens": max_tokens}
+            answer = client.post(f"{_path(name)}/v1/chat/completions", body)
+            if as_json:
+                show.print_json(answer)
+            else:
+                click.echo(answer["choices"][0]["message"]["content"])
+            return
+        model_path = f"{_path(name)}/v2/models/{quote(name, safe='')}"
+        answer = client.post(
+            f"{model_path}/infer", {"inputs": [_tensor(client.get(model_path), _read_rows(str(rows)))]}
+        )
+    if as_json:
+        show.print_json(answer)
+        return
+    for output in answer["outputs"]:
+        click.echo(f"{output['name']}  {output['datatype']} {output['shape']}")
+        width = max(len(output["data"]) // max(output["shape"][0], 1), 1)
+        for at in range(0, len(output["data"]), width):
+            values = output["data"][at : at + width]
+            words = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in values[:12]]
+            click.echo("  " + " ".join(words) + (" …" if len(values) > len(words) else ""))
+
+
+def _read_rows(file: str) -> list[list[float]]:
+    try:
+        value = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
+    except OSError as cause:
+        raise click.UsageError(f"--rows: {file} cannot be read: {cause.strerror}") from cause
+    except ValueError as cause:
+        raise click.UsageError(f"--rows: {file} is not JSON: {cause}") from cause
+    if not (isinstance(value, list) and value and all(isinstance(row, list) for row in value)):
+        raise click.UsageError("--rows: legal is a JSON list of rows, each a list of numbers.")
+    return value
+
+
+def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]:
+    """Return the model's first input with the rows in it; the shape of a row is the model's."""
+    asked = model["inputs"][0]
+    shape = [len(rows), *asked["shape"][1:]]
+    return {
+        "name": asked["name"],
+        "datatype": asked["datatype"],
+        "shape": shape,
+        "data": [x for row in rows for x in row],
+    }
+
+
+def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> None:
+    """Print what was changed, once it is as wanted with ``wait``."""
+    import time
+
+    from rdukit.errors import Unavailable
+    from rdukit_platform.cli import show
+
+    name = changed["name"]
+    while wait and changed["state"] not in {"ready", "stopped"}:
+        if changed["state"] == "failing":
+            told = [one["message"] for one in changed["instances"] if one["message"]]
+            raise Unavailable(f"endpoint {name!r} fails: {told[0] if told else 'see rdukit endpoint show'}")
+        time.sleep(0.3)
+        changed = client.get(_path(name))
+    if as_json:
+        show.print_json(changed)
+    else:
+        click.echo(
+            f"{name} is {changed['state']}: revision {changed['revision']}, {changed['ready']} of "
+            f"{changed['replicas']} replicas ready; look at it: rdukit endpoint show {name}"
+        )
+
+
+def _path(name: str) -> str:
+    return f"/v1/endpoints/{quote(name, safe='')}"

@@ -1,0 +1,1 @@
+"""Endpoints: models of a tenant that run behind the gateway."""

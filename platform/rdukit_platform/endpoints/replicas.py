@@ -1,0 +1,218 @@
+"""A worker's side of replicas: claim, hold tiles, ready, beat, end; and the reconciler's: read, apply.
+
+A worker's calls carry the replica's token. A replica that has ended, whoever ended it, takes no more changes: its
+holder gets ``LeaseLost`` and stops its box. Every function runs in the caller's transaction.
+"""
+
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.orm import Session
+
+from rdukit.errors import LeaseLost
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
+from rdukit_platform.db.rows import new_id
+from rdukit_platform.endpoints.plan import EndedReplica, EndpointSnapshot, Replica, ReplicaPlan
+from rdukit_platform.endpoints.states import LIVE, ReplicaEvent, ReplicaReason, ReplicaState, next_state, states_before
+from rdukit_platform.jobs.changes import count_changed
+
+#: Ended replicas of an endpoint that are looked at, and seconds that the rows are kept.
+HISTORY: Final = 8
+KEEP_S: Final = 7 * 86400.0
+_LIVE: Final = [str(state) for state in LIVE]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaToken:
+    """Which replica, and the proof that it is the holder's."""
+
+    replica_id: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedReplica:
+    """A replica that a worker has claimed, and what it is to serve."""
+
+    fencing: ReplicaToken
+    tenant_id: str
+    endpoint: str
+    revision: EndpointRevisionRow
+
+
+def claim_next(session: Session, worker: str, lease_s: float, now: float) -> ClaimedReplica | None:
+    """Make the oldest replica that nobody has this worker's; ``None``: there is none."""
+    unclaimed = (EndpointReplicaRow.worker.is_(None), EndpointReplicaRow.state == str(ReplicaState.STARTING))
+    query = select(EndpointReplicaRow).where(*unclaimed).order_by(EndpointReplicaRow.created_at, EndpointReplicaRow.id)
+    row = session.scalars(query.limit(1).with_for_update(skip_locked=True)).first()
+    if row is None:
+        return None
+    row.worker, row.claimed_at, row.lease_expires_at = worker, now, now + lease_s
+    endpoint = session.get_one(EndpointRow, row.endpoint_id)
+    revision = session.scalars(
+        select(EndpointRevisionRow).where(
+            EndpointRevisionRow.endpoint_id == row.endpoint_id, EndpointRevisionRow.number == row.revision
+        )
+    ).one()
+    return ClaimedReplica(ReplicaToken(row.id, row.token), endpoint.tenant_id, endpoint.name, revision)
+
+
+def has_unclaimed(session: Session) -> bool:
+    """Return whether a replica waits for a worker."""
+    unclaimed = (EndpointReplicaRow.worker.is_(None), EndpointReplicaRow.state == str(ReplicaState.STARTING))
+    return session.scalars(select(EndpointReplicaRow.id).where(*unclaimed).limit(1)).first() is not None
+
+
+def beat(
+    session: Session, held: Iterable[ReplicaToken], lease_s: float, now: float
+) -> dict[ReplicaToken, ReplicaState | None]:
+    """Extend the leases of replicas. Returns the state of each; ``None``: it is not the holder's any more."""
+    states: dict[ReplicaToken, ReplicaState | None] = {}
+    for fencing in held:
+        query = update(EndpointReplicaRow).where(*_is_open(fencing)).values(lease_expires_at=now + lease_s)
+        changed = count_changed(session, query)
+        state = select(EndpointReplicaRow.state).where(EndpointReplicaRow.id == fencing.replica_id)
+        states[fencing] = ReplicaState(session.scalars(state).one()) if changed else None
+    return states
+
+
+def note(session: Session, fencing: ReplicaToken, message: str | None, tiles: Sequence[str] | None = None) -> None:
+    """Write down what a replica waits for, and the tiles that it holds.
+
+    Raises:
+        LeaseLost: it is no longer the caller's.
+    """
+    row = _hold(session, fencing)
+    row.message = message
+    if tiles is not None:
+        row.tiles = list(tiles)
+
+
+def make_ready(
+    session: Session, fencing: ReplicaToken, address: str, uid: int | None, box: Mapping[str, object], now: float
+) -> None:
+    """Let requests come to a replica.
+
+    Raises:
+        LeaseLost: it is no longer the caller's.
+    """
+    row = _hold(session, fencing)
+    row.state = str(next_state(row.id, ReplicaState(row.state), ReplicaEvent.READY))
+    row.ready_at, row.address, row.address_uid, row.box, row.message = now, address, uid, dict(box), None
+
+
+def end(session: Session, fencing: ReplicaToken, reason: ReplicaReason, message: str | None, now: float) -> bool:
+    """End a replica; false: somebody else has ended it."""
+    query = update(EndpointReplicaRow).where(*_is_open(fencing))
+    return bool(count_changed(session, query.values(_ended(reason, message, now))))
+
+
+def drain_ends_at(session: Session, fencing: ReplicaToken, settle_s: float, longest_s: float) -> float | None:
+    """Return when a draining replica may end: no gateway has said since then that it has requests at it."""
+    row = session.get(EndpointReplicaRow, fencing.replica_id)
+    if row is None or row.draining_at is None:
+        return None
+    return min(max(row.draining_at + settle_s, row.busy_until or 0.0), row.draining_at + longest_s)
+
+
+def keep_busy(session: Session, replica_ids: Iterable[str], until: float) -> None:
+    """Say that a gateway has requests at replicas that drain."""
+    is_draining = EndpointReplicaRow.state == str(ReplicaState.DRAINING)
+    query = update(EndpointReplicaRow).where(EndpointReplicaRow.id.in_(list(replica_ids)), is_draining)
+    count_changed(session, query.values(busy_until=until))
+
+
+def read_snapshots(session: Session, endpoint_ids: Sequence[str] | None = None) -> list[EndpointSnapshot]:
+    """Read endpoints as the planner sees them: those named, or all that have or want replicas."""
+    replicas: dict[str, list[Replica]] = defaultdict(list)
+    columns = (
+        EndpointReplicaRow.endpoint_id, EndpointReplicaRow.id, EndpointReplicaRow.revision, EndpointReplicaRow.state,
+        EndpointReplicaRow.created_at, EndpointReplicaRow.lease_expires_at,
+    )  # fmt: skip
+    query = select(*columns).where(EndpointReplicaRow.state.in_(_LIVE))
+    endpoints = select(EndpointRow)
+    if endpoint_ids is not None:
+        query = query.where(EndpointReplicaRow.endpoint_id.in_(endpoint_ids))
+        endpoints = endpoints.where(EndpointRow.id.in_(endpoint_ids))
+    for endpoint_id, replica_id, revision, state, created_at, lease in session.execute(query):
+        replicas[endpoint_id].append(Replica(replica_id, revision, ReplicaState(state), created_at, lease))
+    if endpoint_ids is None:
+        is_wanted = EndpointRow.deleted_at.is_(None) & (EndpointRow.replicas > 0)
+        endpoints = endpoints.where(is_wanted | EndpointRow.id.in_(list(replicas)))
+    return [_snapshot(session, row, replicas[row.id]) for row in session.scalars(endpoints.order_by(EndpointRow.id))]
+
+
+def _snapshot(session: Session, row: EndpointRow, replicas: Sequence[Replica]) -> EndpointSnapshot:
+    ended = session.execute(
+        select(EndpointReplicaRow.reason, EndpointReplicaRow.ended_at, EndpointReplicaRow.ready_at)
+        .where(
+            EndpointReplicaRow.endpoint_id == row.id,
+            EndpointReplicaRow.revision == row.revision,
+            EndpointReplicaRow.state == str(ReplicaState.ENDED),
+            EndpointReplicaRow.created_at >= row.updated_at,
+        )
+        .order_by(EndpointReplicaRow.ended_at.desc())
+        .limit(HISTORY)
+    )
+    return EndpointSnapshot(
+        id=row.id,
+        revision=row.revision,
+        wanted=0 if row.deleted_at is not None else row.replicas,
+        replicas=tuple(replicas),
+        ended=tuple(EndedReplica(ReplicaReason(reason), at, ready) for reason, at, ready in ended if reason and at),
+    )
+
+
+def apply_plan(session: Session, plan: ReplicaPlan, now: float) -> None:
+    """Write a plan down; what has changed since it was made is left as it is."""
+    for replica_id, reason in plan.ends:
+        is_live = EndpointReplicaRow.state.in_(states_before(ReplicaEvent.END))
+        values = _ended(reason, _WORDS.get(reason), now)
+        late = (EndpointReplicaRow.lease_expires_at < now,) if reason is ReplicaReason.LOST else ()
+        count_changed(
+            session,
+            update(EndpointReplicaRow).where(EndpointReplicaRow.id == replica_id, is_live, *late).values(values),
+        )
+    is_ready = EndpointReplicaRow.state.in_(states_before(ReplicaEvent.DRAIN))
+    draining = {"state": str(ReplicaState.DRAINING), "draining_at": now}
+    for replica_id in plan.drains:
+        query = update(EndpointReplicaRow).where(EndpointReplicaRow.id == replica_id, is_ready)
+        count_changed(session, query.values(draining))
+    for endpoint_id, revision in plan.starts:
+        session.add(
+            EndpointReplicaRow(
+                id=new_id("rep"), endpoint_id=endpoint_id, revision=revision, state=str(ReplicaState.STARTING),
+                token=secrets.token_hex(16), created_at=now,
+            )
+        )  # fmt: skip
+    if plan.starts:
+        session.execute(delete(EndpointReplicaRow).where(EndpointReplicaRow.ended_at < now - KEEP_S))
+
+
+_WORDS: Final = {
+    ReplicaReason.LOST: "its worker has given no sign of life since its lease; it was lost",
+    ReplicaReason.NOT_WANTED: "it was not wanted any more before it was ready",
+}
+
+
+def _ended(reason: ReplicaReason, message: str | None, now: float) -> dict[str, object]:
+    return {"state": str(ReplicaState.ENDED), "reason": str(reason), "message": message, "ended_at": now}
+
+
+def _is_open(fencing: ReplicaToken) -> tuple[ColumnElement[bool], ...]:
+    return (
+        EndpointReplicaRow.id == fencing.replica_id,
+        EndpointReplicaRow.token == fencing.token,
+        EndpointReplicaRow.state.in_(_LIVE),
+    )
+
+
+def _hold(session: Session, fencing: ReplicaToken) -> EndpointReplicaRow:
+    row = session.scalars(select(EndpointReplicaRow).where(*_is_open(fencing)).with_for_update()).one_or_none()
+    if row is None:
+        raise LeaseLost(f"replica {fencing.replica_id} has ended")
+    return row

@@ -1,0 +1,84 @@
+"""Choices of a call (pure): what of a box its endpoint passes on, what of an answer, and which replica takes it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit.errors import NotFound
+
+#: Headers of a request that a replica gets: no token, no cookie, no address of the caller.
+PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
+#: Headers of an answer that the caller gets: none that means anything for the gateway's own pages.
+RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after")
+#: Types of an answer that are passed on as they are; others would be bytes. No page runs from here.
+TYPES: Final = ("application/json", "text/event-stream", "application/octet-stream")
+_OPENAI: Final = ("chat/completions", "completions", "embeddings")
+_LEGAL: Final = (
+    "legal: v2/models/MODEL[/versions/V]/infer, v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
+    "v1/models, v1/chat/completions, v1/completions, v1/embeddings"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReplica:
+    """A replica that takes requests."""
+
+    id: str
+    address: str
+    uid: int | None
+
+
+def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
+    """Return the path at a replica's box for one below its endpoint.
+
+    Only inference is passed on: whoever calls an endpoint does not load models or start jobs in its box.
+
+    Args:
+        path: such as ``v2/models/M/infer``, not quoted. The endpoint's name stands for the model's.
+    Raises:
+        NotFound: no such route is passed on.
+    """
+    parts = path.split("/")
+    is_plain = all(part and part not in {".", ".."} for part in parts) and not set(path) & set("?#%\\\r\n")
+    if is_plain:
+        match method, parts:
+            case "POST", ["v2", "models", _, "infer"] | ["v2", "models", _, "versions", _, "infer"]:
+                return _with_model(parts, endpoint, model)
+            case "GET", ["v2"] | ["v2", "health", "ready" | "live"] | ["v1", "models"]:
+                return "/" + path
+            case "GET", ["v2", "models", _] | ["v2", "models", _, "versions", _]:
+                return _with_model(parts, endpoint, model)
+            case "GET", ["v2", "models", _, "config" | "ready" | "stats"]:
+                return _with_model(parts, endpoint, model)
+            case "POST", ["v1", *rest] if "/".join(rest) in _OPENAI:
+                return "/" + path
+            case "GET", ["v1", "models", _]:
+                return "/" + path
+    raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")
+
+
+def choose_replica(
+    ready: Iterable[ReadyReplica], under_way: Mapping[str, int], tried: Collection[str], turn: int
+) -> ReadyReplica | None:
+    """Choose the one with the fewest requests of this gateway under way; of several alike, they take turns."""
+    left = sorted((each for each in ready if each.id not in tried), key=lambda each: each.id)
+    if not left:
+        return None
+    left = left[turn % len(left) :] + left[: turn % len(left)]
+    return min(left, key=lambda each: under_way.get(each.id, 0))
+
+
+def returned_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of an answer for the caller."""
+    kind = headers.get("content-type", "")
+    is_known = kind.partition(";")[0].strip().lower() in TYPES
+    passed = {name: headers[name] for name in RETURNED if name in headers}
+    return passed | {
+        "content-type": kind if is_known else TYPES[-1],
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-store",
+    }
+
+
+def _with_model(parts: list[str], endpoint: str, model: str) -> str:
+    return "/" + "/".join([*parts[:2], model if parts[2] == endpoint else parts[2], *parts[3:]])

@@ -1,0 +1,177 @@
+"""Endpoints on the wire, and how rows become them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
+from rdukit_platform.endpoints.plan import EndpointSnapshot, EndpointState, state_of
+from rdukit_platform.endpoints.states import ReplicaState
+from rdukit_platform.endpoints.usage import Use
+from rdukit_platform.jobs.schemas import RequestBody
+
+#: Most replicas of an endpoint.
+MAX_REPLICAS: Final = 64
+Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+Artifact = Annotated[str, Field(min_length=1, max_length=32, description="Id of an artifact.")]
+Selected = Annotated[str, Field(min_length=1, max_length=128, description="NAME, or NAME:VERSION.")]
+
+
+class RevisionRequest(RequestBody):
+    """What to serve: an expert, or a box with artifacts."""
+
+    expert: Selected | None = None
+    box: Selected | None = None
+    pef: Artifact | None = None
+    checkpoint: Artifact | None = None
+    tiles: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="By default what the PEF needs."
+    )
+
+    def names_nothing(self) -> bool:
+        """Return whether it says nothing of what to serve."""
+        return (self.expert, self.box, self.pef, self.checkpoint, self.tiles) == (None,) * 5
+
+
+class EndpointRequest(RevisionRequest):
+    """Body of ``POST /v1/endpoints``."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+    replicas: Replicas = 1
+
+
+class UpdateRequest(RevisionRequest):
+    """Body of ``POST /v1/endpoints/{name}/update``: a new revision, another number of replicas, or both."""
+
+    replicas: Replicas | None = None
+
+
+class RollbackRequest(RequestBody):
+    """Body of ``POST /v1/endpoints/{name}/rollback``."""
+
+    revision: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
+        default=None, description="By default the one before the wanted one."
+    )
+
+
+class Revision(BaseModel):
+    """Revision of an endpoint."""
+
+    number: int
+    #: As a job names it.
+    box: str
+    pef: str
+    checkpoint: str | None
+    #: ``NAME:VERSION``
+    expert: str | None
+    tiles: int
+    created_at: float
+
+
+class ReplicaView(BaseModel):
+    """Replica of an endpoint."""
+
+    id: str
+    revision: int
+    state: ReplicaState
+    reason: str | None
+    #: What it waits for, or how it ended.
+    message: str | None
+    tiles: list[str] | None
+    created_at: float
+    ready_at: float | None
+    ended_at: float | None
+
+
+class Usage(BaseModel):
+    """Calls of an endpoint: rows and tokens are those that answers tell."""
+
+    requests: int
+    failures: int
+    rows: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Endpoint(BaseModel):
+    """An endpoint: what is wanted, how it is, and how it is called."""
+
+    name: str
+    state: EndpointState
+    #: The revision that is wanted.
+    revision: int
+    box: str
+    expert: str | None
+    #: How many are wanted, and how many take requests, of whatever revision.
+    replicas: int
+    ready: int
+    #: Where its routes begin, below the gateway's address.
+    path: str
+    #: What requests call the model; paths may have the endpoint's name instead.
+    model: str
+    usage: Usage
+    created_at: float
+    updated_at: float
+    #: Where one endpoint is asked for.
+    revisions: list[Revision] | None = None
+    instances: list[ReplicaView] | None = None
+
+
+class EndpointPage(BaseModel):
+    """Endpoints, newest first; ``next_cursor`` asks for the rest."""
+
+    endpoints: list[Endpoint]
+    next_cursor: str | None
+
+
+def show_endpoint(
+    row: EndpointRow,
+    snapshot: EndpointSnapshot,
+    revisions: Sequence[EndpointRevisionRow],
+    experts: Mapping[str, str],
+    use: Use,
+    replicas: Sequence[EndpointReplicaRow] | None = None,
+) -> Endpoint:
+    """Return a row as the API shows it.
+
+    Args:
+        experts: ids of experts to ``NAME:VERSION``.
+        replicas: ``None``: it is one of a list.
+    """
+    shown = [_revision(each, experts) for each in revisions]
+    wanted = next(each for each in shown if each.number == row.revision)
+    return Endpoint(
+        name=row.name,
+        state=state_of(snapshot),
+        revision=row.revision,
+        box=wanted.box,
+        expert=wanted.expert,
+        replicas=row.replicas,
+        ready=sum(1 for each in snapshot.replicas if each.state is ReplicaState.READY),
+        path=f"/v1/endpoints/{row.name}",
+        model=wanted.box.partition(":")[0],
+        usage=Usage(**{name: getattr(use, name) for name in Use.__slots__}),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        revisions=None if replicas is None else shown,
+        instances=None if replicas is None else [_replica(each) for each in replicas],
+    )
+
+
+def _revision(row: EndpointRevisionRow, experts: Mapping[str, str]) -> Revision:
+    return Revision(
+        number=row.number,
+        box=str(Selector(row.box, row.box_version)),
+        pef=row.pef_id,
+        checkpoint=row.checkpoint_id,
+        expert=None if row.expert_id is None else experts.get(row.expert_id),
+        tiles=row.tiles,
+        created_at=row.created_at,
+    )
+
+
+def _replica(row: EndpointReplicaRow) -> ReplicaView:
+    names = ("id", "revision", "reason", "message", "tiles", "created_at", "ready_at", "ended_at")
+    return ReplicaView.model_validate({**{name: getattr(row, name) for name in names}, "state": row.state})

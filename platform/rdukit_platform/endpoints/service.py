@@ -1,0 +1,204 @@
+"""Operations of a tenant on endpoints: create, look, change, roll back, delete.
+
+A change is what is wanted from now on; the scheduler's reconciler and the workers bring it about. Every function runs
+in the caller's transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_platform.artifacts.service import get_artifact
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.catalog.experts import get_expert, selector_of
+from rdukit_platform.catalog.model import Boxes, Selector
+from rdukit_platform.catalog.own import with_own
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
+from rdukit_platform.db.rows import new_id, read_page
+from rdukit_platform.endpoints.schemas import RevisionRequest
+from rdukit_platform.jobs.fit import check_node, check_pef, tiles_of
+from rdukit_platform.nodes import find_node_view
+
+#: Replicas that are shown: those that are there, and some that have ended.
+MAX_REPLICAS: Final = 20
+MAX_NAMED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServedParts:
+    """What a revision serves, checked."""
+
+    box: Selector
+    pef_id: str
+    checkpoint_id: str | None
+    expert_id: str | None
+    tiles: int
+
+
+def resolve_serving(
+    session: Session, boxes: Boxes, store: BlobStore, snd_socket: Path, tenant_id: str, request: RevisionRequest
+) -> ServedParts:
+    """Find and check what a request wants to serve.
+
+    Raises:
+        NotFound: the tenant has no such expert, box or artifact.
+        InvalidArgument: an expert and a box, or neither; no PEF; something that is none.
+        IllegalValue: the node has fewer tiles, or the PEF needs more.
+        PermissionDenied: the tenant may not run boxes of its own.
+    """
+    expert_id, pef_id, checkpoint_id = None, request.pef, request.checkpoint
+    if (request.expert is None) == (request.box is None):
+        raise InvalidArgument("an endpoint serves either an expert, or a box with a PEF and a checkpoint; name one")
+    if request.expert is not None:
+        expert = get_expert(session, tenant_id, request.expert)
+        if expert.deprecated_at is not None:
+            raise Conflict(f"expert {selector_of(expert)} is deprecated: {expert.deprecated_reason}; name another one")
+        expert_id, asked = expert.id, str(Selector(expert.box, expert.box_version))
+        pef_id, checkpoint_id = pef_id or expert.pef_id, checkpoint_id or expert.checkpoint_id
+        if pef_id is None:
+            raise InvalidArgument(f"expert {selector_of(expert)} was trained without a PEF; name one to serve it by")
+    else:
+        asked = str(request.box)
+        if pef_id is None:
+            raise InvalidArgument("a box serves a PEF; name the artifact of one, as rdukit artifact list shows")
+    box = with_own(session, boxes, tenant_id, [asked]).box(asked)
+    pef = get_artifact(session, tenant_id, pef_id)
+    if pef.is_folder:
+        raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF")
+    if checkpoint_id is not None:
+        get_artifact(session, tenant_id, checkpoint_id)
+    needed = tiles_of(store.path(pef.digest))
+    if request.tiles is not None:
+        check_node(request.tiles, find_node_view(snd_socket))
+        check_pef(request.tiles, needed)
+    return ServedParts(
+        Selector(box.name, box.version), pef_id, checkpoint_id, expert_id, request.tiles or max(needed, 1)
+    )
+
+
+def create_endpoint(
+    session: Session, tenant_id: str, name: str, serving: ServedParts, replicas: int, now: float
+) -> EndpointRow:
+    """Add an endpoint with its first revision.
+
+    Raises:
+        Conflict: the tenant has one of this name.
+    """
+    if _find(session, tenant_id, name) is not None:
+        raise Conflict(f"there is an endpoint {name!r} already; change it with: rdukit endpoint update {name}")
+    row = EndpointRow(
+        id=new_id("end"), tenant_id=tenant_id, name=name, held_name=name, revision=1, replicas=replicas,
+        created_at=now, updated_at=now,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    _add_revision(session, row, serving, now)
+    return row
+
+
+def change_endpoint(
+    session: Session, row: EndpointRow, serving: ServedParts | None, replicas: int | None, now: float
+) -> EndpointRow:
+    """Want another number of replicas, or a new revision that takes over one replica at a time, or both.
+
+    Raises:
+        InvalidArgument: there is nothing to change.
+    """
+    if serving is None and replicas is None:
+        raise InvalidArgument("there is nothing to change; name replicas, an expert, or a box with its artifacts")
+    if serving is not None:
+        row.revision = _add_revision(session, row, serving, now).number
+        row.updated_at = now
+    if replicas is not None:
+        row.replicas = replicas
+    return row
+
+
+def roll_back(session: Session, row: EndpointRow, number: int | None, now: float) -> EndpointRow:
+    """Want an earlier revision again, by default the one before the wanted one.
+
+    Raises:
+        Conflict: there is none before it, or the named one is wanted already.
+        NotFound: there is no such revision.
+    """
+    numbers = [revision.number for revision in revisions_of(session, row)]
+    if number is None:
+        earlier = [each for each in numbers if each < row.revision]
+        if not earlier:
+            raise Conflict(f"endpoint {row.name!r} wants revision {row.revision}, and there is none before it")
+        number = max(earlier)
+    if number not in numbers:
+        raise NotFound(f"endpoint {row.name!r} has no revision {number}; legal: {numbers}", legal=numbers)
+    if number == row.revision:
+        raise Conflict(f"endpoint {row.name!r} wants revision {number} already")
+    row.revision, row.updated_at = number, now
+    return row
+
+
+def delete_endpoint(row: EndpointRow, now: float) -> None:
+    """Want no replica any more, and give the name free."""
+    row.deleted_at, row.held_name = now, None
+
+
+def get_endpoint(session: Session, tenant_id: str, name: str, *, is_locked: bool = False) -> EndpointRow:
+    """Return one of the tenant's endpoints.
+
+    Raises:
+        NotFound: the tenant has none of this name.
+    """
+    row = _find(session, tenant_id, name, is_locked=is_locked)
+    if row is None:
+        query = select(EndpointRow.name).where(EndpointRow.tenant_id == tenant_id, EndpointRow.held_name.is_not(None))
+        legal = list(session.scalars(query.order_by(EndpointRow.name).limit(MAX_NAMED)))
+        raise NotFound(
+            f"no endpoint is called {name!r}; legal: {legal}; make one with: rdukit endpoint create", legal=legal
+        )
+    return row
+
+
+def list_endpoints(
+    session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
+) -> tuple[list[EndpointRow], str | None]:
+    """Return the tenant's endpoints, newest first, and the cursor of the next page.
+
+    Raises:
+        InvalidArgument: limit or cursor are not legal.
+    """
+    query = select(EndpointRow).where(EndpointRow.tenant_id == tenant_id, EndpointRow.held_name.is_not(None))
+    return read_page(session, query, EndpointRow.created_at, EndpointRow.id, limit, cursor)
+
+
+def revisions_of(session: Session, row: EndpointRow) -> Sequence[EndpointRevisionRow]:
+    """Return an endpoint's revisions, oldest first."""
+    query = select(EndpointRevisionRow).where(EndpointRevisionRow.endpoint_id == row.id)
+    return session.scalars(query.order_by(EndpointRevisionRow.number)).all()
+
+
+def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaRow]:
+    """Return an endpoint's replicas, those that are there first, then the newest; not all that have ended."""
+    query = select(EndpointReplicaRow).where(EndpointReplicaRow.endpoint_id == row.id)
+    is_over = EndpointReplicaRow.ended_at.is_not(None)
+    query = query.order_by(is_over, EndpointReplicaRow.created_at.desc(), EndpointReplicaRow.id)
+    return session.scalars(query.limit(MAX_REPLICAS)).all()
+
+
+def _find(session: Session, tenant_id: str, name: str, *, is_locked: bool = False) -> EndpointRow | None:
+    query = select(EndpointRow).where(EndpointRow.tenant_id == tenant_id, EndpointRow.held_name == name)
+    return session.scalars(query.with_for_update() if is_locked else query).one_or_none()
+
+
+def _add_revision(session: Session, row: EndpointRow, serving: ServedParts, now: float) -> EndpointRevisionRow:
+    of_row = select(func.max(EndpointRevisionRow.number)).where(EndpointRevisionRow.endpoint_id == row.id)
+    revision = EndpointRevisionRow(
+        id=new_id("rev"), endpoint_id=row.id, number=(session.scalars(of_row).one() or 0) + 1, box=serving.box.name,
+        box_version=serving.box.version, pef_id=serving.pef_id, checkpoint_id=serving.checkpoint_id,
+        expert_id=serving.expert_id, tiles=serving.tiles, created_at=now,
+    )  # fmt: skip
+    session.add(revision)
+    session.flush()
+    return revision

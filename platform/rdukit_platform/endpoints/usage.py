@@ -1,0 +1,138 @@
+"""Usage of endpoints: what an answer says of rows and tokens (pure), counted in memory, and written now and then."""
+
+import logging
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from rdukit.interfaces import Clock
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import EndpointUsageRow
+from rdukit_platform.jobs.changes import count_changed
+
+logger = logging.getLogger(__name__)
+
+DAY_S: Final = 86400.0
+#: Bytes of an answer that are kept to be read; of a longer one only the requests are counted, and of streams the end.
+MAX_READ: Final = 1 << 20
+TAIL: Final = 16 << 10
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Use of an endpoint: of one call, or the sum of several."""
+
+    requests: int = 0
+    failures: int = 0
+    rows: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def plus(self, other: "Use") -> "Use":
+        """Return the sum."""
+        return Use(
+            self.requests + other.requests, self.failures + other.failures, self.rows + other.rows,
+            self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens,
+        )  # fmt: skip
+
+
+def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None = None) -> Use:
+    """Read what an answer says of its rows or tokens (pure). What cannot be read counts as a request only.
+
+    Args:
+        head: the whole answer, or its begin.
+        tail: the end of a stream of events.
+        header_bytes: how many of the first bytes are JSON, where binary tensors follow.
+    """
+    if status >= 400:
+        return Use(1, 1)
+    found = _USAGE.findall(tail)
+    if found:
+        return _tokens(_object(found[-1]))
+    answer = _object(head if header_bytes is None else head[:header_bytes])
+    if "usage" in answer:
+        return _tokens(answer["usage"])
+    outputs = answer.get("outputs")
+    first = outputs[0] if isinstance(outputs, list) and outputs else None
+    shape = first.get("shape") if isinstance(first, dict) else None
+    rows = shape[0] if isinstance(shape, list) and shape else 0
+    return Use(1, rows=_count(rows))
+
+
+def _tokens(usage: object) -> Use:
+    if not isinstance(usage, dict):
+        return Use(1)
+    prompt, completion = (_count(usage.get(f"{kind}_tokens")) for kind in ("prompt", "completion"))
+    return Use(1, prompt_tokens=prompt, completion_tokens=completion)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: object) -> int:
+    # Whoever made the box is not trusted with the size of its numbers.
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else 0
+
+
+class UsageCounter:
+    """Counts uses in memory; ``flush`` writes them. Safe for threads."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database, self._clock = database, clock
+        self._lock = threading.Lock()
+        #: Endpoint and day to what is not written yet.
+        self._unwritten: dict[tuple[str, int], Use] = {}
+
+    def count(self, endpoint_id: str, use: Use) -> None:
+        """Count one; touches no database."""
+        key = endpoint_id, int(self._clock.now() // DAY_S)
+        with self._lock:
+            self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
+
+    def flush(self) -> None:
+        """Write what is not written; after an error of the database it is tried again by the next."""
+        with self._lock:
+            uses, self._unwritten = self._unwritten, {}
+        if not uses:
+            return
+        try:
+            with self._database.write() as session:
+                for (endpoint_id, day), use in sorted(uses.items()):
+                    add_use(session, endpoint_id, day, use)
+        except SQLAlchemyError as error:
+            logger.warning("usage not written error=%s", error)
+            with self._lock:
+                for key, use in uses.items():
+                    self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
+
+
+def add_use(session: Session, endpoint_id: str, day: int, use: Use) -> None:
+    """Add to what an endpoint was used in a day."""
+    row = EndpointUsageRow
+    query = update(row).where(row.endpoint_id == endpoint_id, row.day == day)
+    values = {name: getattr(row, name) + getattr(use, name) for name in Use.__slots__}
+    if not count_changed(session, query.values(values)):
+        session.add(row(endpoint_id=endpoint_id, day=day, **{name: getattr(use, name) for name in Use.__slots__}))
+        session.flush()
+
+
+def read_uses(session: Session, endpoint_ids: Sequence[str]) -> dict[str, Use]:
+    """Return what each endpoint was used in all."""
+    row = EndpointUsageRow
+    sums = [func.sum(getattr(row, name)) for name in Use.__slots__]
+    query = select(row.endpoint_id, *sums).where(row.endpoint_id.in_(endpoint_ids)).group_by(row.endpoint_id)
+    found = {endpoint_id: Use(*(int(each) for each in rest)) for endpoint_id, *rest in session.execute(query)}
+    return {endpoint_id: found.get(endpoint_id, Use()) for endpoint_id in endpoint_ids}

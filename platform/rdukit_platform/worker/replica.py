@@ -1,0 +1,287 @@
+"""Replica from its claim to its end: tiles, PEF, checkpoint, box, ready, watch, drain.
+
+A replica is one box; when that ends, the replica has ended, and the scheduler has another one started. The node's lease
+is on a connection of the worker, so that the tiles are free as soon as the worker or the replica is gone.
+"""
+
+import logging
+import os
+import stat
+import threading
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+from rdukit.errors import (
+    BackendUnavailable,
+    Cancelled,
+    InvalidArgument,
+    LeaseLost,
+    NoResources,
+    NotFenced,
+    NotFound,
+    PermissionDenied,
+    RdukitError,
+    Unavailable,
+)
+from rdukit.files.atomic import remove_tree
+from rdukit.files.home import make_folder
+from rdukit.http.unix_sockets import parse_rest_address, rest_address
+from rdukit.settings import SND_SOCKET, resolve
+from rdukit_platform.artifacts.store import ContentDamaged
+from rdukit_platform.backends.contract import BoxOwner, RunningBox
+from rdukit_platform.backends.job_boxes import OwnBox, spec_of
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import ArtifactRow
+from rdukit_platform.endpoints import replicas
+from rdukit_platform.endpoints.replicas import ClaimedReplica
+from rdukit_platform.endpoints.states import ReplicaReason
+from rdukit_platform.settings import ENDPOINT_DRAIN_S
+from rdukit_platform.tenants.service import count_tenants
+from rdukit_platform.worker.context import WorkerContext, bring_own_box
+from rdukit_platform.worker.tiles import TileRequest, leased_tiles
+from rdukit_platform.worker.walls import check_walls
+
+logger = logging.getLogger(__name__)
+
+#: A replica has one box, which is its first.
+EPOCH: Final = 1
+#: What tells a box which model it serves from the beginning; its settings ``box.pef`` and ``box.checkpoint``.
+PEF_VARIABLE: Final = "RDUKIT_BOX_PEF"
+CHECKPOINT_VARIABLE: Final = "RDUKIT_BOX_CHECKPOINT"
+#: Seconds in the node's queue for tiles, after which it is seen whether they still are wanted.
+TILES_S: Final = 2.0
+WATCH_S: Final = 0.2
+#: Seconds between two looks whether the box answers, and how many in a row must fail.
+PROBE_S: Final = 5.0
+PROBES: Final = 3
+#: Seconds in which every gateway has noticed that a replica drains.
+SETTLE_S: Final = 2.0
+STOP_S: Final = 8.0
+TAIL_LINES: Final = 5
+MAX_MESSAGE: Final = 1000
+
+
+class _Ended(Exception):
+    """End of a replica, and why."""
+
+    def __init__(self, reason: ReplicaReason, message: str | None = None) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+class ReplicaRun:
+    """A replica that this worker has."""
+
+    def __init__(self, context: WorkerContext, claimed: ClaimedReplica) -> None:
+        self._context, self._claimed = context, claimed
+        self._fencing, self._revision = claimed.fencing, claimed.revision
+        self._folder = context.home.work / claimed.fencing.replica_id
+        #: It is to end at once: the worker stops, or somebody else has ended it.
+        self._stop = threading.Event()
+        self._is_interrupted = False
+        self._is_draining = threading.Event()
+
+    def interrupt(self) -> None:
+        """End it because the worker stops."""
+        self._is_interrupted = True
+        self._stop.set()
+
+    def give_up(self) -> None:
+        """End it because it is not this worker's any more."""
+        self._stop.set()
+
+    def drain(self) -> None:
+        """End it when it has answered what it has."""
+        self._is_draining.set()
+
+    def run(self) -> None:
+        """Run it to its end, and write down why it has ended."""
+        logger.info("replica begins replica=%s endpoint=%s", self._fencing.replica_id, self._claimed.endpoint)
+        try:
+            reason, message = self._run()
+        except Exception as error:  # the thread's border
+            logger.exception("replica broke replica=%s", self._fencing.replica_id)
+            reason, message = ReplicaReason.BOX_LOST, f"the worker failed: {error!r}"
+        if self._stop.is_set() and self._is_interrupted:
+            reason, message = ReplicaReason.INTERRUPTED, "its worker was stopped"
+        self._end(reason, message)
+        with suppress(OSError):
+            remove_tree(self._folder)
+        logger.info("replica ends replica=%s reason=%s message=%s", self._fencing.replica_id, reason, message)
+
+    def _run(self) -> tuple[ReplicaReason, str | None]:
+        with ExitStack() as stack:
+            try:
+                self._serve(stack)
+            except _Ended as end:
+                ended = end
+            except LeaseLost as lost:
+                ended = _Ended(ReplicaReason.LOST, lost.message)
+            except Cancelled:
+                ended = _Ended(ReplicaReason.NOT_WANTED)
+            except (NotFenced, PermissionDenied, InvalidArgument) as refused:
+                ended = _Ended(ReplicaReason.REFUSED, refused.message)
+            except (NotFound, ContentDamaged) as missing:
+                ended = _Ended(ReplicaReason.INPUT_LOST, missing.message)
+            except RdukitError as error:
+                ended = _Ended(ReplicaReason.NOT_READY, error.message)
+            # Before the box is stopped: until this is written, gateways send it requests.
+            if ended.reason is not ReplicaReason.DRAINED:
+                self._end(ended.reason, ended.message)
+        return ended.reason, ended.message
+
+    def _end(self, reason: ReplicaReason, message: str | None) -> None:
+        try:
+            with self._context.database.write() as session:
+                text = message[:MAX_MESSAGE] if message else None
+                replicas.end(session, self._fencing, reason, text, self._context.clock.now())
+            self._context.notifier.wake()
+        except DBAPIError as error:
+            # Its lease runs out.
+            logger.warning("end not written down replica=%s error=%s", self._fencing.replica_id, error)
+
+    def _serve(self, stack: ExitStack) -> None:
+        """Serve until it ends: always by an exception."""
+        with self._context.database.read() as session:
+            check_walls(self._context.fences.walls, count_tenants(session))
+        make_folder(self._folder)
+        environment = self._bring_inputs()
+        own = self._bring_box()
+        socket = self._lease_tiles(stack, environment)
+        box = self._start_box(stack, environment, socket, own)
+        address, uid = shared_address(box)
+        described = {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
+        with self._context.database.write() as session:
+            replicas.make_ready(session, self._fencing, address, uid, described, self._context.clock.now())
+        self._context.notifier.wake()
+        logger.info("replica ready replica=%s box=%s", self._fencing.replica_id, box.id)
+        self._watch(box)
+
+    def _bring_inputs(self) -> dict[str, str]:
+        """Fetch PEF and checkpoint. Returns the variables that say where they are."""
+        incoming = self._folder / "in"
+        remove_tree(incoming)
+        incoming.mkdir()
+        wanted = {PEF_VARIABLE: self._revision.pef_id, CHECKPOINT_VARIABLE: self._revision.checkpoint_id}
+        variables = {}
+        for variable, artifact_id in wanted.items():
+            if artifact_id is None:
+                continue
+            with self._context.database.read() as session:
+                artifact = session.get(ArtifactRow, artifact_id)
+            if artifact is None:
+                raise NotFound(f"artifact {artifact_id} is gone")
+            target = incoming / variable.rpartition("_")[2].lower()
+            if not artifact.is_folder and artifact.file_name:
+                target = target / artifact.file_name
+            self._context.store.materialize(artifact.digest, artifact.is_folder, target)
+            variables[variable] = str(target)
+        return variables
+
+    def _bring_box(self) -> OwnBox | None:
+        if self._revision.box_version is None:
+            return None
+        box = Selector(self._revision.box, self._revision.box_version)
+        return bring_own_box(self._context, self._claimed.tenant_id, box, self._folder / "box")
+
+    def _lease_tiles(self, stack: ExitStack, environment: dict[str, str]) -> Path:
+        """Lease the tiles as soon as there are any; the lease goes into ``environment``. Returns the node's socket."""
+        asked = TileRequest(
+            f"{self._revision.box}-serve", self._revision.tiles, self._claimed.tenant_id, self._fencing.replica_id,
+            TILES_S,
+        )  # fmt: skip
+        told = None
+        while not self._stop.is_set() and not self._is_draining.is_set():
+            try:
+                lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
+            except (NoResources, Unavailable) as cause:
+                if cause.message != told:
+                    told = cause.message
+                    with self._context.database.write() as session:
+                        replicas.note(session, self._fencing, f"waits for {self._revision.tiles} tiles: {told}")
+                self._stop.wait(WATCH_S)
+                continue
+            with self._context.database.write() as session:
+                replicas.note(session, self._fencing, None, lease["tiles"])
+            environment |= {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
+            return socket
+        raise Cancelled("it is not wanted any more")
+
+    def _start_box(self, stack: ExitStack, environment: dict[str, str], socket: Path, own: OwnBox | None) -> RunningBox:
+        context = self._context
+        fence = context.fences.of(self._claimed.tenant_id)
+        output = self._folder / "out"
+        output.mkdir(exist_ok=True)
+        spec = spec_of(
+            context.rules, self._revision.box, BoxOwner(self._fencing.replica_id, EPOCH), self._folder / "state",
+            self._folder / "in", output, environment, [socket], own=own, fence=fence,
+        )  # fmt: skip
+        box = context.backend.start(spec, context.box_start_s, self._stop)
+
+        def stop() -> None:
+            try:
+                box.stop(STOP_S)
+            except Unavailable as error:
+                logger.warning("box not stopped replica=%s id=%s error=%s", self._fencing.replica_id, box.id, error)
+
+        stack.callback(stop)
+        return box
+
+    def _watch(self, box: RunningBox) -> None:
+        clock = self._context.clock
+        probed_at, failures = clock.monotonic(), 0
+        while not self._stop.wait(WATCH_S):
+            if not self._is_up(box):
+                raise _Ended(ReplicaReason.BOX_LOST, last_words(box))
+            if self._is_draining.is_set() and self._may_end():
+                raise _Ended(ReplicaReason.DRAINED)
+            if clock.monotonic() - probed_at >= PROBE_S:
+                probed_at = clock.monotonic()
+                with suppress(BackendUnavailable):
+                    failures = 0 if box.is_ready() else failures + 1
+                if failures >= PROBES:
+                    raise _Ended(ReplicaReason.NOT_READY, "its box does not answer any more")
+        raise _Ended(ReplicaReason.NOT_WANTED)
+
+    def _is_up(self, box: RunningBox) -> bool:
+        try:
+            return box.is_alive()
+        except BackendUnavailable:
+            return True
+
+    def _may_end(self) -> bool:
+        with self._context.database.read() as session:
+            at = replicas.drain_ends_at(session, self._fencing, SETTLE_S, resolve(ENDPOINT_DRAIN_S))
+        return at is not None and self._context.clock.now() >= at
+
+
+def shared_address(box: RunningBox) -> tuple[str, int | None]:
+    """Return the address of a box's REST wire for other processes of this host, and whose socket it is.
+
+    Raises:
+        Unavailable: what is at the socket's place is none.
+    """
+    address = parse_rest_address(box.rest_url)
+    if address.path is None:
+        return box.rest_url, None
+    path = address.path
+    if path.is_relative_to("/proc/self"):  # of this process only: the place that it was opened at
+        path = Path(os.readlink(path))
+    try:
+        found = path.lstat()
+    except OSError as cause:
+        raise Unavailable(f"the box says that it is ready, and there is no socket {path}") from cause
+    if not stat.S_ISSOCK(found.st_mode):
+        raise Unavailable(f"the box says that it is ready, and {path} is no socket")
+    return rest_address(path), found.st_uid
+
+
+def last_words(box: RunningBox) -> str:
+    """Return how a box has ended, with the last lines of its log."""
+    with suppress(Unavailable, OSError):
+        events = [event.detail for event in box.events() if event.detail]
+        return "; ".join([*events[-1:], box.logs(TAIL_LINES).strip()])
+    return "its box has ended"

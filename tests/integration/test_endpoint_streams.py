@@ -1,0 +1,138 @@
+"""Calls of endpoints at boxes of our own: streams come as they are made, failures move on, nothing foreign passes."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from rdukit.http.unix_sockets import REST_SOCKET, rest_address
+from rdukit_platform.catalog.experts import get_expert
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.endpoints import replicas
+from rdukit_platform.endpoints.reconcile import reconcile
+from rdukit_platform.endpoints.service import ServedParts, create_endpoint
+from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
+from support.platform.processes import short_folder
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+USAGE = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayUnderTest]:
+    with short_folder() as folder:
+        monkeypatch.setenv("RDUKIT_HOME", str(folder))
+        monkeypatch.setenv("RDUKIT_ENDPOINT_WAIT_S", "1")
+        with gateway_under_test() as running:
+            yield running
+
+
+@contextmanager
+def box(folder: Path, application: Application) -> Iterator[str]:
+    """Serve an application at a socket, as a box would. Yields its address."""
+    folder.mkdir()
+    path = folder / REST_SOCKET
+    server = uvicorn.Server(uvicorn.Config(application, uds=str(path), log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield rest_address(path)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def serve(gateway: GatewayUnderTest, *addresses: str) -> str:
+    """Make an endpoint ``chat`` with a ready replica at each address. Returns a token that may call it."""
+    token = gateway.token("lab", "read", "write")
+    tenant = gateway.ask("GET", "/v1/me", token).json()["tenant"]["id"]
+    database, now = gateway.platform.database, time.time()
+    example = Example(database, gateway.platform.store, tenant, now)
+    example.promote(example.run_pipeline()[1])
+    with database.write() as session:
+        expert = get_expert(session, tenant, "digits")
+        assert expert.pef_id is not None
+        parts = ServedParts(Selector("chatty"), expert.pef_id, None, None, 1)
+        create_endpoint(session, tenant, "chat", parts, len(addresses), now)
+    reconcile(database, now)
+    for address in addresses:
+        with database.write() as session:
+            claimed = replicas.claim_next(session, "worker-1", 3600.0, now)
+            assert claimed is not None
+            replicas.make_ready(session, claimed.fencing, address, os.getuid(), {}, now)
+    return token
+
+
+async def answer(send: Any, status: int, kind: bytes, *blocks: bytes, pause_s: float = 0.0) -> None:
+    headers = [(b"content-type", kind), (b"set-cookie", b"a=b")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for block in blocks:
+        await send({"type": "http.response.body", "body": block, "more_body": True})
+        await asyncio.sleep(pause_s)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_a_stream_comes_as_it_is_made_and_its_tokens_are_counted(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    seen: list[dict[bytes, bytes]] = []
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(dict(scope["headers"]))
+        await answer(send, 200, b"text/event-stream", b"data: 1\n\n", USAGE, b"data: [DONE]\n\n", pause_s=0.5)
+
+    with box(tmp_path / "box", stream) as address:
+        token = serve(gateway, address)
+        began, times = time.monotonic(), []
+        url, body = f"{gateway.url}/v1/endpoints/chat/v1/chat/completions", {"stream": True}
+        headers = {"Authorization": f"Bearer {token}", "Cookie": "secret=1"}
+        with httpx.stream("POST", url, json=body, headers=headers, timeout=20) as found:
+            assert found.headers["content-type"] == "text/event-stream"
+            assert "set-cookie" not in found.headers
+            for _ in found.iter_raw():
+                times.append(time.monotonic() - began)
+        assert times[0] + 0.3 < times[-1]
+        assert {b"authorization", b"cookie"} & set(seen[0]) == set()
+        deadline = time.monotonic() + 10
+        while not (used := gateway.ask("GET", "/v1/endpoints/chat", token).json()["usage"])["requests"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert (used["prompt_tokens"], used["completion_tokens"], used["failures"]) == (3, 2, 0)
+
+
+def test_what_fails_before_its_first_byte_is_tried_elsewhere(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 503, b"application/json", b'{"error": "not yet"}')
+
+    async def good(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"text/html", b"<script>")
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with box(tmp_path / "busy", busy) as one, box(tmp_path / "good", good) as other:
+        token = serve(gateway, one, rest_address(gone / REST_SOCKET), other)
+        for _ in range(6):
+            found = gateway.ask("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+            assert (found.status_code, found.content) == (200, b"<script>")
+            assert found.headers["content-type"] == "application/octet-stream"
+
+
+def test_a_link_in_the_place_of_a_socket_is_not_followed(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    async def secret(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"application/json", b"secret")
+
+    with box(tmp_path / "other", secret):
+        own = tmp_path / "own"
+        own.mkdir()
+        (own / REST_SOCKET).symlink_to(tmp_path / "other" / REST_SOCKET)
+        token = serve(gateway, rest_address(own / REST_SOCKET))
+        status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+        assert (status, "secret" in said) == (503, False)

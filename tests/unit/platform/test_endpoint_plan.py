@@ -1,0 +1,192 @@
+"""Which replicas start, drain and end; what an endpoint passes on, and what it counts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdukit.errors import InvalidTransition, NotFound
+from rdukit_platform.endpoints.plan import (
+    EndedReplica,
+    EndpointSnapshot,
+    EndpointState,
+    Replica,
+    ReplicaPlan,
+    plan_replicas,
+    state_of,
+)
+from rdukit_platform.endpoints.routing import ReadyReplica, choose_replica, path_at_box, returned_headers
+from rdukit_platform.endpoints.states import ReplicaEvent, ReplicaReason, ReplicaState, next_state
+from rdukit_platform.endpoints.usage import Use, read_use
+
+S, R, D = ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING
+NONE = EndpointSnapshot("e", 1, 1, ())
+
+
+def replica(name: str, state: ReplicaState = R, revision: int = 1, lease: float | None = 200.0) -> Replica:
+    return Replica(name, revision, state, float(len(name)), lease)
+
+
+def plan(endpoint: EndpointSnapshot, now: float = 100.0, *, may_expire: bool = True) -> ReplicaPlan:
+    return plan_replicas([endpoint], now, may_expire=may_expire)
+
+
+def test_what_is_wanted_is_started_and_what_is_there_stays() -> None:
+    assert plan(replace(NONE, wanted=3)).starts == (("e", 1),) * 3
+    assert not plan(replace(NONE, wanted=2, replicas=(replica("a"), replica("b", S))))
+
+
+def test_a_lost_replica_is_ended_and_replaced_unless_this_host_stood_still() -> None:
+    late = replace(NONE, replicas=(replica("a", lease=99.0),))
+    assert plan(late) == ReplicaPlan(ends=(("a", ReplicaReason.LOST),), starts=(("e", 1),))
+    assert not plan(late, may_expire=False)
+
+
+def test_a_replica_that_no_worker_has_is_not_lost() -> None:
+    assert not plan(replace(NONE, replicas=(replica("a", S, lease=None),)), now=1e9)
+
+
+def test_a_new_revision_is_ready_before_the_old_one_drains() -> None:
+    old = replace(NONE, revision=2, replicas=(replica("a"),))
+    assert plan(old) == ReplicaPlan(starts=(("e", 2),))
+    assert not plan(replace(old, replicas=(replica("a"), replica("bb", S, 2))))
+    assert plan(replace(old, replicas=(replica("a"), replica("bb", R, 2)))) == ReplicaPlan(drains=("a",))
+    assert not plan(replace(old, replicas=(replica("a", D), replica("bb", R, 2))))
+
+
+def test_an_old_one_that_is_not_ready_is_not_waited_for() -> None:
+    assert plan(replace(NONE, revision=2, replicas=(replica("a", S),))) == ReplicaPlan(
+        ends=(("a", ReplicaReason.NOT_WANTED),), starts=(("e", 2),)
+    )
+
+
+def test_of_too_many_those_that_are_not_ready_go_first() -> None:
+    three = (replica("a"), replica("bb"), replica("ccc", S))
+    assert plan(replace(NONE, wanted=1, replicas=three)) == ReplicaPlan(
+        ends=(("ccc", ReplicaReason.NOT_WANTED),), drains=("bb",)
+    )
+    assert plan(replace(NONE, wanted=0, replicas=three)).drains == ("bb", "a")
+
+
+def test_after_the_first_failure_at_once_and_after_more_with_longer_pauses() -> None:
+    def failed(*ends: float) -> EndpointSnapshot:
+        return replace(NONE, ended=tuple(EndedReplica(ReplicaReason.BOX_LOST, at) for at in ends))
+
+    assert plan(failed(100.0)).starts
+    assert not plan(failed(99.0, 90.0))
+    assert plan(failed(97.0, 90.0)).starts
+    assert not plan(failed(97.0, 90.0, 80.0))
+    assert not plan(failed(*[50.0 - k for k in range(8)]))
+    assert state_of(failed(99.0, 90.0)) is EndpointState.FAILING
+
+
+def test_who_was_ready_for_long_begins_anew_and_others_ends_do_not_count() -> None:
+    long = EndedReplica(ReplicaReason.BOX_LOST, 99.9, ready_at=1.0)
+    early = EndedReplica(ReplicaReason.BOX_LOST, 0.5)
+    assert plan(replace(NONE, ended=(long, early))).starts
+    lost = EndedReplica(ReplicaReason.LOST, 99.9)
+    assert plan(replace(NONE, ended=(lost, lost, lost))).starts
+
+
+STATES = st.sampled_from([S, R, D])
+REPLICAS = st.lists(st.tuples(STATES, st.integers(1, 3)), max_size=8)
+
+
+@given(REPLICAS, st.integers(0, 4), st.integers(1, 3))
+def test_updates_never_let_go_of_what_answers_and_never_start_more_than_one_too_many(
+    found: list[tuple[ReplicaState, int]], wanted: int, revision: int
+) -> None:
+    replicas = tuple(Replica(f"r{k}", number, state, float(k), 200.0) for k, (state, number) in enumerate(found))
+    said = plan(EndpointSnapshot("e", revision, wanted, replicas))
+    ready = [each.id for each in replicas if each.state is R]
+    left = [each for each in ready if each not in said.drains]
+    assert len(left) >= min(len(ready), wanted)
+    ended = {each for each, _ in said.ends}
+    there = [each for each in replicas if each.state is not D and each.id not in ended | set(said.drains)]
+    assert not said.starts or len(there) + len(said.starts) <= wanted + 1
+
+
+@given(REPLICAS, st.integers(0, 4), st.integers(1, 3))
+def test_steps_lead_to_what_is_wanted(found: list[tuple[ReplicaState, int]], wanted: int, revision: int) -> None:
+    replicas = [Replica(f"r{k}", number, state, float(k), 200.0) for k, (state, number) in enumerate(found)]
+    for step in range(40):
+        endpoint = EndpointSnapshot("e", revision, wanted, tuple(replicas))
+        said = plan(endpoint)
+        gone = {each for each, _ in said.ends} | set(said.drains)
+        replicas = [replace(each, state=R) for each in replicas if each.id not in gone and each.state is not D]
+        replicas += [
+            Replica(f"s{step}-{k}", number, S, 100.0 + step, 200.0) for k, (_, number) in enumerate(said.starts)
+        ]
+    assert [each.revision for each in replicas] == [revision] * wanted
+
+
+def test_the_state_of_an_endpoint_says_what_its_replicas_are() -> None:
+    assert state_of(NONE) is EndpointState.STARTING
+    assert state_of(replace(NONE, replicas=(replica("a"),))) is EndpointState.READY
+    assert state_of(replace(NONE, revision=2, replicas=(replica("a"),))) is EndpointState.UPDATING
+    assert state_of(replace(NONE, wanted=0)) is EndpointState.STOPPED
+
+
+def test_a_replica_that_has_ended_has_no_events() -> None:
+    with pytest.raises(InvalidTransition):
+        next_state("r", ReplicaState.ENDED, ReplicaEvent.READY)
+    with pytest.raises(InvalidTransition):
+        next_state("r", S, ReplicaEvent.DRAIN)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "at_box"),
+    [
+        ("POST", "v2/models/read/infer", "/v2/models/logreg/infer"),
+        ("POST", "v2/models/logreg/versions/1/infer", "/v2/models/logreg/versions/1/infer"),
+        ("GET", "v2/models/read", "/v2/models/logreg"),
+        ("POST", "v1/chat/completions", "/v1/chat/completions"),
+        ("POST", "v1/embeddings", "/v1/embeddings"),
+        ("GET", "v2/health/ready", "/v2/health/ready"),
+    ],
+)
+def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
+    assert path_at_box(method, path, "read", "logreg") == at_box
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "v2/repository/models/logreg/load"), ("POST", "train"), ("GET", "v2/models/../../operations"),
+        ("POST", "v2/models/a?b/infer"), ("POST", "v2//models/a/infer"), ("POST", "v1/operations/x/cancel"),
+        ("GET", "metrics"), ("POST", "v2/models/a%2F/infer"), ("GET", "v2/models/stats/x/y"),
+    ],
+)  # fmt: skip
+def test_nothing_else_of_a_box_is(method: str, path: str) -> None:
+    with pytest.raises(NotFound, match="not passed on"):
+        path_at_box(method, path, "read", "logreg")
+
+
+def test_the_replica_with_the_fewest_requests_is_chosen_and_equal_ones_take_turns() -> None:
+    ready = [ReadyReplica(name, "http://x", None) for name in "ab"]
+    assert {getattr(choose_replica(ready, {}, (), turn), "id", "") for turn in range(2)} == {"a", "b"}
+    assert choose_replica(ready, {"a": 1}, (), 0) == ready[1]
+    assert choose_replica(ready, {"a": 1}, ("b",), 0) == ready[0]
+    assert choose_replica(ready, {}, ("a", "b"), 0) is None
+
+
+def test_no_page_and_no_cookie_of_a_box_reaches_a_browser() -> None:
+    headers = returned_headers({"content-type": "text/html", "set-cookie": "a=b", "server-timing": "q;dur=1"})
+    assert headers["content-type"] == "application/octet-stream"
+    assert "set-cookie" not in headers
+    assert headers["server-timing"] == "q;dur=1"
+
+
+def test_rows_and_tokens_are_those_that_the_answer_tells() -> None:
+    assert read_use(200, b'{"outputs": [{"name": "y", "shape": [3, 10]}]}', b"") == Use(1, rows=3)
+    binary = b'{"outputs":[{"shape":[2]}]}'
+    assert read_use(200, binary + b"\0\1", b"", header_bytes=len(binary)) == Use(1, rows=2)
+    usage = b'"usage":{"prompt_tokens":4,"completion_tokens":6,"total_tokens":10}'
+    assert read_use(200, b"{" + usage + b"}", b"") == Use(1, prompt_tokens=4, completion_tokens=6)
+    assert read_use(200, b"", b"data: {" + usage + b"}\n\ndata: [DONE]\n\n") == Use(
+        1, prompt_tokens=4, completion_tokens=6
+    )
+    assert read_use(400, b'{"error": "no"}', b"") == Use(1, 1)
+    for strange in (b"", b"[]", b'{"outputs": [7]}', b'{"usage": 3}', b'{"usage": {"prompt_tokens": -1}}'):
+        assert read_use(200, strange, b"") == Use(1)
