@@ -91,7 +91,6 @@ def test_random_trials_do_not_depend_on_how_many_are_asked_for_at_once() -> None
 
 
 def test_optuna_comes_closer_to_the_best_than_chance_and_chooses_the_same_again() -> None:
-    pytest.importorskip("optuna", reason="the extra optuna is not installed")
     asked = sweep(algorithm="optuna", space={"x": {"low": -10.0, "high": 10.0}}, max_trials=40, seed=3)
     trials = run_all(asked, lambda point: (point["x"] - 2) ** 2)
     late = sorted(each.value or 0.0 for each in trials[20:])
@@ -100,7 +99,6 @@ def test_optuna_comes_closer_to_the_best_than_chance_and_chooses_the_same_again(
 
 
 def test_optuna_is_told_of_open_failed_and_stopped_trials() -> None:
-    pytest.importorskip("optuna", reason="the extra optuna is not installed")
     rule = {"metric": "loss"}
     asked = sweep(algorithm="optuna", space=LR, early_stopping=rule, max_parallel=8)
     told = [
