@@ -136,3 +136,20 @@ def test_a_link_in_the_place_of_a_socket_is_not_followed(gateway: GatewayUnderTe
         token = serve(gateway, rest_address(own / REST_SOCKET))
         status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
         assert (status, "secret" in said) == (503, False)
+
+
+def test_a_replica_that_says_nothing_ends_a_call_and_is_not_asked_twice(
+    gateway: GatewayUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_ENDPOINT_ANSWER_S", "0.4")
+    asked = []
+
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await asyncio.sleep(1.0)
+
+    with box(tmp_path / "box", silent) as address:
+        token = serve(gateway, address)
+        status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+    assert (status, "endpoint.answer_s" in said) == (504, True)
+    assert asked == ["/v1/completions"]

@@ -15,7 +15,10 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
-FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
+FAST = {
+    "RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable",
+    "RDUKIT_WORKER_REPLICAS": "4", "RDUKIT_ENDPOINT_DRAIN_S": "20",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +179,16 @@ def test_a_new_revision_takes_over_under_requests_and_rolls_back(
             thread.join()
     assert failures == []
     assert len(answers) > 20
+
+
+def test_a_worker_has_no_more_replicas_than_it_may(platform: PlatformUnderTest, served: str) -> None:
+    platform.client.post("/v1/endpoints/read/update", {"replicas": 5})
+    found = wait(platform, served, lambda one: bool(one["ready"] == 4))
+    time.sleep(1.0)
+    found = shown(platform, served)
+    live = [one["state"] for one in found["instances"] if one["state"] != "ended"]
+    assert sorted(live) == ["ready"] * 4 + ["starting"]
+    assert found["state"] == "updating"
 
 
 def test_replicas_of_a_killed_worker_are_replaced(platform: PlatformUnderTest, served: str) -> None:
