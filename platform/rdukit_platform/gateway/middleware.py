@@ -167,10 +167,17 @@ async def _routing(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Return the methods that are served at the request's path: by several routes, of which the framework names one."""
+    """Return the methods that are served at the request's path: by several routes, of which the framework names one.
+
+    A path that the schema names is that route's, though it could be a value of another one's parameter, too.
+    """
+    methods = ("GET", "POST", "PUT", "PATCH", "DELETE")
+    named = request.app.openapi()["paths"].get(request.url.path)
+    if named is not None:
+        return [method for method in methods if method.lower() in named]
     return [
         method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        for method in methods
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
 
