@@ -216,7 +216,7 @@ def delete(name: str, as_json: bool) -> None:
 
 @endpoint.command()
 @click.argument("name", metavar="NAME")
-@click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer comes as it is made.")
+@click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer is printed whole.")
 @click.option("--rows", default=None, metavar="FILE", help="JSON file with a list of rows, - for stdin.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
 @JSON_OPTION
