@@ -2,12 +2,12 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rdukit.fence import launcher
-from rdukit.system.forks import ForkRequest, end_process
+from rdukit.system.forks import ForkRequest, run_to_end
 
 
 def run_forked(request: ForkRequest, program: Callable[[Sequence[str]], int]) -> int:
@@ -23,7 +23,7 @@ def run_forked(request: ForkRequest, program: Callable[[Sequence[str]], int]) ->
     watched = {**fence, "parent": None if fence["parent"] is None else request.server}
 
     def become(spec: Mapping[str, Any]) -> None:
-        end_process(_run(request, program, spec["environment"], ()))
+        run_to_end(partial(_run, request, program, spec["environment"], ()))
 
     return launcher.launch(watched, become)
 
@@ -35,9 +35,4 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return program(request.body["arguments"])
-    except SystemExit as stop:
-        if isinstance(stop.code, str):
-            print(stop.code, file=sys.stderr)
-        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    return program(request.body["arguments"])

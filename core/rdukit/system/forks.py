@@ -24,7 +24,8 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 
 from rdukit.errors import Unavailable
 from rdukit.fence.kernel import set_process_name
@@ -40,7 +41,7 @@ _NUMBER_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What a fork is to do, and the descriptors that came with it."""
+    """Request for a fork: what it is to do, and the descriptors that came with it."""
 
     body: Mapping[str, Any]
     descriptors: Sequence[int]
@@ -95,26 +96,37 @@ def serve_forks(descriptor: int, run: Callable[[ForkRequest], int]) -> None:
         if process == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _become(received, run, inherited, os.getppid())
+            run_to_end(partial(_become, received, run, inherited, os.getppid()))
         statuses[process] = received[1]
         _tell(received[1], process)
         for number in (received[0], *received[2:]):
             os.close(number)
 
 
-def end_process(status: int) -> None:
-    """Write what is buffered, run what was registered for the exit, and end at once. Never returns.
+def run_to_end(run: Callable[[], int]) -> NoReturn:
+    """Call ``run`` and end this process with the status that it returns, or by which it exits.
 
-    Taking the modules of torch apart would only cost a second.
+    What is buffered is written, and what was registered for the exit is run. Taking the modules of torch apart would
+    only cost a second.
     """
-    with contextlib.suppress(Exception):
-        atexit._run_exitfuncs()
-    with contextlib.suppress(Exception):
-        logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)
+    status = 1
+    try:
+        status = run()
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        status = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except BaseException:
+        logging.getLogger(__name__).exception("fork broke")
+    finally:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+        with contextlib.suppress(Exception):
+            logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
 
 
 class ForkedProcess:
@@ -301,26 +313,18 @@ def _receive(channel: socket.socket) -> list[int] | None:
     return list(found) if text and len(found) >= _FIXED else None
 
 
-def _become(received: Sequence[int], run: Callable[[ForkRequest], int], inherited: frozenset[int], server: int) -> None:
-    status = 1
-    try:
-        os.setsid()
-        text, _, stdin, output, *others = received
-        for source, target in ((stdin, 0), (output, 1), (output, 2)):
-            os.dup2(source, target)
-        with os.fdopen(text, "rb") as stream:
-            stream.seek(0)
-            body = json.load(stream)
-        request = ForkRequest(body, others, server, inherited)
-        request.close_others(others)
-        set_process_name(str(body["name"]))
-        status = run(request)
-    except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
-    except BaseException:
-        logging.getLogger(__name__).exception("fork broke")
-    finally:
-        end_process(status)
+def _become(received: Sequence[int], run: Callable[[ForkRequest], int], inherited: frozenset[int], server: int) -> int:
+    os.setsid()
+    text, _, stdin, output, *others = received
+    for source, target in ((stdin, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    with os.fdopen(text, "rb") as stream:
+        stream.seek(0)
+        body = json.load(stream)
+    request = ForkRequest(body, others, server, inherited)
+    request.close_others(others)
+    set_process_name(str(body["name"]))
+    return run(request)
 
 
 def _tell_ends(statuses: dict[int, int]) -> None:

@@ -32,7 +32,7 @@ class RunningProcess(Protocol):
 
     @property
     def stdout(self) -> asyncio.StreamReader | None:
-        """What it says."""
+        """Return the reader of its output."""
         ...
 
     async def wait(self) -> int:
@@ -49,7 +49,7 @@ class ChildProcess:
 
     def __init__(
         self,
-        process: "RunningProcess",
+        process: RunningProcess,
         reader: asyncio.StreamReader,
         log_file: Path,
         on_line: Callable[[str], object] | None,

@@ -135,6 +135,35 @@ class OwnedBox:
     owner: BoxOwner
 
 
+class BoxProcess(Protocol):
+    """The process of a box, as ``subprocess.Popen`` and ``ForkedProcess`` show it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative: the signal that killed it; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status once it has ended."""
+        ...
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal."""
+        ...
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        ...
+
+
 class RunningBox(Protocol):
     """A box that has been started. Its calls raise ``BackendUnavailable`` where the
     backend does not answer."""

@@ -24,8 +24,7 @@ from rdukit.interfaces import Closable
 from rdukit.pef.trust import derive_key, key_path
 from rdukit.settings import HOME, SND_STATE, home_folder
 from rdukit.system.forks import ForkServer
-from rdukit_platform.backends.contract import BoxFence, BoxSpec
-from rdukit_platform.backends.warm import BoxProcess
+from rdukit_platform.backends.contract import BoxFence, BoxProcess, BoxSpec
 
 #: In the folder of a box's state: what is its own.
 BOX: Final = "box"
@@ -33,7 +32,7 @@ END_S: Final = 5.0
 #: Of each box, before what its spec adds. Nothing else of the environment of whoever starts it.
 ENVIRONMENT: Final[Mapping[str, str]] = {"LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1"}
 #: Numbers of threads, which a box takes over.
-_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS: Final = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS", "NUMEXPR_NUMTHREADS")
 
 
 def own_folder(spec: BoxSpec) -> Path:
@@ -80,7 +79,7 @@ def fence_of(
         "HOME": str(fence.home),
         HOME.variable: str(fence.home),
         **log_place(spec, fence.home),
-        **{name: environ[name] for name in _THREADS if name in environ},
+        **{name: environ[name] for name in THREADS if name in environ},
         **ENVIRONMENT,
         **spec.environment,
     }

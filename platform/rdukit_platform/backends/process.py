@@ -27,6 +27,7 @@ from rdukit_platform.backends.contract import (
     BoxEventKind,
     BoxLimits,
     BoxOwner,
+    BoxProcess,
     BoxSpec,
     BoxStats,
     OwnedBox,
@@ -41,7 +42,7 @@ from rdukit_platform.backends.fenced import (
     start_fenced_box,
 )
 from rdukit_platform.backends.process_tree import start_ticks, stats_of, tree_of
-from rdukit_platform.backends.warm import LEAST_MEMORY_BYTES, BoxProcess, WarmBoxes
+from rdukit_platform.backends.warm import LEAST_MEMORY_BYTES, WarmBoxes
 
 #: In a box's folder: the addresses of its wires, and what it writes.
 ANNOUNCEMENT: Final = "box.json"

@@ -9,52 +9,20 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from rdukit.interfaces import Clock, Closable
 from rdukit.system.forks import ForkServer
+from rdukit_platform.backends.fenced import ENVIRONMENT, THREADS
 
 logger = logging.getLogger(__name__)
 
-#: Variables of the worker that the server needs to import the same, as many threads and from the same folders.
-KEPT: Final = (
-    "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)  # fmt: skip
-ENVIRONMENT: Final[Mapping[str, str]] = {"LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1"}
+#: Variables of the worker that the server needs to import the same, from the same folders and for as many threads.
+KEPT: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", *THREADS)
 #: A server that ended is not started again sooner.
 RESTART_S: Final = 10.0
 #: With less memory a box is started anew: in a fork lies all that was imported.
 LEAST_MEMORY_BYTES: Final = 4 << 30
-
-
-class BoxProcess(Protocol):
-    """The process of a box, as ``subprocess.Popen`` and ``ForkedProcess`` show it."""
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        ...
-
-    def poll(self) -> int | None:
-        """Return its exit status, negative: the signal that killed it; None while it runs."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status once it has ended."""
-        ...
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal."""
-        ...
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        ...
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        ...
 
 
 class WarmBoxes(Closable):
