@@ -11,7 +11,7 @@ import pytest
 
 from rdukit.snd import SndClient
 from rdukit_platform.settings import Home
-from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.platform.processes import PlatformUnderTest, build_digits, platform_under_test, short_folder
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 HANG = {"class": "tile-hang", "data": {"resets_that_fail": None}}
@@ -26,14 +26,7 @@ def platform() -> Iterator[PlatformUnderTest]:
 
 @pytest.fixture(scope="module")
 def built(platform: PlatformUnderTest) -> dict[str, str]:
-    steps = [
-        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
-        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0", "num_tiles": 2}},
-    ]
-    pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
-    done = [platform.wait_end(job["id"], 120) for job in pipeline["jobs"]]
-    assert [job["state"] for job in done] == ["succeeded", "succeeded"], done
-    return {"dataset": done[0]["outputs"]["dataset"], "pef": done[1]["outputs"]["pef"]}
+    return build_digits(platform)
 
 
 def node(platform: PlatformUnderTest) -> SndClient:

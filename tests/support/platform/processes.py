@@ -146,6 +146,18 @@ def platform_under_test(
         yield PlatformUnderTest(client, home, running)
 
 
+def build_digits(platform: PlatformUnderTest) -> dict[str, str]:
+    """Run preprocess and compile of the box ``logreg``. Returns the inputs of its train: slot to artifact id."""
+    steps = [
+        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
+        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0", "num_tiles": 2}},
+    ]
+    pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
+    done = [platform.wait_end(job["id"], 120) for job in pipeline["jobs"]]
+    assert [job["state"] for job in done] == ["succeeded", "succeeded"], done
+    return {"dataset": done[0]["outputs"]["dataset"], "pef": done[1]["outputs"]["pef"]}
+
+
 def has_ended(pid: int, timeout_s: float = 60.0) -> bool:
     """Return whether a process is gone, or only its parent's to bury, within the time."""
     deadline = time.monotonic() + timeout_s
