@@ -40,7 +40,7 @@ MAX_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One that needs an artifact: what it is, its name, and what ends the need."""
+    """Need of an artifact: the kind of thing that has it, its name, and what ends the need."""
 
     kind: str
     name: str

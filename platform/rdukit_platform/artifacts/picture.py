@@ -50,7 +50,7 @@ class LineageEdge:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where each node's upper left corner lies, and the picture's size."""
+    """Places of the nodes' upper left corners, and the picture's size."""
 
     at: Mapping[str, tuple[int, int]]
     width: int

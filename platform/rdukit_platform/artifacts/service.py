@@ -209,7 +209,7 @@ class ArtifactPage(BaseModel):
 
 
 class ArtifactUseView(BaseModel):
-    """What a tenant has of artifacts; ``limit_bytes`` is what it may have, 0: any number."""
+    """Bytes and number of a tenant's artifacts; ``limit_bytes`` is what it may have, 0: any number."""
 
     artifacts: int
     bytes: int
@@ -217,7 +217,7 @@ class ArtifactUseView(BaseModel):
 
 
 class Deleted(BaseModel):
-    """What was deleted; artifacts with the same content stay, and with them the content."""
+    """Result of a deletion; artifacts with the same content stay, and with them the content."""
 
     id: str
     bytes: int
@@ -225,7 +225,7 @@ class Deleted(BaseModel):
 
 
 class Collected(BaseModel):
-    """What a collection removed, or with ``dry_run`` would remove; ``young``: blobs that may yet be named."""
+    """Result of a collection: what it removed, or with ``dry_run`` would; ``young``: blobs that may yet be named."""
 
     removed: int
     removed_bytes: int
@@ -270,7 +270,7 @@ class Problem(BaseModel):
 
 
 class VerifiedArtifact(BaseModel):
-    """What reading all of an artifact's content through has found."""
+    """Result of reading all of an artifact's content."""
 
     id: str
     files: int

@@ -36,7 +36,7 @@ SLACK_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found: blobs and bytes that it removed (dry: would remove), keeps, or finds too young to tell."""
+    """Result of a sweep: blobs and bytes that it removed (dry: would remove), keeps, or finds too young to tell."""
 
     removed: int
     removed_bytes: int

@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class CurveLine:
-    """One of several lines in a picture: its SVG path, empty without points, and where its newest point lies."""
+    """Line of a picture with several: its SVG path, empty without points, and where its newest point lies."""
 
     path: str
     last: tuple[float, float]

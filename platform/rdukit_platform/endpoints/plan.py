@@ -58,7 +58,7 @@ class EndpointSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """What is to be done, in this order: ends, drains, starts."""
+    """Steps to be taken, in this order: ends, drains, starts."""
 
     #: Replica and why.
     ends: tuple[tuple[str, ReplicaReason], ...] = ()

@@ -28,7 +28,7 @@ _LIVE: Final = [str(state) for state in LIVE]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaToken:
-    """Which replica, and the proof that it is the holder's."""
+    """Name of a replica, and the proof that it is the holder's."""
 
     replica_id: str
     token: str

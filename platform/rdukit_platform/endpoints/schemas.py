@@ -20,7 +20,7 @@ Selected = Annotated[str, Field(min_length=1, max_length=128, description="NAME,
 
 
 class RevisionRequest(RequestBody):
-    """What to serve: an expert, or a box with artifacts."""
+    """Request for a revision: an expert to serve, or a box with artifacts."""
 
     expert: Selected | None = None
     box: Selected | None = None

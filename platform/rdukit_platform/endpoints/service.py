@@ -31,7 +31,7 @@ MAX_NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedParts:
-    """What a revision serves, checked."""
+    """Box and artifacts that a revision serves, checked."""
 
     box: Selector
     pef_id: str

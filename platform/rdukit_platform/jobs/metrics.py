@@ -28,7 +28,7 @@ class Told(NamedTuple):
 
 
 class MetricPoint(BaseModel):
-    """What one progress event said. ``sequence`` grows; after a retry steps may come again with a later ``attempt``."""
+    """Figures of a progress event. ``sequence`` grows; after a retry steps may come again with a later ``attempt``."""
 
     sequence: int
     at: float

@@ -75,7 +75,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a job waits for: a code, a sentence, and when it starts at the latest if all keep their run limits."""
+    """Reason why a job waits: a code, a sentence, and when it starts at the latest if all keep their run limits."""
 
     code: WaitCode
     why: str

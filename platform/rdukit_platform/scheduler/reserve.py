@@ -12,7 +12,7 @@ from rdukit_platform.scheduler.model import QueuedJob
 
 @dataclass(slots=True)
 class Room:
-    """What is free: tiles, places for applications with tiles, worker slots."""
+    """Resources that are free: tiles, places for applications with tiles, worker slots."""
 
     tiles: int
     places: int

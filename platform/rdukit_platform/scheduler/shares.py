@@ -78,7 +78,7 @@ def in_turn(queued: Sequence[QueuedJob], shares: Shares) -> Iterator[QueuedJob]:
 
 
 class PastUsage:
-    """What tenants used before, fading by half in each half-life. With a half-life of 0 nothing is remembered.
+    """Usage of tenants in the past, fading by half in each half-life. With a half-life of 0 nothing is remembered.
 
     It is a mean over all time, the weight of a second halved per half-life: who has always had half of the tiles has
     the share 0.5.

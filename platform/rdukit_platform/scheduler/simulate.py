@@ -133,7 +133,7 @@ class _State:
         bisect.insort(self._lines[job.tenant_id], (-job.priority, job.at, job.job_id))
 
     def may_start(self) -> bool:
-        """Whether a decision could start anything: a job waits, a tile is free, and so is a slot."""
+        """Return whether a decision could start anything: a job waits, a tile is free, and so is a slot."""
         return bool(self._waiting) and self._free > 0 and len(self._active) < self._slots
 
     def snapshot(self, now: float) -> QueueSnapshot:

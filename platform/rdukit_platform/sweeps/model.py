@@ -43,7 +43,7 @@ class Goal(StrEnum):
 
 
 class Values(RequestBody):
-    """One of these."""
+    """List of values, of which a trial gets one."""
 
     values: Annotated[list[JsonValue], Field(min_length=1, max_length=64)]
 
@@ -68,7 +68,7 @@ class Range(RequestBody):
 
 
 class Objective(RequestBody):
-    """What a trial is judged by: a figure of its result, or else the last value of a metric of its progress."""
+    """Figure by which a trial is judged: one of its result, or else the last value of a metric of its progress."""
 
     metric: MetricName
     goal: Goal = Field(default=Goal.MINIMIZE, strict=False)
