@@ -1,4 +1,4 @@
-"""Rewrite the generated pages of the manual: settings, errors, faults and the zoo.
+"""Rewrite the generated pages of the manual: permissions, settings, errors, faults and the zoo.
 
 ``--check`` writes nothing and exits with 1 when a page is stale.
 """
@@ -21,6 +21,9 @@ from rdukit_node.faults import scenario
 from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
 from rdukit_node.faults.register import FaultClass
+from rdukit_platform.gateway.permissions import PERMISSIONS, roles_let_in
+from rdukit_platform.tenants.roles import ROLES
+from rdukit_platform.tenants.scopes import MEANINGS
 from rdukit_zoo.registry import get_model, model_names
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -263,7 +266,37 @@ def load_recipes() -> dict[str, dict[str, Any]]:
     return recipes
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "faults.md": faults_page, "zoo.md": zoo_page}
+PERMISSIONS_INTRODUCTION = """A token has scopes; a role is a name for a set of them ([security.md](security.md#roles)).
+`GET /v1/roles` and `rdukit tenant roles` show the roles of an installation. The tests try every route with every role,
+for the caller's own tenant and for another one: what is another's is *not found*.
+
+Besides the roles: an application's token has `endpoints:call` alone, a scraper's `metrics`, an administrator's `admin`,
+which includes all. Routes below `/console` are pages and forms; a visitor who has not logged in is sent to the login.
+"""
+
+
+def permissions_page() -> str:
+    """Return the roles and what each route asks for, with the roles that have it."""
+    lines = ["# Permissions", "", HEAD, PERMISSIONS_INTRODUCTION]
+    lines += ["## Roles", "", "| role | is | scopes | for |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| `{role.name}` | {role.title} | {', '.join(f'`{scope}`' for scope in role.scopes)} | {role.purpose} |"
+        for role in ROLES.values()
+    ]
+    lines += ["", "## Scopes", "", "| scope | lets its holder |", "| --- | --- |"]
+    lines += [f"| `{scope}` | {meaning} |" for scope, meaning in MEANINGS.items()]
+    lines += ["", "## Routes", "", "| route | asks for | roles |", "| --- | --- | --- |"]
+    for route, permission in PERMISSIONS.items():
+        let_in = roles_let_in(permission)
+        shown = "all" if len(let_in) == len(ROLES) else ", ".join(f"`{name}`" for name in let_in) or "–"
+        lines.append(f"| `{route}` | {permission} | {shown} |")
+    return "\n".join([*lines, ""])
+
+
+PAGES = {
+    "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
+    "faults.md": faults_page, "zoo.md": zoo_page,
+}  # fmt: skip
 
 
 def main() -> int:

@@ -18,7 +18,8 @@ from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
 from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.settings import TOKEN_GRACE_S
-from rdukit_platform.tenants.scopes import ADMIN, READ, WRITE
+from rdukit_platform.tenants.roles import ROLES, choose_scopes
+from rdukit_platform.tenants.scopes import ADMIN
 from rdukit_platform.tenants.service import Caller, check_may_add, create_tenant, find_tenant, list_tenants
 from rdukit_platform.tenants.tokens import GLASS, HOST, give_token, list_tokens, own_tokens, revoke_tokens, rotate_token
 
@@ -81,7 +82,10 @@ class TokenRequest(RequestBody):
     """Body of ``POST /v1/tokens`` and ``POST /v1/tenants/{id}/tokens``."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)] = "token"
-    scopes: Annotated[list[str], Field(max_length=32)] = [READ, WRITE]
+    #: Instead of a role; without either ``read`` and ``write``.
+    scopes: Annotated[list[str] | None, Field(max_length=32)] = None
+    #: Name of a role, whose scopes it gets: ``GET /v1/roles``.
+    role: Annotated[str | None, Field(max_length=64)] = None
     #: Seconds that it lives; without it as long as who makes it, or ``token.max_days``.
     expires_in_s: Annotated[float | None, Field(gt=0, le=1e10, allow_inf_nan=False)] = None
 
@@ -100,6 +104,7 @@ class Token(BaseModel):
     tenant: str
     name: str
     scopes: list[str]
+    role: str | None
     token: str
     expires_at: float | None
 
@@ -110,6 +115,8 @@ class TokenView(BaseModel):
     id: str
     name: str
     scopes: list[str]
+    #: The role that it was made with.
+    role: str | None
     created_at: float
     expires_at: float | None
     revoked_at: float | None
@@ -128,6 +135,21 @@ class TokenPage(BaseModel):
     next_cursor: str | None
 
 
+class RoleView(BaseModel):
+    """A role: a name for scopes."""
+
+    name: str
+    title: str
+    scopes: list[str]
+    purpose: str
+
+
+class RoleList(BaseModel):
+    """The roles, in the order in which the manual has them."""
+
+    roles: list[RoleView]
+
+
 class RevokedTokens(BaseModel):
     """Ids of the tokens that ended with the request."""
 
@@ -139,6 +161,17 @@ def me(caller: Anyone) -> Me:
     """Show whose the token is, and what it allows. Any token may ask."""
     tenant = Tenant(id=caller.tenant_id, name=caller.tenant_name)
     return Me(tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at)
+
+
+@router.get("/roles")
+def list_roles(caller: Anyone) -> RoleList:
+    """List the roles and their scopes. Any token may ask."""
+    return RoleList(
+        roles=[
+            RoleView(name=role.name, title=role.title, scopes=list(role.scopes), purpose=role.purpose)
+            for role in ROLES.values()
+        ]
+    )
 
 
 @router.get("/tenants")
@@ -244,7 +277,8 @@ def make_token(request: Request, caller: Caller, tenant_id: str, body: TokenRequ
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.write() as session:
-        row, text = give_token(session, caller, tenant_id, body.name, body.scopes, now, body.expires_in_s)
+        scopes = choose_scopes(body.role, body.scopes)
+        row, text = give_token(session, caller, tenant_id, body.name, scopes, now, body.expires_in_s, body.role)
         record(session, entry_of(request, caller, Act.CREATE_TOKEN, row.id, tenant_id, _describe(row)))
     return _show_new(row, text)
 
@@ -297,13 +331,15 @@ def show_token(row: TokenRow, known: Set[str] | None) -> TokenView:
 
 def _describe(row: TokenRow) -> str:
     end = "without an end" if row.expires_at is None else f"for {row.expires_at - row.created_at:.0f} s"
-    return f"named {row.name!r}, {' '.join(row.scopes)}, {end}"
+    allowed = row.role or " ".join(row.scopes)
+    return f"named {row.name!r}, {allowed}, {end}"
 
 
 def _show_new(row: TokenRow, text: str) -> Token:
     return Token(
-        id=row.id, tenant=row.tenant_id, name=row.name, scopes=row.scopes, token=text, expires_at=row.expires_at
-    )
+        id=row.id, tenant=row.tenant_id, name=row.name, scopes=row.scopes, role=row.role, token=text,
+        expires_at=row.expires_at,
+    )  # fmt: skip
 
 
 def _show(row: TenantRow) -> Tenant:

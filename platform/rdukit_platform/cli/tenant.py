@@ -8,7 +8,8 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_platform.cli.token import LIFE_OPTION, SCOPE_OPTION, life_body
+from rdukit_platform.cli.token import LIFE_OPTION, ROLE_OPTION, SCOPE_OPTION, access_body, life_body
+from rdukit_platform.tenants.roles import ROLES
 
 
 class ByteCount(click.ParamType[int | str]):
@@ -114,6 +115,23 @@ def set_(tenant_id: str, weight: float | None, artifact_bytes: int | str | None,
         click.echo(f"{changed['id']} has the weight {changed['weight']:g} and {show.describe_use(found['artifacts'])}")
 
 
+@tenant.command()
+@JSON_OPTION
+def roles(as_json: bool) -> None:
+    """List the roles that tokens and members have, and the scopes of each.
+
+    Example: rdukit tenant roles
+    """
+    from rdukit_platform.cli import show
+
+    if as_json:
+        show.print_json(
+            {"roles": [{"name": r.name, "scopes": list(r.scopes), "purpose": r.purpose} for r in ROLES.values()]}
+        )
+    else:
+        show.print_table(("ROLE", "SCOPES", "FOR"), [(r.name, " ".join(r.scopes), r.purpose) for r in ROLES.values()])
+
+
 @tenant.command("show")
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
 @JSON_OPTION
@@ -140,14 +158,15 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
 @click.option("--name", default="token", show_default=True, help="What the token is for.")
 @SCOPE_OPTION
+@ROLE_OPTION
 @LIFE_OPTION
 @click.option("--break-glass", is_flag=True, help="An administrator's token from the host itself; see below.")
 @click.option("--reason", default="", help="Why the glass is broken, for the audit log.")
 @JSON_OPTION
 @TOKEN_OPTION
 def token(
-    tenant_id: str | None, name: str, scopes: Sequence[str], life_s: float | None, break_glass: bool, reason: str,
-    as_json: bool,
+    tenant_id: str | None, name: str, scopes: Sequence[str], role: str | None, life_s: float | None,
+    break_glass: bool, reason: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Create an API token for a tenant (id or name). It is printed this once and cannot be shown again.
 
@@ -164,7 +183,7 @@ def token(
     elif tenant_id is None:
         raise InvalidArgument("TENANT is missing: the id or name of one; list them with: rdukit tenant list")
     else:
-        body: dict[str, object] = {"name": name, "scopes": list(scopes)}
+        body: dict[str, object] = {"name": name} | access_body(scopes, role)
         with ApiClient.of_home() as client:
             made = client.post(f"/v1/tenants/{tenant_id}/tokens", body | life_body(life_s))
     if as_json:

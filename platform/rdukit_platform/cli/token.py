@@ -8,6 +8,8 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, given_token
+from rdukit.errors import InvalidArgument
+from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import SCOPES
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -30,12 +32,27 @@ class Life(click.ParamType[float]):
 
 
 SCOPE_OPTION = click.option(
-    "--scope", "scopes", type=Choice(SCOPES), multiple=True, default=("read", "write"), show_default=True,
-    help="What it allows; may repeat.",
+    "--scope", "scopes", type=Choice(SCOPES), multiple=True,
+    help="What it allows; may repeat. Default: read and write.",
+)  # fmt: skip
+ROLE_OPTION = click.option(
+    "--role", type=Choice(tuple(ROLES)), default=None,
+    help="A role instead of scopes; rdukit tenant roles shows what each allows.",
 )  # fmt: skip
 LIFE_OPTION = click.option(
     "--expires-in", "life_s", type=Life(), default=None, help="When it ends, such as 12h or 30d."
 )
+
+
+def access_body(scopes: Sequence[str], role: str | None) -> dict[str, object]:
+    """Make what a request says of what a token allows.
+
+    Raises:
+        InvalidArgument: both scopes and a role are given.
+    """
+    if role is not None and scopes:
+        raise InvalidArgument("both --role and --scope are given; legal: one of them")
+    return {"role": role} if role is not None else {"scopes": list(scopes)} if scopes else {}
 
 
 def life_body(life_s: float | None) -> dict[str, object]:
@@ -71,10 +88,10 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
         show.print_json(page)
         return
     show.print_table(
-        ("ID", "NAME", "SCOPES", "CREATED", "LAST USED", "ENDS", "MADE BY"),
+        ("ID", "NAME", "ALLOWS", "CREATED", "LAST USED", "ENDS", "MADE BY"),
         [
-            (t["id"], t["name"], " ".join(t["scopes"]), show.clock(t["created_at"]), show.ago(t["last_used_at"]),
-             _end(t), t["made_by"] or "-")
+            (t["id"], t["name"], t["role"] or " ".join(t["scopes"]), show.clock(t["created_at"]),
+             show.ago(t["last_used_at"]), _end(t), t["made_by"] or "-")
             for t in page["tokens"]
         ],
     )  # fmt: skip
@@ -85,10 +102,11 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
 @token.command()
 @click.argument("name", default="token")
 @SCOPE_OPTION
+@ROLE_OPTION
 @LIFE_OPTION
 @JSON_OPTION
 @TOKEN_OPTION
-def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool) -> None:
+def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | None, as_json: bool) -> None:
     """Create a token with no more than your own scopes. It is printed once; NAME says what it is for.
 
     Example: rdukit token create dashboard --scope read --expires-in 90d
@@ -96,7 +114,7 @@ def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool
     from rdukit_platform.cli.client import ApiClient
 
     with ApiClient.of_home() as client:
-        made = client.post("/v1/tokens", {"name": name, "scopes": list(scopes)} | life_body(life_s))
+        made = client.post("/v1/tokens", {"name": name} | access_body(scopes, role) | life_body(life_s))
     _print_new(made, as_json)
 
 

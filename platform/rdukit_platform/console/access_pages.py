@@ -13,6 +13,7 @@ from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_tok
 from rdukit_platform.audit.service import Act
 from rdukit_platform.console.access import Administrator, Keeper, Visitor
 from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, TOKENS, may_give
 from rdukit_platform.tenants.service import Caller
 
@@ -45,6 +46,7 @@ def create(
     request: Request,
     caller: Keeper,
     name: Annotated[str, Form()] = "token",
+    role: Annotated[str, Form()] = "",
     scope: Annotated[list[str] | None, Form()] = None,
     days: Annotated[int, Form()] = LIVES[2],
 ) -> Response:
@@ -52,7 +54,10 @@ def create(
     if days not in LIVES:
         raise InvalidArgument(f"a token was asked to live {days} days; legal: {', '.join(map(str, LIVES))}")
     try:
-        body = TokenRequest(name=name.strip()[:64] or "token", scopes=(scope or [])[:32], expires_in_s=days * 86400.0)
+        scopes = (scope or [])[:32] if scope or not role else None
+        body = TokenRequest(
+            name=name.strip()[:64] or "token", role=role[:64] or None, scopes=scopes, expires_in_s=days * 86400.0
+        )
         made = make_token(request, caller, caller.tenant_id, body)
     except RdukitError as error:
         return _tokens_page(request, caller, error=error.message, status=error.http_status)
@@ -106,7 +111,8 @@ def _tokens_page(
     platform = platform_of(request)
     found = read_tokens(platform, caller, cursor=cursor)
     legal = [(scope, said) for scope, said in MEANINGS.items() if may_give(caller.scopes, [scope])]
+    roles = [role for role in ROLES.values() if may_give(caller.scopes, role.scopes)]
     return page(
         request, "tokens.html", status, section="Tokens", tokens=found.tokens, next_cursor=found.next_cursor,
-        made=made, error=error, scopes=legal, lives=LIVES, own=caller.token_id, time=platform.clock.now(),
+        made=made, error=error, scopes=legal, roles=roles, lives=LIVES, own=caller.token_id, time=platform.clock.now(),
     )  # fmt: skip

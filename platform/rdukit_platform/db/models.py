@@ -66,6 +66,8 @@ class TokenRow(Base):
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(64))
     scopes: Mapped[list[str]]
+    #: The role whose scopes they were when it was made; none: they were named.
+    role: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     revoked_at: Mapped[float | None]
     expires_at: Mapped[float | None]

@@ -65,6 +65,7 @@ def create_token(
     now: float,
     expires_at: float | None = None,
     made_by: str = HOST,
+    role: str | None = None,
 ) -> tuple[TokenRow, str]:
     """Add a token. Returns its row and its text, which is not kept.
 
@@ -87,7 +88,7 @@ def create_token(
     text = _PREFIX + secrets.token_urlsafe(32)
     row = TokenRow(
         id=new_id("tok"), tenant_id=tenant_id, sha256=hash_token(text), name=name, scopes=sorted(set(scopes)),
-        created_at=now, expires_at=expires_at, made_by=made_by,
+        created_at=now, expires_at=expires_at, made_by=made_by, role=role,
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -95,7 +96,14 @@ def create_token(
 
 
 def give_token(
-    session: Session, caller: Caller, tenant_id: str, name: str, scopes: Sequence[str], now: float, life_s: float | None
+    session: Session,
+    caller: Caller,
+    tenant_id: str,
+    name: str,
+    scopes: Sequence[str],
+    now: float,
+    life_s: float | None,
+    role: str | None = None,
 ) -> tuple[TokenRow, str]:
     """Create a token as ``caller`` may: of its own tenant, with its own scopes, no longer than it lives itself.
 
@@ -108,7 +116,7 @@ def give_token(
     if not set(scopes) <= set(SCOPES) or may_give(caller.scopes, scopes):
         makers_end = None if _is_admin(caller) else caller.expires_at
         ends = choose_end(now, life_s, makers_end, resolve(TOKEN_MAX_DAYS) * DAY_S)
-        return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id)
+        return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id, role)
     beyond = sorted(all_of(scopes) - all_of(caller.scopes))
     raise PermissionDenied(
         f"nobody gives more than they have: this token lacks {beyond}; it has {sorted(caller.scopes)}"
@@ -149,7 +157,7 @@ def rotate_token(
     if old.made_by == GLASS:
         raise PermissionDenied(f"token {old.id} was made on the host for a short while; it is not made to last longer")
     ends = choose_next_end(now, old.created_at, old.expires_at, resolve(TOKEN_MAX_DAYS) * DAY_S)
-    new, text = create_token(session, old.tenant_id, old.name, old.scopes, now, ends, caller.token_id)
+    new, text = create_token(session, old.tenant_id, old.name, old.scopes, now, ends, caller.token_id, old.role)
     old.expires_at, old.replaced_by = end_of_old(now, old.expires_at, grace_s), new.id
     return old, new, text
 

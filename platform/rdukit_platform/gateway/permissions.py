@@ -1,0 +1,184 @@
+"""Permissions of the gateway's routes (pure): which scopes each asks for. The manual's page is written from this table.
+
+A route that is not in the table fails ``tests/security/test_permissions.py``, which also tries every route with every
+role, for its own tenant and another.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit_platform.tenants.roles import ROLES
+from rdukit_platform.tenants.scopes import (
+    ADMIN,
+    ARTIFACTS_READ,
+    ARTIFACTS_WRITE,
+    BOXES_READ,
+    BOXES_WRITE,
+    ENDPOINTS_CALL,
+    ENDPOINTS_READ,
+    ENDPOINTS_WRITE,
+    JOBS_READ,
+    JOBS_WRITE,
+    METRICS,
+    READ,
+    TOKENS,
+    all_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a route asks for: all scopes of one of ``alternatives``. Without any, ``needs_token`` says who may."""
+
+    alternatives: tuple[frozenset[str], ...] = ()
+    needs_token: bool = True
+
+    def lets_in(self, scopes: Iterable[str]) -> bool:
+        """Return whether a caller with ``scopes`` may call the route."""
+        own = all_of(scopes)
+        return not self.alternatives or any(needed <= own for needed in self.alternatives)
+
+    def __str__(self) -> str:
+        if not self.alternatives:
+            return "any token" if self.needs_token else "nobody's leave"
+        return " or ".join(" and ".join(f"`{scope}`" for scope in sorted(each)) for each in self.alternatives)
+
+
+#: Callers without a token get in, too.
+PUBLIC: Final = Permission(needs_token=False)
+ANY_TOKEN: Final = Permission()
+
+
+def needs(*scopes: str) -> Permission:
+    """Return the permission that asks for all of ``scopes``."""
+    return Permission((frozenset(scopes),))
+
+
+def needs_one(*scopes: str) -> Permission:
+    """Return the permission that asks for any of ``scopes``."""
+    return Permission(tuple(frozenset({scope}) for scope in scopes))
+
+
+_VISIT: Final = needs(READ)
+
+#: Method and path of each route, as the application declares them.
+PERMISSIONS: Final[Mapping[str, Permission]] = {
+    "GET /openapi.json": PUBLIC,
+    "GET /docs": PUBLIC,
+    "GET /docs/static/{name}": PUBLIC,
+    "GET /health": PUBLIC,
+    "GET /health/live": PUBLIC,
+    "GET /metrics": needs_one(METRICS, JOBS_READ),
+    "GET /v1/me": ANY_TOKEN,
+    "GET /v1/roles": ANY_TOKEN,
+    "GET /v1/jobs": needs(JOBS_READ),
+    "POST /v1/jobs": needs(JOBS_WRITE),
+    "GET /v1/jobs/compare": needs(JOBS_READ),
+    "GET /v1/jobs/{job_id}": needs(JOBS_READ),
+    "GET /v1/jobs/{job_id}/events": needs(JOBS_READ),
+    "GET /v1/jobs/{job_id}/logs": needs(JOBS_READ),
+    "GET /v1/jobs/{job_id}/metrics": needs(JOBS_READ),
+    "POST /v1/jobs/{job_id}/cancel": needs(JOBS_WRITE),
+    "POST /v1/jobs/{job_id}/clone": needs(JOBS_WRITE),
+    "GET /v1/pipelines": needs(JOBS_READ),
+    "POST /v1/pipelines": needs(JOBS_WRITE),
+    "GET /v1/pipelines/{pipeline_id}": needs(JOBS_READ),
+    "GET /v1/sweeps": needs(JOBS_READ),
+    "POST /v1/sweeps": needs(JOBS_WRITE),
+    "GET /v1/sweeps/{sweep_id}": needs(JOBS_READ),
+    "POST /v1/sweeps/{sweep_id}/cancel": needs(JOBS_WRITE),
+    "GET /v1/artifacts": needs(ARTIFACTS_READ),
+    "POST /v1/artifacts": needs(ARTIFACTS_WRITE),
+    "GET /v1/artifacts/usage": needs(ARTIFACTS_READ),
+    "POST /v1/artifacts/gc": needs(ADMIN),
+    "GET /v1/artifacts/{artifact_id}": needs(ARTIFACTS_READ),
+    "DELETE /v1/artifacts/{artifact_id}": needs(ARTIFACTS_WRITE),
+    "GET /v1/artifacts/{artifact_id}/content": needs(ARTIFACTS_READ),
+    "GET /v1/artifacts/{artifact_id}/lineage": needs(ARTIFACTS_READ),
+    "PUT /v1/artifacts/{artifact_id}/pin": needs(ARTIFACTS_WRITE),
+    "DELETE /v1/artifacts/{artifact_id}/pin": needs(ARTIFACTS_WRITE),
+    "POST /v1/artifacts/{artifact_id}/verify": needs(ARTIFACTS_READ),
+    "POST /v1/uploads": needs(ARTIFACTS_WRITE),
+    "GET /v1/uploads/{upload_id}": needs(ARTIFACTS_WRITE),
+    "DELETE /v1/uploads/{upload_id}": needs(ARTIFACTS_WRITE),
+    "PUT /v1/uploads/{upload_id}/files/{number}": needs(ARTIFACTS_WRITE),
+    "POST /v1/uploads/{upload_id}/finish": needs(ARTIFACTS_WRITE),
+    "GET /v1/catalog": needs(BOXES_READ),
+    "GET /v1/catalog/{box}": needs(BOXES_READ),
+    "GET /v1/boxes": needs(BOXES_READ),
+    "POST /v1/boxes": needs(BOXES_WRITE),
+    "DELETE /v1/boxes/{box}": needs(BOXES_WRITE),
+    "GET /v1/experts": needs(BOXES_READ),
+    "POST /v1/experts": needs(BOXES_WRITE),
+    "GET /v1/experts/{expert}": needs(BOXES_READ),
+    "POST /v1/experts/{expert}/deprecate": needs(BOXES_WRITE),
+    "GET /v1/endpoints": needs(ENDPOINTS_READ),
+    "POST /v1/endpoints": needs(ENDPOINTS_WRITE),
+    "GET /v1/endpoints/{name}": needs(ENDPOINTS_READ),
+    "DELETE /v1/endpoints/{name}": needs(ENDPOINTS_WRITE),
+    "POST /v1/endpoints/{name}/update": needs(ENDPOINTS_WRITE),
+    "POST /v1/endpoints/{name}/rollback": needs(ENDPOINTS_WRITE),
+    "GET /v1/endpoints/{name}/{path:path}": needs(ENDPOINTS_CALL),
+    "POST /v1/endpoints/{name}/{path:path}": needs(ENDPOINTS_CALL),
+    "GET /v1/nodes": needs_one(METRICS, READ),
+    "POST /v1/nodes/{node}/cordon": needs(ADMIN),
+    "POST /v1/nodes/{node}/uncordon": needs(ADMIN),
+    "POST /v1/nodes/{node}/drain": needs(ADMIN),
+    "POST /v1/nodes/{node}/leases/{lease}/release": needs(ADMIN),
+    "POST /v1/nodes/{node}/maintenance": needs(ADMIN),
+    "DELETE /v1/nodes/{node}/maintenance/{window}": needs(ADMIN),
+    "GET /v1/tenants": needs(ADMIN),
+    "POST /v1/tenants": needs(ADMIN),
+    "GET /v1/tenants/{tenant_id}": needs(READ),
+    "PATCH /v1/tenants/{tenant_id}": needs(ADMIN),
+    "POST /v1/tenants/{tenant_id}/tokens": needs(ADMIN),
+    "GET /v1/tokens": needs(TOKENS),
+    "POST /v1/tokens": needs(TOKENS),
+    "DELETE /v1/tokens/{token_id}": needs(TOKENS),
+    "POST /v1/tokens/{token_id}/rotate": needs(TOKENS),
+    "GET /v1/audit": needs(READ),
+    "GET /console": PUBLIC,
+    "GET /console/static/{name}": PUBLIC,
+    "GET /console/login": PUBLIC,
+    "POST /console/login": PUBLIC,
+    "POST /console/logout": PUBLIC,
+    "GET /console/": _VISIT,
+    "GET /console/parts/jobs": _VISIT,
+    "GET /console/jobs/{job_id}": _VISIT,
+    "GET /console/jobs/{job_id}/part": _VISIT,
+    "GET /console/jobs/{job_id}/log": _VISIT,
+    "POST /console/jobs/{job_id}/cancel": needs(READ, JOBS_WRITE),
+    "GET /console/pipelines": _VISIT,
+    "GET /console/parts/pipelines": _VISIT,
+    "GET /console/pipelines/{pipeline_id}": _VISIT,
+    "GET /console/pipelines/{pipeline_id}/part": _VISIT,
+    "GET /console/artifacts": _VISIT,
+    "GET /console/artifacts/{artifact_id}": _VISIT,
+    "GET /console/artifacts/{artifact_id}/picture": _VISIT,
+    "GET /console/nodes": _VISIT,
+    "GET /console/parts/nodes": _VISIT,
+    "POST /console/nodes/maintenance": needs(READ, ADMIN),
+    "GET /console/catalog": _VISIT,
+    "GET /console/catalog/{name}": _VISIT,
+    "GET /console/compare": _VISIT,
+    "GET /console/sweeps": _VISIT,
+    "GET /console/sweeps/{sweep_id}": _VISIT,
+    "GET /console/sweeps/{sweep_id}/part": _VISIT,
+    "POST /console/sweeps/{sweep_id}/cancel": needs(READ, JOBS_WRITE),
+    "GET /console/experts": _VISIT,
+    "GET /console/experts/{name}": _VISIT,
+    "GET /console/endpoints": _VISIT,
+    "GET /console/endpoints/{name}": _VISIT,
+    "GET /console/endpoints/{name}/part": _VISIT,
+    "GET /console/audit": _VISIT,
+    "GET /console/tokens": needs(READ, TOKENS),
+    "POST /console/tokens": needs(READ, TOKENS),
+    "POST /console/tokens/{token_id}/rotate": needs(READ, TOKENS),
+    "POST /console/tokens/{token_id}/revoke": needs(READ, TOKENS),
+}
+
+
+def roles_let_in(permission: Permission) -> list[str]:
+    """Return the names of the roles that may call a route of this permission."""
+    return [role.name for role in ROLES.values() if permission.lets_in(role.scopes)]

@@ -1,0 +1,85 @@
+"""Roles (pure): names for sets of scopes. Four are the stack's personas, ``viewer`` is ours.
+
+Source: the overview of the software stack (May 2024) shows four users of it. "ML Engineer: author own models to add to
+the ModelZoo. Data Scientist: finetunes existing models to create new experts; administers access and which experts are
+available. App Developer: composes experts together to build real world solution. Business User: often a budgetary
+decision maker; wants to see outcomes." It names no permissions: the scopes of each are ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_platform.tenants.scopes import (
+    ARTIFACTS_WRITE,
+    BOXES_WRITE,
+    ENDPOINTS_CALL,
+    ENDPOINTS_WRITE,
+    JOBS_WRITE,
+    READ,
+    TOKENS,
+    WRITE,
+    all_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role: what its holder may do, as scopes and in a sentence."""
+
+    name: str
+    title: str
+    scopes: tuple[str, ...]
+    #: What the stack's documents, or we, say that it is for.
+    purpose: str
+
+
+ROLES: Final = {
+    role.name: role
+    for role in (
+        Role(
+            "ml-engineer", "ML Engineer", (READ, JOBS_WRITE, ARTIFACTS_WRITE, BOXES_WRITE),
+            "authors models: runs jobs, adds artifacts, installs boxes",
+        ),
+        Role(
+            "data-scientist", "Data Scientist", (READ, WRITE, TOKENS),
+            "fine-tunes models to new experts, and administers access and which experts are available",
+        ),
+        Role(
+            "app-developer", "App Developer", (READ, ENDPOINTS_WRITE, ENDPOINTS_CALL),
+            "composes experts: creates endpoints and calls them",
+        ),
+        Role("business-user", "Business User", (READ, ENDPOINTS_CALL), "sees outcomes, and tries endpoints"),
+        Role("viewer", "Viewer", (READ,), "sees everything of the tenant, and changes nothing"),
+    )
+}  # fmt: skip
+
+
+def get_role(name: str) -> Role:
+    """Return the role of this name.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    if name not in ROLES:
+        raise InvalidArgument(f"there is no role {name[:64]!r}; legal: {', '.join(ROLES)}", legal=list(ROLES))
+    return ROLES[name]
+
+
+def choose_scopes(role: str | None, scopes: Sequence[str] | None) -> list[str]:
+    """Choose the scopes of a new token: those of its role, or those named, or ``read`` and ``write``.
+
+    Raises:
+        InvalidArgument: both a role and scopes are given, or there is no such role.
+    """
+    if role is None:
+        return [READ, WRITE] if scopes is None else list(scopes)
+    if scopes is not None:
+        raise InvalidArgument(f"both the role {role[:64]!r} and scopes are given; legal: one of them")
+    return list(get_role(role).scopes)
+
+
+def roles_with(*scopes: str) -> list[str]:
+    """Return the names of the roles that have all of ``scopes``."""
+    return [role.name for role in ROLES.values() if set(scopes) <= all_of(role.scopes)]

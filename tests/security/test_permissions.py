@@ -1,0 +1,238 @@
+"""Every route with every role, for the caller's own tenant and for another: nobody gets in where they should not.
+
+Each case is a test of its own; ``pytest -v`` lists them. The table of permissions is data
+(``rdukit_platform.gateway.permissions``); a route that it lacks fails here.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import select
+
+from rdukit_platform.catalog.model import Boxes, Selector
+from rdukit_platform.console.access import COOKIE
+from rdukit_platform.db.models import Base, BoxRow
+from rdukit_platform.endpoints.service import ServedParts, create_endpoint
+from rdukit_platform.gateway.app import create_app
+from rdukit_platform.gateway.permissions import PERMISSIONS, needs, roles_let_in
+from rdukit_platform.jobs.experts import promote_job
+from rdukit_platform.tenants.roles import ROLES
+from rdukit_platform.tenants.scopes import MEANINGS, all_of
+from support.platform.gateway import Example, GatewayUnderTest, example_box, gateway_under_test
+from support.platform.processes import short_folder
+
+#: Callers that have no role, and their scopes; ``None``: no token at all.
+OTHERS: Final = {"application": ["endpoints:call"], "metrics": ["metrics"], "admin": ["admin"], "nobody": None}
+CALLERS: Final = [*ROLES, *OTHERS]
+#: Scopes that a role has, written down a second time: a change of the table must be meant.
+EXPECTED: Final = {
+    "ml-engineer": {"read", "jobs:write", "artifacts:write", "boxes:write"},
+    "data-scientist": {"read", "write", "tokens"},
+    "app-developer": {"read", "endpoints:write", "endpoints:call"},
+    "business-user": {"read", "endpoints:call"},
+    "viewer": {"read"},
+}
+#: Bodies without which a route answers before it looks for what its path names.
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "POST /v1/experts/{expert}/deprecate": {"json": {"reason": "r"}},
+    "POST /v1/endpoints/{name}/update": {"json": {"replicas": 2}},
+    "PUT /v1/uploads/{upload_id}/files/{number}": {"content": b"x", "headers": {"Upload-Offset": "0"}},
+    "POST /v1/jobs/{job_id}/clone": {"json": {}},
+    "POST /v1/endpoints/{name}/rollback": {"json": {}},
+    "POST /console/nodes/maintenance": {"data": {"act": "cordon", "component": "/NODE"}},
+}
+_PARAMETER: Final = re.compile(r"\{(\w+)(:path)?\}")
+
+
+def name_of(route: str) -> str:
+    """Return what ``{name}`` in a route's path is the name of."""
+    return (
+        "endpoint" if "endpoints" in route else "expert" if "experts" in route else "box" if "catalog" in route else ""
+    )
+
+
+@dataclass(frozen=True)
+class Parties:
+    """A gateway with two tenants that have one of everything, and callers of the first."""
+
+    gateway: GatewayUnderTest
+    client: httpx.Client
+    #: By name of the caller.
+    tokens: dict[str, str | None]
+    cookies: dict[str, str]
+    own: dict[str, str]
+    other: dict[str, str]
+
+    def ask(self, route: str, caller: str, ids: dict[str, str]) -> httpx.Response:
+        """Return the answer to a request for a route, with ``ids`` in its path."""
+        method, template = route.split(" ")
+        path = _PARAMETER.sub(
+            lambda found: ids[name_of(route) or found[1] if found[1] == "name" else found[1]], template
+        )
+        given: dict[str, Any] = dict(BODIES.get(route, {}))
+        headers = dict(given.pop("headers", {}))
+        if route == "POST /console/login":
+            given["data"] = {"token": self.tokens[caller] or "none"}
+        elif path.startswith("/console"):
+            if caller in self.cookies:
+                headers["Cookie"] = f"{COOKIE}={self.cookies[caller]}"
+        elif self.tokens[caller] is not None:
+            headers["Authorization"] = f"Bearer {self.tokens[caller]}"
+        return self.client.request(method, path, headers=headers, **given)
+
+    def rows_of_other(self) -> dict[str, list[str]]:
+        """Return all rows of the other tenant as texts, by table."""
+        found = {}
+        with self.gateway.platform.database.read() as session:
+            for table in Base.metadata.sorted_tables:
+                if "tenant_id" in table.c and table.name != "audit":
+                    rows = session.execute(select(table).where(table.c.tenant_id == self.other["tenant_id"]))
+                    found[table.name] = sorted(map(str, rows))
+        return found
+
+
+def fill(gateway: GatewayUnderTest, tenant: str) -> dict[str, str]:
+    """Give a tenant one of everything. Returns the ids by the names of parameters."""
+    platform, now = gateway.platform, time.time()
+    keeper_id, keeper = gateway.id_and_token(tenant, "read", "write", "tokens")
+    tenant_id = gateway.ask("GET", "/v1/me", keeper).json()["tenant"]["id"]
+    example = Example(platform.database, platform.store, tenant_id, now)
+    jobs = example.fill()
+    artifact = gateway.ask("GET", "/v1/artifacts", keeper).json()["artifacts"][0]["id"]
+    pipeline = gateway.ask("GET", "/v1/pipelines", keeper).json()["pipelines"][0]["id"]
+    files = [{"path": "a.csv", "bytes": 1, "digest": hashlib.sha256(b"x").hexdigest()}]
+    upload = gateway.ask("POST", "/v1/uploads", keeper, json={"name": "u", "kind": "dataset", "files": files})
+    assert upload.status_code == 201, upload.text
+    names = {"expert": f"exp-{tenant}", "endpoint": f"end-{tenant}", "box": f"box-{tenant}"}
+    with platform.database.write() as session:
+        promote_job(session, Boxes({"logreg": example_box()}), tenant_id, jobs["succeeded"], names["expert"], now, "d")
+        parts = ServedParts(Selector("logreg"), artifact, artifact, None, 1)
+        create_endpoint(session, tenant_id, names["endpoint"], parts, 1, now)
+        box = {**example_box().raw, "name": names["box"]}
+        session.add(BoxRow(
+            id=f"box-{tenant}", tenant_id=tenant_id, name=names["box"], version=1, description=box,
+            digest=platform.store.add_manifest([]).digest, artifact_id=artifact, created_at=now,
+        ))  # fmt: skip
+    return names | {
+        "tenant": tenant, "tenant_id": tenant_id, "job_id": jobs["running"], "pipeline_id": pipeline,
+        "sweep_id": example.sweep(), "artifact_id": artifact, "upload_id": upload.json()["id"], "number": "0",
+        "token_id": keeper_id, "path": "v2/models/x", "node": "-", "lease": "lease-0", "window": "mw-0",
+        "name": "swagger-ui.css",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def parties() -> Iterator[Parties]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        short_folder() as folder,
+    ):
+        patch.setenv("RDUKIT_HOME", str(folder))
+        with gateway_under_test() as gateway, httpx.Client(base_url=gateway.url, timeout=60.0) as client:
+            tokens, cookies = dict[str, str | None](), dict[str, str]()
+            for caller in CALLERS:
+                scopes = OTHERS[caller] if caller in OTHERS else list(ROLES[caller].scopes)
+                token = tokens[caller] = None if scopes is None else gateway.token("lab", *scopes)
+                login = client.post("/console/login", data={"token": token or "none"})
+                client.cookies.clear()
+                if COOKIE in login.cookies:
+                    cookies[caller] = login.cookies[COOKIE]
+            yield Parties(gateway, client, tokens, cookies, fill(gateway, "lab"), fill(gateway, "victim"))
+
+
+def routes_of(app: FastAPI) -> set[str]:
+    """Return method and path of each route of an application, those that its documents leave out too."""
+    found, pending = set[str](), list(app.routes)
+    while pending:
+        route = pending.pop()
+        pending += getattr(getattr(route, "original_router", None), "routes", [])
+        found |= {f"{method} {route.path}" for method in getattr(route, "methods", None) or () if method != "HEAD"}  # type: ignore[attr-defined]
+    return found
+
+
+def test_every_route_has_a_permission_and_every_permission_a_route(parties: Parties) -> None:
+    app = create_app(parties.gateway.platform)
+    found = routes_of(app)
+    documented = {
+        f"{method.upper()} {path.replace('{path}', '{path:path}')}"
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    }
+    assert documented <= found, "routes are looked for where they are"
+    assert found - set(PERMISSIONS) == set(), "routes without a permission: gateway/permissions.py"
+    assert set(PERMISSIONS) - found == set(), "permissions of routes that there are not"
+
+
+def test_a_route_that_the_table_lacks_is_found(parties: Parties) -> None:
+    app = create_app(parties.gateway.platform)
+    app.get("/v1/back-door")(lambda: "open")
+    assert routes_of(app) - set(PERMISSIONS) == {"GET /v1/back-door"}
+
+
+def test_each_role_has_the_scopes_that_are_meant() -> None:
+    assert {name: set(role.scopes) for name, role in ROLES.items()} == EXPECTED
+    assert all(all_of(role.scopes) <= set(MEANINGS) for role in ROLES.values())
+    assert all(scopes <= all_of(ROLES["data-scientist"].scopes) for scopes in EXPECTED.values()), "it gives all roles"
+    assert roles_let_in(needs("read", "jobs:write")) == ["ml-engineer", "data-scientist"]
+
+
+def is_let_in(route: str, caller: str) -> bool:
+    permission = PERMISSIONS[route]
+    if not permission.needs_token:
+        return True
+    scopes = OTHERS[caller] if caller in OTHERS else ROLES[caller].scopes
+    return scopes is not None and permission.lets_in(scopes)
+
+
+def refusals(route: str, caller: str) -> set[int]:
+    """Return the statuses by which a route refuses a caller: a visitor who may not log in is sent to the login."""
+    if not route.split(" ")[1].startswith("/console"):
+        return {401} if caller == "nobody" else {403}
+    return {303} if caller == "nobody" or "read" not in all_of(OTHERS.get(caller) or ["read"]) else {403}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("route", PERMISSIONS)
+def test_a_role_enters_the_routes_of_its_own_tenant_that_it_may(parties: Parties, route: str, caller: str) -> None:
+    # What would change or call something names what is not there: the permission is looked at first.
+    reads = route.startswith("GET ") and "{path:path}" not in route
+    ids = parties.own if reads else parties.own | {
+        name: re.sub(r"-\w+$", "-000000000000", value) for name, value in parties.own.items() if name != "name"
+    }  # fmt: skip
+    code = parties.ask(route, caller, ids).status_code
+    if route == "POST /console/login":  # the form itself is everybody's; those who may read get a session
+        assert code == (401 if caller == "nobody" else 303 if is_let_in("GET /console/", caller) else 403), code
+    elif is_let_in(route, caller):
+        assert code not in {401, 403}, code
+        assert code < 500 or code == 503, code
+        assert not reads or code in {200, 204, 303, 307, 400, 404, 409}, code
+    else:
+        assert code in refusals(route, caller), code
+
+
+@pytest.mark.parametrize("caller", [*ROLES, "application", "metrics", "nobody"])
+@pytest.mark.parametrize("route", [
+    route for route, permission in PERMISSIONS.items()
+    if set(_PARAMETER.findall(route)) - {("node", ""), ("lease", ""), ("window", "")} and permission.needs_token
+])  # fmt: skip
+def test_no_role_enters_what_another_tenant_has(parties: Parties, route: str, caller: str) -> None:
+    before = parties.rows_of_other()
+    code = parties.ask(route, caller, parties.other).status_code
+    assert code in ({404} if is_let_in(route, caller) else refusals(route, caller)), code
+    assert parties.rows_of_other() == before
+
+
+def test_the_manual_has_the_tables() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "permissions.md").read_text()
+    for route, permission in PERMISSIONS.items():
+        assert re.search(rf"\| `{re.escape(route)}` \| {re.escape(str(permission))} \|", page), route
+    for role in ROLES.values():
+        assert f"| `{role.name}` |" in page
