@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from rdukit.box.client import BoxClient
 from rdukit.box.image import BoxEnd
+from rdukit.http.unix_sockets import REST_SOCKET
 from rdukit.interfaces import SystemClock
 from rdukit.system.forks import ForkServer
 from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec
@@ -50,13 +53,21 @@ def test_a_forked_box_works_and_so_do_its_operations(warm: WarmBoxes, tmp_path: 
     box = backend.start(spec)
     assert name_of(box.pid) == "box-logreg"
     assert [found.owner.id for found in backend.owned()] == ["job"]
-    names = set()
+    names, has_ended = set[str](), threading.Event()
+
+    def watch() -> None:
+        while not has_ended.is_set():
+            names.update(name_of(facts.pid) for facts in tree_of(box.pid))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     with BoxClient(box.rest_url) as client:
         operation = client.submit("preprocess", {}, {}, str(tmp_path / "out"), "key")
         state = ""
         for event in client.events(operation["id"]):
-            names |= {name_of(facts.pid) for facts in tree_of(box.pid)}
             state = str((event.get("operation") or {}).get("state"))
+        has_ended.set()
+        watcher.join()
         assert state == "succeeded"
     assert {"rdukit-verb", "rdukit-verbs"} <= names
     everything = [facts.pid for facts in tree_of(box.pid)]
@@ -64,6 +75,24 @@ def test_a_forked_box_works_and_so_do_its_operations(warm: WarmBoxes, tmp_path: 
     assert box.events()[-1].end is BoxEnd.EXITED
     wait_until(lambda: all(start_ticks(pid) is None for pid in everything))
     assert backend.owned() == () and server_of(warm).is_ready()
+
+
+def test_a_forked_box_answers_for_itself_and_not_for_the_one_that_its_routes_were_built_with(
+    warm: WarmBoxes, tmp_path: Path
+) -> None:
+    backend = ProcessBackend(records=tmp_path / "records", warm=warm)
+    boxes = {name: backend.start(BoxSpec(name, tmp_path / name, has_sockets=True)) for name in ("lenet", "logreg")}
+    for name, box in boxes.items():
+        assert name_of(box.pid) == f"box-{name}"
+        with BoxClient(box.rest_url) as client:
+            described = client.describe()
+            assert described["name"] == name
+            transport = httpx.HTTPTransport(uds=str(tmp_path / name / REST_SOCKET))
+            with httpx.Client(transport=transport, base_url="http://box") as caller:
+                assert caller.get("/openapi.json").json()["info"]["title"] == described["title"]
+            operation = client.submit("preprocess", {}, {}, "", name)
+            assert [found["id"] for found in client.operations()] == [operation["id"]]
+        box.stop()
 
 
 def test_a_box_with_little_memory_is_started_anew(warm: WarmBoxes, tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ class ExtensibleGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that ``args`` begin with. Raises: click.UsageError: there is none; names near ones."""
+        if args[0] in self.commands:  # without a look at what is installed
+            return super().resolve_command(ctx, args)
         word, names = args[0], self.list_commands(ctx)
         if word in names or word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)

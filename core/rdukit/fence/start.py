@@ -1,5 +1,6 @@
 """Start a program in a fence, and what it must be able to read to be a Python of ours. A thin shell."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -56,7 +57,12 @@ def launcher_json(spec: FenceSpec, way: Way) -> str:
     Raises:
         InvalidArgument: no filter of system calls is known for this processor.
     """
-    return to_json(spec, way, pack_filter(make_filter(os.uname().machine)))
+    return to_json(spec, way, _filter_of(os.uname().machine))
+
+
+@functools.cache
+def _filter_of(machine: str) -> bytes:
+    return pack_filter(make_filter(machine))
 
 
 def program_paths(command: Sequence[str], search: str = "") -> list[str]:

@@ -202,11 +202,14 @@ def _open(path: Path | None) -> sqlite3.Connection:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in {0, _VERSION}:
             raise sqlite3.DatabaseError(f"its version is {version}, this program's is {_VERSION}")
+        if version == 0:
+            # Empty tables need not outlive the machine: a file that is damaged is put aside.
+            database.execute("PRAGMA synchronous = OFF")
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
         database.executescript(_TABLES)
         database.execute(f"PRAGMA user_version = {_VERSION}")
+        database.execute("PRAGMA synchronous = NORMAL")
         for value, call in database.execute("SELECT value, call FROM operations"):
             json.loads(value), json.loads(call)
     except ValueError as cause:

@@ -63,9 +63,13 @@ class ServedBox(BoxService):
         """Build the control routes and OpenAI's."""
         # A third of a second of imports that no inference needs.
         from rdukit_modelbox.rest.app import make_app
+        from rdukit_modelbox.rest.routes_ahead import find_routes_ahead
         from rdukit_serving.rest.openapi import inference_paths
         from rdukit_serving.text.openai_rest import make_openai_router
 
+        ahead = find_routes_ahead() if access.is_open else None
+        if ahead is not None:
+            return ahead.bind(self)
         return make_app(self, [make_openai_router(self.models, access)], inference_paths())
 
     def grpc_services(self) -> "Sequence[AddService]":

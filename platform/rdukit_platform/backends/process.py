@@ -159,7 +159,8 @@ class ProcessBox:
 
     def stop(self, grace_s: float = 10.0) -> None:
         """SIGTERM, then SIGKILL to it and its children; returns when it has ended."""
-        children = [facts.pid for facts in tree_of(self.pid)[1:]]
+        # Whatever is in a fence ends with it.
+        children = [] if self._fence is not None else [facts.pid for facts in tree_of(self.pid)[1:]]
         self.terminate()
         try:
             self._process.wait(grace_s)
