@@ -102,6 +102,8 @@ NEEDS = [
     ("POST", "/v1/tokens", "tokens"),
     ("DELETE", "/v1/tokens/tok-0", "tokens"),
     ("GET", "/v1/audit", "read"),
+    ("GET", "/v1/audit/verify", "read"),
+    ("GET", "/v1/audit/export", "admin"),
     ("GET", "/v1/nodes", "nodes"),
     ("GET", "/v1/tenants", "admin"),
     ("POST", "/v1/nodes/-/cordon", "admin"),

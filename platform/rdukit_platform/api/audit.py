@@ -4,10 +4,12 @@ from collections.abc import Set
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
+from starlette.responses import StreamingResponse
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Reader, platform_of
+from rdukit_platform.api.dependencies import Admin, Reader, platform_of
+from rdukit_platform.audit.chain import export, verify
 from rdukit_platform.audit.service import ADMINISTRATOR, Act, AuditOutcome, list_entries
 from rdukit_platform.db.models import AuditRow
 from rdukit_platform.tenants.scopes import ADMIN
@@ -43,6 +45,38 @@ class AuditPage(BaseModel):
 
     entries: list[AuditEntry]
     next_cursor: str | None
+
+
+class AuditVerdict(BaseModel):
+    """Whether the chains of the log are intact, and else which entry is the first that is not."""
+
+    intact: bool
+    chains: int
+    #: Entries that are intact.
+    entries: int
+    #: Empty: nothing is wrong.
+    problem: str
+    #: The entry that the problem is about; empty: it is missing, or nothing is wrong.
+    entry: str
+
+
+@router.get("/verify")
+def verify_(request: Request, caller: Reader) -> AuditVerdict:
+    """Verify the hash chains of the caller's tenant; with the scope admin all chains."""
+    platform = platform_of(request)
+    platform.audit.flush()
+    found = verify(platform.database, None if ADMIN in caller.scopes else caller.tenant_id)
+    return AuditVerdict(
+        intact=found.is_intact, chains=found.chains, entries=found.entries, problem=found.problem, entry=found.entry
+    )
+
+
+@router.get("/export", response_class=StreamingResponse)
+def export_(request: Request, caller: Admin) -> StreamingResponse:
+    """Return the whole log as JSON lines with its digests: the ends of each chain, then the entries, oldest first."""
+    platform = platform_of(request)
+    platform.audit.flush()
+    return StreamingResponse(export(platform.database), media_type="application/x-ndjson")
 
 
 @router.get("")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import (
@@ -22,8 +22,9 @@ from rdukit.errors import (
     Unauthenticated,
 )
 from rdukit.settings import resolve
+from rdukit_platform.audit.chain import add_to_chain, chain_of, prune_chain
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AuditRow, TokenRow
+from rdukit_platform.db.models import AuditChainRow, AuditRow, TokenRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.settings import AUDIT_DAYS, AUDIT_ROWS
 
@@ -142,7 +143,8 @@ BATCH: Final = 1000
 
 def record(session: Session, entry: AuditRecord) -> None:
     """Add an entry in the caller's transaction: an act that is rolled back leaves none."""
-    session.add(
+    add_to_chain(
+        session,
         AuditRow(
             id=new_id("aud"),
             created_at=entry.at,
@@ -155,7 +157,8 @@ def record(session: Session, entry: AuditRecord) -> None:
             detail=printable(entry.detail, 1000),
             address=printable(entry.address, 64),
             count=entry.count,
-        )
+            chain=chain_of(entry.tenant_id, str(entry.outcome)),
+        ),
     )
 
 
@@ -219,24 +222,41 @@ def prune_by_settings(database: Database, now: float) -> None:
 def prune(database: Database, now: float, keep_s: float, keep_rows: int) -> int:
     """Delete what is older than ``keep_s``, then what is beyond ``keep_rows``, in batches. Returns how many went."""
     gone = 0
-    while (batch := _delete_oldest(database, AuditRow.created_at < now - keep_s, BATCH)) > 0:
-        gone += batch
+    with database.read() as session:
+        chains = session.scalars(select(AuditChainRow.chain)).all()
+    for chain in chains:
+        gone += _prune_old(database, chain, now - keep_s)
     with database.read() as session:
         rows = session.execute(select(AuditRow.tenant_id, AuditRow.outcome, func.count()).group_by(
             AuditRow.tenant_id, AuditRow.outcome
         )).all()  # fmt: skip
     for (tenant_id, outcome), count in plan_pruning({(t, o): n for t, o, n in rows}, keep_rows).items():
-        condition = (AuditRow.tenant_id.is_not_distinct_from(tenant_id)) & (AuditRow.outcome == outcome)
         left = count
-        while left > 0 and (batch := _delete_oldest(database, condition, min(left, BATCH))) > 0:
+        while left > 0 and (batch := _delete_oldest(database, chain_of(tenant_id, outcome), min(left, BATCH))) > 0:
             left -= batch
             gone += batch
     return gone
 
 
-def _delete_oldest(database: Database, condition: ColumnElement[bool], most: int) -> int:
+def _prune_old(database: Database, chain: str, before: float) -> int:
+    # What is older but comes after something younger stays with it: a chain has no gaps.
+    gone = 0
+    while True:
+        with database.read() as session:
+            rows = session.execute(_oldest(chain, BATCH)).all()
+        old = next((k for k, row in enumerate(rows) if row.created_at >= before), len(rows))
+        batch = _delete_oldest(database, chain, old) if old else 0
+        gone += batch
+        if batch < BATCH:
+            return gone
+
+
+def _delete_oldest(database: Database, chain: str, most: int) -> int:
     with database.write() as session:
-        oldest = select(AuditRow.id).where(condition).order_by(AuditRow.created_at, AuditRow.id).limit(most)
-        done = session.execute(delete(AuditRow).where(AuditRow.id.in_(oldest)))
-        assert isinstance(done, CursorResult)
-        return done.rowcount
+        rows = session.execute(_oldest(chain, most)).all()
+        return prune_chain(session, chain, rows[-1].number) if rows else 0
+
+
+def _oldest(chain: str, most: int) -> Select[int | None, float]:
+    chosen = select(AuditRow.number, AuditRow.created_at).where(AuditRow.chain == chain)
+    return chosen.order_by(AuditRow.number).limit(most)

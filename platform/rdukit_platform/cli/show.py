@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -160,3 +161,65 @@ def list_(action: str | None, outcome: str | None, limit: int, cursor: str | Non
     )  # fmt: skip
     if page["next_cursor"]:
         click.echo(f"older ones: --cursor {page['next_cursor']}", err=True)
+
+
+@audit.command()
+@click.option(
+    "--file", "exported", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
+    help="Verify what rdukit audit export wrote, and ask no gateway.",
+)  # fmt: skip
+@JSON_OPTION
+@TOKEN_OPTION
+def verify(exported: Path | None, as_json: bool) -> None:
+    """Verify the hash chains of the audit log. Ends with 1, and the first wrong entry, where one is not intact.
+
+    A tenant's token verifies the tenant's chains, an administrator's all.
+
+    Example: rdukit audit verify
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    if exported is None:
+        with ApiClient.of_home() as client:
+            found = client.get("/v1/audit/verify")
+    else:
+        from rdukit_platform.audit.chain import verify_export
+
+        with exported.open("rb") as lines:
+            said = verify_export(lines)
+        found = {
+            "intact": said.is_intact, "chains": said.chains, "entries": said.entries, "problem": said.problem,
+            "entry": said.entry,
+        }  # fmt: skip
+    if as_json:
+        print_json(found)
+    elif found["intact"]:
+        click.echo(f"intact: {found['entries']} entries in {found['chains']} chains")
+    else:
+        click.echo(f"not intact: {found['problem']}{' (' + found['entry'] + ')' if found['entry'] else ''}")
+    if not found["intact"]:
+        raise SystemExit(1)
+
+
+@audit.command()
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None, help="A file; default: stdout."
+)
+@TOKEN_OPTION
+def export(output: Path | None) -> None:
+    """Write the whole audit log as JSON lines, oldest first, with its digests. Needs the scope admin.
+
+    Example: rdukit audit export --output audit.jsonl
+    """
+    from rdukit.files.atomic import atomic_target
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        lines = client.lines("/v1/audit/export")
+        if output is None:
+            for line in lines:
+                click.echo(line)
+            return
+        with atomic_target(output) as target, target.open("x", encoding="utf-8") as file:
+            target.chmod(0o600)
+            file.writelines(f"{line}\n" for line in lines)

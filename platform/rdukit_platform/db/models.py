@@ -414,7 +414,11 @@ class AuditRow(Base):
     """
 
     __tablename__ = "audit"
-    __table_args__ = (Index(None, "created_at", "id"), Index(None, "tenant_id", "outcome", "created_at"))
+    __table_args__ = (
+        Index(None, "created_at", "id"),
+        Index(None, "tenant_id", "outcome", "created_at"),
+        Index("ix_audit_chain", "chain", "number", unique=True),
+    )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     created_at: Mapped[float]
     #: Whose it is to see; none: the administrators' only.
@@ -431,3 +435,18 @@ class AuditRow(Base):
     address: Mapped[str] = mapped_column(String(64))
     #: How many it stands for.
     count: Mapped[int]
+    #: Its chain, its number there, and the SHA-256 of it and its predecessor; see ``audit.chain``.
+    chain: Mapped[str | None] = mapped_column(String(64))
+    number: Mapped[int | None]
+    digest: Mapped[str | None] = mapped_column(String(64))
+
+
+class AuditChainRow(Base):
+    """Chain of the audit log: its last entry, and its last pruned one."""
+
+    __tablename__ = "audit_chains"
+    chain: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[int]
+    digest: Mapped[str] = mapped_column(String(64))
+    anchor_number: Mapped[int]
+    anchor_digest: Mapped[str] = mapped_column(String(64))

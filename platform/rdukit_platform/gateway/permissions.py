@@ -138,6 +138,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "DELETE /v1/tokens/{token_id}": needs(TOKENS),
     "POST /v1/tokens/{token_id}/rotate": needs(TOKENS),
     "GET /v1/audit": needs(READ),
+    "GET /v1/audit/verify": needs(READ),
+    "GET /v1/audit/export": needs(ADMIN),
     "GET /console": PUBLIC,
     "GET /console/static/{name}": PUBLIC,
     "GET /console/login": PUBLIC,
