@@ -99,6 +99,12 @@ SILENCE_S: Final = Setting(
 MAX_STREAMS: Final = Setting(
     "gateway.max_streams", 1000, "Streams of events and logs that one tenant may follow at once.", int
 )
+TOKEN_RATE: Final = Setting(
+    "gateway.token_rate", 0, "Requests a minute that are served of one token; 0: any number.", int
+)
+TENANT_RATE: Final = Setting(
+    "gateway.tenant_rate", 0, "Requests a minute that are served of all tokens of one tenant; 0: any number.", int
+)
 GATEWAY_URL: Final = Setting(
     "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
 )
@@ -257,6 +263,8 @@ PLATFORM_SETTINGS: Final = (
     GATEWAY_TLS_CA,
     SILENCE_S,
     MAX_STREAMS,
+    TOKEN_RATE,
+    TENANT_RATE,
     TOKEN_MAX_DAYS,
     TOKEN_GRACE_S,
     AUDIT_DAYS,

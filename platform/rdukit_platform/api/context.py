@@ -10,6 +10,7 @@ import anyio
 from rdukit.errors import Overloaded
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
+from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.catalog.catalog import Catalog
@@ -65,6 +66,7 @@ class Platform:
     notifier: Notifier
     clock: Clock
     audit: AuditWriter
+    rates: Rates
     followers: Followers = field(default_factory=Followers)
 
 
@@ -79,4 +81,5 @@ def open_platform(home: Home) -> Platform:
         notifier=Notifier(home.broker_url()),
         clock=clock,
         audit=AuditWriter(database, clock),
+        rates=Rates(home.broker_url()),
     )

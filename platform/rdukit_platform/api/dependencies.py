@@ -29,12 +29,14 @@ def find_caller(
 
     Raises:
         Unauthenticated: there is none, or its token is not valid.
+        Overloaded: the token or its tenant sends too many requests.
     """
     known: Caller | None = getattr(request.state, "caller", None)  # requests with a body were looked at before it
     if known is not None:
         return known
     caller = authenticate_token(platform_of(request), credentials.credentials if credentials else None)
     request.state.caller = caller
+    platform_of(request).rates.check(caller)
     return caller
 
 

@@ -4,6 +4,7 @@ An entry says who (actor: a token's id, or a part of the platform) did or tried 
 ended, and for which reason it was refused. It holds no secret: no token's text, no body, no query.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -131,8 +132,17 @@ def is_security_code(code: object) -> bool:
     return code in SECURITY_CODES
 
 
+_TOKEN: Final = re.compile(r"rdk_[\w-]{8,}")
+
+
+def hide_tokens(text: str) -> str:
+    """``text`` without the tokens in it, as where somebody gave one in place of an id."""
+    return _TOKEN.sub("rdk_…", text)
+
+
 def printable(text: str, most: int = MAX_TEXT) -> str:
-    """``text`` without what would control a terminal or break a line, and no longer than ``most``."""
+    """``text`` without tokens, without what would control a terminal or break a line, no longer than ``most``."""
+    text = hide_tokens(text[: 8 * most])
     cleaned = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[: most + 1])
     return cleaned if len(cleaned) <= most else cleaned[: most - 1] + "…"
 

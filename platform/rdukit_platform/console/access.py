@@ -86,6 +86,7 @@ def _visitor(request: Request) -> Caller:
     if caller is None:
         raise Unauthenticated("log in to the console with an API token")
     request.state.caller = caller
+    platform_of(request).rates.check(caller)
     return check_scope(caller, READ)
 
 

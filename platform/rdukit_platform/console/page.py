@@ -17,6 +17,7 @@ from rdukit.errors import RdukitError, Unauthenticated
 from rdukit.units import format_bytes
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.console.views import age_words, clock_words, date_words
 
 #: Nothing but the console's own files; no inline script or style.
@@ -111,8 +112,13 @@ def _to_login(request: Request) -> Response:
 
 def _explain(request: Request, error: RdukitError) -> Response:
     note_refusal(request, error)
-    title = {404: "Not found", 403: "Not allowed", 409: "Not possible"}.get(error.http_status, "Something is wrong")
-    return page(request, "error.html", error.http_status, title=title, message=error.message)
+    title = {404: "Not found", 403: "Not allowed", 409: "Not possible", 429: "Too many requests"}.get(
+        error.http_status, "Something is wrong"
+    )
+    answer = page(request, "error.html", error.http_status, title=title, message=error.message)
+    if RETRY_AFTER in error.detail:
+        answer.headers["Retry-After"] = str(error.detail[RETRY_AFTER])
+    return answer
 
 
 def _tag(body: str) -> str:

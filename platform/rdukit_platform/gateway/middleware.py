@@ -36,7 +36,10 @@ from rdukit.strict_json import as_words
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import authenticate_token
+from rdukit_platform.api.rates import RETRY_AFTER
+from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
+from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
 
@@ -113,17 +116,19 @@ def error_response(request: Request, error: RdukitError) -> Response:
     """Return the answer for an error; a refusal goes into the audit log."""
     note_refusal(request, error)
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
+    if RETRY_AFTER in error.detail:
+        headers["Retry-After"] = str(error.detail[RETRY_AFTER])
     body = orjson.dumps(as_words(error.body(getattr(request.state, "request_id", None))), default=str)
     return Response(body, error.http_status, headers, media_type="application/json")
 
 
 async def _away(request: Request, error: Exception) -> Response:
-    logger.warning("database does not answer path=%s error=%s", request.url.path, error)
+    logger.warning("database does not answer path=%s error=%s", hide_tokens(request.url.path), error)
     return error_response(request, Unavailable("the database does not answer at present; try again"))
 
 
 async def _unstorable(request: Request, error: Exception) -> Response:
-    logger.info("value refused by the database path=%s error=%s", request.url.path, error)
+    logger.info("value refused by the database path=%s error=%s", hide_tokens(request.url.path), error)
     said = "a text has the character NUL, or a number is too large, for the database; leave it out"
     return error_response(request, InvalidArgument(f"the request is not legal: {said}"))
 
@@ -183,12 +188,12 @@ def _methods_at(request: Request) -> list[str]:
 
 
 async def _raced(request: Request, error: Exception) -> Response:
-    logger.info("request lost a race path=%s error=%s", request.url.path, error)
+    logger.info("request lost a race path=%s error=%s", hide_tokens(request.url.path), error)
     return error_response(request, Conflict("somebody else made the same thing at the same time; send it again"))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    logger.error("request failed path=%s", request.url.path, exc_info=error)
+    logger.error("request failed path=%s", hide_tokens(request.url.path), exc_info=error)
     return error_response(request, RdukitError("the gateway failed; its log has the cause under the request id"))
 
 
@@ -220,7 +225,9 @@ class BodyLimitMiddleware:
             if length.isdecimal() and int(length[:20]) > limit:
                 raise _too_large(limit)
             if scope["path"].startswith("/v1/"):
-                scope.setdefault("state", {})["caller"] = await to_thread.run_sync(self._authenticate, headers)
+                caller = await to_thread.run_sync(self._authenticate, headers)
+                scope.setdefault("state", {})["caller"] = caller
+                await to_thread.run_sync(self._platform.rates.check, caller)
         except RdukitError as refused:
             await error_response(request, refused)(scope, receive, send)
             return
@@ -244,7 +251,7 @@ class BodyLimitMiddleware:
 
         await self._app(scope, bounded, unless_over)
 
-    def _authenticate(self, headers: Headers) -> object:
+    def _authenticate(self, headers: Headers) -> Caller:
         kind, _, token = headers.get("authorization", "").partition(" ")
         return authenticate_token(self._platform, token.strip() if kind.lower() == "bearer" else None)
 

@@ -56,7 +56,8 @@ def serving(platform: Platform) -> Iterator[str]:
     """Yield the gateway at a free loopback port, as a thread of this process. Yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        create_app(platform), http=make_protocol(platform), ws="none", log_config=None, timeout_graceful_shutdown=1,
+        create_app(platform), http=make_protocol(platform), ws="none", log_config=None, access_log=False,
+        timeout_graceful_shutdown=1,
         **forwarding(),
     )  # fmt: skip
     server = uvicorn.Server(config)

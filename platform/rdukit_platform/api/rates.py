@@ -1,0 +1,88 @@
+"""Rate limits: requests a minute of one token, and of one tenant, counted in the broker for all gateways together.
+
+Counted is by a sliding window (``limits``: this minute, and the last one as far as it reaches into the last 60 s), so
+nobody sends twice as many around the turn of a minute. A gateway whose broker is away counts by itself.
+"""
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+import redis
+
+from rdukit.errors import Overloaded
+from rdukit.settings import resolve
+from rdukit_platform.jobs.broker import plain_url
+from rdukit_platform.settings import TENANT_RATE, TOKEN_RATE
+from rdukit_platform.tenants.service import Caller
+
+if TYPE_CHECKING:
+    from limits.strategies import SlidingWindowCounterRateLimiter
+
+logger = logging.getLogger(__name__)
+
+#: Detail of an ``Overloaded`` error: whole seconds after which a request may be served.
+RETRY_AFTER: Final = "retry_after_s"
+_PREFIX: Final = "rdukit:rate"
+#: A request waits for the broker no longer than this; then this gateway counts by itself.
+_BROKER_S: Final = 1.0
+
+
+class Rates:
+    """Counts of requests. Safe for threads; asks the broker only where a limit is set."""
+
+    def __init__(self, broker_url: str) -> None:
+        #: Setting, what is counted, and how many a minute.
+        self._limits = [
+            (TOKEN_RATE.name, "token", resolve(TOKEN_RATE)),
+            (TENANT_RATE.name, "tenant", resolve(TENANT_RATE)),
+        ]
+        #: Whether the broker did not answer when it was last asked; it is logged once.
+        self._is_alone = False
+        self._shared: SlidingWindowCounterRateLimiter | None = None
+        self._own: SlidingWindowCounterRateLimiter | None = None
+        if any(rate for _, _, rate in self._limits):
+            self._open(broker_url)
+
+    def _open(self, broker_url: str) -> None:
+        from limits.storage import MemoryStorage, RedisStorage
+        from limits.strategies import SlidingWindowCounterRateLimiter
+
+        pool = redis.ConnectionPool.from_url(
+            plain_url(broker_url), socket_timeout=_BROKER_S, socket_connect_timeout=_BROKER_S
+        )
+        self._shared = SlidingWindowCounterRateLimiter(
+            RedisStorage("redis://", connection_pool=pool, key_prefix=_PREFIX)
+        )
+        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    def check(self, caller: Caller) -> None:
+        """Count a request of a caller.
+
+        Raises:
+            Overloaded: its token or its tenant has sent as many as it may; the detail says when to come again.
+        """
+        if self._shared is None or self._own is None:
+            return
+        try:
+            self._check(self._shared, caller)
+            self._is_alone = False
+        except redis.RedisError as error:
+            if not self._is_alone:
+                logger.warning("requests are counted by this gateway alone: the broker does not answer error=%s", error)
+            self._is_alone = True
+            self._check(self._own, caller)
+
+    def _check(self, limiter: "SlidingWindowCounterRateLimiter", caller: Caller) -> None:
+        from limits import RateLimitItemPerMinute
+
+        for setting, kind, rate in self._limits:
+            if not rate:
+                continue
+            limit, name = RateLimitItemPerMinute(rate), caller.token_id if kind == "token" else caller.tenant_id
+            if not limiter.hit(limit, kind, name):
+                left = limiter.get_window_stats(limit, kind, name).reset_time - time.time()
+                seconds = min(max(math.ceil(left), 1), 60)
+                said = f"this {kind} sent {rate} requests within a minute ({setting}); send the next one in {seconds} s"
+                raise Overloaded(said, **{RETRY_AFTER: seconds})
