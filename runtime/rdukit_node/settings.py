@@ -95,6 +95,10 @@ def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
         ) from cause
 
 
+SSH: Final = Setting(
+    "tools.ssh", "ssh", "Program, with its options, by which tools with --host run on another machine.", str
+)
+
 MODE: Final = Setting(
     "isolation.mode",
     "auto",

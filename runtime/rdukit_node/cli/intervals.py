@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 import click
 
 from rdukit.errors import InvalidArgument
-from rdukit_node.cli.output import connect, csv_text, is_terminal, json_line, socket_option, time_text
+from rdukit_node.cli.output import connect, csv_text, is_terminal, json_line, node_options, time_text
 from rdukit_node.telemetry.sampling import Reading, TileHolder, take_reading, window_ns
 from rdukit_node.telemetry.traffic import Traffic, spread_traffic
 
@@ -112,7 +112,7 @@ def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Comma-separated values, to a file if one is named.",
             ),
             click.option("--json", "as_json", is_flag=True, help="One JSON document a sample, each on one line."),
-            socket_option,
+            node_options,
         ]
     ):
         command = option(command)

@@ -16,6 +16,7 @@ from rdukit.hardware import NODES, find_node
 from rdukit.interfaces import SystemClock
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
+from rdukit_node.cli.output import node_options, socket_option
 from rdukit_node.cli.status_text import event_line, status_lines
 from rdukit_node.cli.top import top
 from rdukit_node.daemon.run import NodeOptions, node_name, run_node
@@ -72,14 +73,6 @@ logger = logging.getLogger(__name__)
 
 _FOLLOW_EVERY_S: Final = 0.25
 
-_socket_option = click.option(
-    "--socket",
-    "socket_file",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="The daemon's UNIX socket (default: run/snd.sock in the home folder).",
-)
-
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.node.commands")
 def node() -> None:
@@ -96,7 +89,7 @@ node.add_command(unit)
 
 @node.command()
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
-@_socket_option
+@socket_option
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
 @click.option("--max-applications", type=int, default=None, help="Applications at once (default: the platform's).")
 @click.option("--state", type=click.Path(path_type=Path), default=None, help="Folder of the database and the logs.")
@@ -135,7 +128,7 @@ def start(
 
 
 @node.command()
-@_socket_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as JSON.")
 def status(socket_file: Path | None, as_json: bool) -> None:
     """Show a running node: its tiles, and who holds them.
@@ -152,7 +145,7 @@ def status(socket_file: Path | None, as_json: bool) -> None:
 
 
 @node.command()
-@_socket_option
+@node_options
 @click.option("--since", type=click.IntRange(min=0), default=0, help="Only events after this sequence number.")
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")

@@ -9,23 +9,26 @@ Source: runtime reference 4.3, 10.4, 11 (JSON for every view, also an empty one)
 import csv
 import io
 import json
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import click
 
 from rdukit.errors import InvalidArgument, PermissionDenied, RdukitError, Unavailable
 from rdukit.hardware import NODES
 from rdukit.interfaces import SystemClock
+from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit_node.inventory import ComponentKind, components
-from rdukit_node.settings import NodePaths, node_paths
+from rdukit_node.settings import SSH, NodePaths, node_paths
 
 #: Shown where a component has no such value.
 NOT_AVAILABLE: Final = "N/A"
@@ -34,13 +37,6 @@ MINOR_VERSION: Final = 1
 _TIMEOUT_S: Final = 5.0
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
-socket_option = click.option(
-    "--socket",
-    "socket_file",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="The daemon's UNIX socket (default: run/snd.sock in the home folder).",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 
@@ -53,8 +49,60 @@ class NodeReply:
     age_s: float | None = None
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 #: Reads the answer to an operation from a node's database, which no daemon serves at present.
 ReadStored = Callable[[NodePaths, str, Mapping[str, object]], NodeReply]
+
+
+# -- which node ----------------------------------------------------------------------------------------------------
+
+
+socket_option = click.option(
+    "--socket",
+    "socket_file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The daemon's UNIX socket (default: run/snd.sock in the home folder).",
+)
+
+
+def node_options(command: Command) -> Command:
+    """Add the options that say which node: ``--socket`` of one on this machine, ``--host`` for another machine."""
+    host = click.option(
+        "--host", metavar="[USER@]HOST", expose_value=False, is_eager=True, callback=_run_there,
+        help="Run this there by ssh.",
+    )  # fmt: skip
+    return socket_option(host(command))
+
+
+def command_there(ssh: str, host: str, tool: str, arguments: Sequence[str], is_terminal: bool) -> list[str]:
+    """Return the command line that runs a tool on another machine (pure).
+
+    Args:
+        ssh: the program with its options. arguments: of this call of the tool, ``--host`` among them.
+    Raises:
+        InvalidArgument: the host's name would be an option of ssh.
+    """
+    if not re.fullmatch(r"[\w.@:%\[\]][\w.@:%\[\]-]*", host):
+        raise InvalidArgument(f"--host {host!r} is no name of a machine; legal: HOST, USER@HOST, an address")
+    kept: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--host":
+            next(remaining, None)
+        elif not argument.startswith("--host="):
+            kept.append(argument)
+    return [*shlex.split(ssh), *(["-t"] if is_terminal else []), host, "--", shlex.join([tool, *kept])]
+
+
+def _run_there(context: click.Context, parameter: click.Parameter, host: str | None) -> None:
+    if host is None:
+        return
+    line = command_there(resolve(SSH), host, context.command_path.split()[0], sys.argv[1:], is_terminal())
+    try:
+        os.execvp(line[0], line)  # its output, status and Ctrl-C are this command's
+    except OSError as cause:
+        raise Unavailable(f"{line[0]} cannot be run ({cause.strerror}); install it, or set {SSH.name}") from cause
 
 
 # -- text ------------------------------------------------------------------------------------------------------------

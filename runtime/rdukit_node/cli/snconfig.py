@@ -30,7 +30,7 @@ from rdukit_node.cli.node_views import (
     topology,
     topology_lines,
 )
-from rdukit_node.cli.output import Reader, json_option, json_text, read_stored, socket_option
+from rdukit_node.cli.output import Reader, json_option, json_text, node_options, read_stored
 from rdukit_node.host_info import read_host, set_huge_pages
 from rdukit_node.telemetry.emulated import emulated_readings
 from rdukit_node.telemetry.sampling import Reading
@@ -105,7 +105,7 @@ _FORMS: Final = (
 @click.argument("words", nargs=-1, required=True, metavar="FORM")
 @click.option("-j", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Also write JSON files into DIR.")
 @json_option
-@socket_option
+@node_options
 def snconfig(words: tuple[str, ...], folder: Path | None, as_json: bool, socket_file: Path | None) -> None:
     """Show the node's configuration and state, and the host's.
 

@@ -17,6 +17,7 @@ from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, NotFound, Unavailable
 from rdukit.hardware import NODES
 from rdukit.interfaces import SystemClock
+from rdukit_node.cli.diag import diag
 from rdukit_node.cli.fault_changes import CHANGES, change_lines, change_request, policy_request
 from rdukit_node.cli.fault_views import (
     VIEWS,
@@ -44,9 +45,9 @@ from rdukit_node.cli.output import (
     json_line,
     json_option,
     json_text,
+    node_options,
     parse_time,
     read_stored,
-    socket_option,
 )
 from rdukit_node.inventory import find_component
 
@@ -57,7 +58,7 @@ _FOLLOW_EVERY_S: Final = 0.5
 _COULD_NOT_ASK: Final = 2
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="snfadm")
 @click.option("-l", "--list", "listing", type=click.Choice(tuple(VIEWS)), help="What to list.")
 @click.option("-a", "--all-faults", is_flag=True, help="With faults: also those that were cleared.")
@@ -97,7 +98,7 @@ _COULD_NOT_ASK: Final = 2
 @click.option("--end", metavar="TIME", help="With --maintain: its end; default: when somebody ends it.")
 @click.option("--end-maintenance", metavar="WINDOW", help="End a maintenance window now, or cancel a planned one.")
 @click.option("--reason", metavar="TEXT", help="With --cordon, --drain, --release and --maintain: why.")
-@socket_option
+@node_options
 @click.pass_context
 def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | None, **options: Any) -> None:
     """Fault management of the node: inventory, errors, faults, policies, recovery.
@@ -107,6 +108,8 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
 
     Example: snfadm -l fault -v
     """
+    if context.invoked_subcommand is not None:
+        return
     changes = [name for name in CHANGES if options[CHANGES[name]] is not None]
     asked = changes + [f"--{name}" for name in ("suggestions",) if options[name]] + (["-l"] if listing else [])
     if len(asked) > 1:
@@ -130,6 +133,9 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
         click.echo(f"error [{error.code}]: {error.message}", err=True)
         status = _COULD_NOT_ASK
     context.exit(status)
+
+
+snfadm.add_command(diag)
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
 from rdukit_node.cli.intervals import printable, without_node
-from rdukit_node.cli.output import connect, is_terminal, socket_option, time_text
+from rdukit_node.cli.output import connect, is_terminal, node_options, time_text
 from rdukit_node.telemetry.picture import (
     LETTERS,
     Picture,
@@ -46,7 +46,7 @@ _DEFAULT_WIDTH: Final = 80
 @click.option("--interval", "interval_s", type=float, default=1.0, show_default=True, help="Seconds between pictures.")
 @click.option("--once", is_flag=True, help="Print one picture as plain text and stop.")
 @click.option("--width", type=click.IntRange(min=40), default=None, help="Columns (default: those of the terminal).")
-@socket_option
+@node_options
 def top(interval_s: float, once: bool, width: int | None, socket_file: Path | None) -> None:
     """Watch a node: tiles, who occupies them, health, DDR, PCIe, faults, who waits.
 

@@ -1,0 +1,130 @@
+"""``snfadm diag``: try a node, before it is used, after a repair, or in a job's prolog.
+
+Source: ours, with the levels and the exit status that ``dcgmi diag`` has.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit import __version__
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.hardware import find_node
+from rdukit_node.cli.fault_views import with_node_prefix
+from rdukit_node.cli.output import aligned, connect, csv_option, csv_text, json_option, json_text, node_options
+from rdukit_node.diagnostic.model import LEVELS, CheckResult, Verdict, check_node, plan_tiles, worst
+from rdukit_node.diagnostic.tiles import check_tiles, count_checks
+from rdukit_node.inventory import find_component
+
+COLUMNS: Final = ("check", "component", "verdict", "seconds", "said", "advice")
+
+
+@click.command()
+@click.option("-r", "--run", "level", type=click.IntRange(1, 3), default=1, show_default=True, help="The level.")
+@click.option("-c", "--component", metavar="PREFIX", help="Only this component and its parts.")
+@click.option("--fail-early", is_flag=True, help="End at the first failure.")
+@click.option("-v", "--verbose", is_flag=True, help="A line for each check of each tile.")
+@json_option
+@csv_option
+@node_options
+@click.pass_context
+def diag(
+    context: click.Context, /, level: int, component: str | None, fail_early: bool, verbose: bool, as_json: bool,
+    as_csv: bool, socket_file: Path | None,
+) -> None:  # fmt: skip
+    """Try the node. Level 1 asks it; 2 also computes and writes memory on each free tile, and compares; 3 does so for
+    longer, in bf16 too, and on whole RDUs.
+
+    Tiles that somebody holds are skipped. Exit status: 0 passed, perhaps with warnings or tiles skipped; 1 something
+    failed.
+
+    Example: snfadm diag -r 2 -c /NODE/XRDU_0
+    """
+    if as_json and as_csv:
+        raise InvalidArgument("--json and --csv do not go together; choose one")
+    with connect(socket_file) as node:
+        status = dict(node.status())
+        where = _find(str(status["platform"]), component)
+        faults = node.call("faults", component=where)["faults"]
+        found = check_node(status, node.call("inventory")["components"], faults, __version__, where)
+        socket = node.path
+    if level > 1:
+        plan = plan_tiles(status, where)
+        found += plan.results
+        tried = check_tiles(plan, str(status["chip"]), level, socket)
+        if not (fail_early and worst(found) is Verdict.FAIL):
+            found += _shown(_until_failure(tried) if fail_early else tried, count_checks(plan, level))
+    verdict = worst(found)
+    if as_json:
+        document = {"node": status["node"], "platform": status["platform"], "level": level, "verdict": str(verdict)}
+        click.echo(json_text({**document, "checks": [result.as_json() for result in found]}))
+    elif as_csv:
+        click.echo(csv_text(COLUMNS, (result.as_json() for result in found)))
+    else:
+        click.echo(f"{status['node']} ({status['platform']}), level {level}: {LEVELS[level]}")
+        click.echo("\n".join(result_lines(found if verbose else summed(found))))
+        click.echo(f"{verdict}: {_counts(found)}")
+    context.exit(1 if verdict is Verdict.FAIL else 0)
+
+
+def summed(results: Iterable[CheckResult]) -> list[CheckResult]:
+    """Return one result for all parts that passed or were skipped in a check for the same reason, and all others."""
+    found: list[CheckResult] = []
+    groups: dict[tuple[str, str, Verdict], list[CheckResult]] = {}
+    for result in results:
+        if result.verdict in (Verdict.PASS, Verdict.SKIP):
+            groups.setdefault((result.check, result.said, result.verdict), []).append(result)
+        else:
+            found.append(result)
+    for (check, said, verdict), group in groups.items():
+        component = group[0].component if len(group) == 1 else f"{len(group)} components"
+        found.append(CheckResult(check, component, verdict, said, group[0].advice, sum(r.seconds for r in group)))
+    order = list(dict.fromkeys(result.check for result in found))
+    return sorted(found, key=lambda result: (order.index(result.check), -list(Verdict).index(result.verdict)))
+
+
+def result_lines(results: Iterable[CheckResult]) -> list[str]:
+    """Return a line for each result, and one with what to do below those that are no pass."""
+    results = list(results)
+    rows = [(r.check, str(r.verdict), r.component, r.said) for r in results]
+    lines = []
+    for line, result in zip(aligned(rows), results, strict=True):
+        lines.append(line)
+        if result.advice and result.verdict is not Verdict.PASS:
+            lines.append(f"    {result.advice}")
+    return lines
+
+
+def _shown(results: Iterator[CheckResult], count: int) -> list[CheckResult]:
+    """Collect results behind a progress bar on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        return list(results)
+    with click.progressbar(results, length=count, label="tiles", file=sys.stderr) as bar:
+        return list(bar)
+
+
+def _until_failure(results: Iterator[CheckResult]) -> Iterator[CheckResult]:
+    for result in results:
+        yield result
+        if result.verdict is Verdict.FAIL:
+            return
+
+
+def _find(platform: str, component: str | None) -> str:
+    """Return the component's path. Raises: InvalidArgument: the node has none of that name."""
+    if component is None:
+        return "/NODE"
+    try:
+        return find_component(find_node(platform), with_node_prefix(component)).path
+    except NotFound as error:
+        raise InvalidArgument(error.message) from error
+
+
+def _counts(results: Iterable[CheckResult]) -> str:
+    by_verdict = {word: len(list(group)) for word, group in itertools.groupby(sorted(r.verdict for r in results))}
+    words = {Verdict.PASS: "passed", Verdict.WARN: "with warnings", Verdict.SKIP: "skipped", Verdict.FAIL: "failed"}
+    return ", ".join(f"{by_verdict[verdict]} {words[verdict]}" for verdict in Verdict if verdict in by_verdict)

@@ -1,0 +1,164 @@
+"""Checks of a diagnostic and their results, and the checks that only ask the node (pure).
+
+Levels as those of ``dcgmi diag``: 1 asks, takes no tile and a moment; 2 computes on each free tile; 3 does so for
+longer, on more memory and on whole RDUs at once.
+
+Source: ours; the vendor's documents name no active diagnostic (runtime reference 10.4).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from rdukit.hardware import NODES
+from rdukit_node.faults.capacity import is_at_or_below
+from rdukit_node.inventory import ComponentHealth, components
+
+#: Levels and what each does, for people.
+LEVELS: Final[Mapping[int, str]] = {
+    1: "ask the node: daemon, inventory, faults, state of its RDUs, database",
+    2: "also run sections and write memory on each free tile, and compare",
+    3: "also for longer, on more memory, in bf16, and on whole RDUs",
+}
+#: Healths of a tile that may be leased.
+_USABLE: Final = frozenset({ComponentHealth.ONLINE, ComponentHealth.DEGRADED})
+
+
+class Verdict(StrEnum):
+    """Result of a check."""
+
+    PASS = "pass"
+    WARN = "warn"
+    SKIP = "skip"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check. ``component``: a path of the inventory."""
+
+    check: str
+    component: str
+    verdict: Verdict
+    said: str
+    #: What to do about it; empty where nothing is to do.
+    advice: str = ""
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return {**asdict(self), "verdict": str(self.verdict)}
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """Tiles that can be tried, by flat number with their paths, and what is said of the others."""
+
+    tiles: Mapping[int, str]
+    #: Flat numbers of the tiles of each RDU that is free as a whole, by its path.
+    rdus: Mapping[str, tuple[int, ...]]
+    results: tuple[CheckResult, ...]
+
+
+def check_node(
+    status: Mapping[str, Any], inventory: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, Any]],
+    own_version: str, component: str = "/NODE",
+) -> list[CheckResult]:  # fmt: skip
+    """Return what the node's own words are worth: the checks of level 1.
+
+    Args:
+        status, inventory, faults: the daemon's answers of those names; ``faults`` are the active ones.
+        own_version: of this tool. component: only this one with its parts.
+    """
+    results = [_check_version(str(status.get("version")), own_version), _check_inventory(status, inventory)]
+    database = status.get("database") or {}
+    results.append(
+        CheckResult("database", "/NODE", Verdict.PASS, "the node writes its errors and faults down")
+        if database.get("is_writable", True)
+        else CheckResult(
+            "database", "/NODE", Verdict.FAIL, f"not written: {database.get('reason') or 'its disk takes nothing'}",
+            "make room on its disk; what waits is written then",
+        )
+    )  # fmt: skip
+    for rdu in status.get("rdus") or []:
+        path, state = str(rdu.get("comp_name")), str(rdu.get("state"))
+        if is_at_or_below(path, component):
+            results.append(_check_state(path, state, str(rdu.get("reason") or "")))
+    found = [fault for fault in faults if is_at_or_below(str(fault.get("comp_name")), component)]
+    results += [
+        CheckResult(
+            "faults", str(fault.get("comp_name")),
+            Verdict.WARN if fault.get("severity") == "Minor" else Verdict.FAIL,
+            f"{fault.get('severity')} {fault.get('fault_type')}: {fault.get('fault_desc')}",
+            str(fault.get("recovery_act") or ""),
+        )
+        for fault in found
+    ]  # fmt: skip
+    if not found:
+        results.append(CheckResult("faults", component, Verdict.PASS, "no active fault"))
+    return results
+
+
+def plan_tiles(status: Mapping[str, Any], component: str = "/NODE") -> TilePlan:
+    """Choose the tiles to try: healthy ones at or below ``component`` that nobody holds and no cordon keeps."""
+    tiles: dict[int, str] = {}
+    by_rdu: dict[str, list[int | None]] = {}
+    results: list[CheckResult] = []
+    for index, tile in enumerate(status.get("tiles") or []):
+        path, health = str(tile["path"]), str(tile.get("health") or ComponentHealth.ONLINE)
+        if not is_at_or_below(path, component):
+            continue
+        rdu = path.rpartition("/")[0]
+        numbers = by_rdu.setdefault(rdu, [])
+        if health not in _USABLE:
+            results.append(CheckResult("tile", path, Verdict.FAIL, f"out of service: {health}", "snfadm --suggestions"))
+        elif tile.get("lease"):
+            results.append(CheckResult("tile", path, Verdict.SKIP, f"in use by {tile.get('application')}"))
+        elif tile.get("cordon"):
+            results.append(CheckResult("tile", path, Verdict.SKIP, f"{tile['cordon']}: tiles there are not given out"))
+        else:
+            tiles[index] = path
+            numbers.append(index)
+            continue
+        numbers.append(None)
+    whole = {rdu: tuple(n for n in numbers if n is not None) for rdu, numbers in by_rdu.items() if None not in numbers}
+    return TilePlan(tiles, whole if not _is_tile(component, status) else {}, tuple(results))
+
+
+def worst(results: Iterable[CheckResult]) -> Verdict:
+    """Return the worst verdict; nothing at all passes."""
+    order = list(Verdict)
+    return max((result.verdict for result in results), key=order.index, default=Verdict.PASS)
+
+
+def _is_tile(component: str, status: Mapping[str, Any]) -> bool:
+    return any(tile["path"] == component for tile in status.get("tiles") or [])
+
+
+def _check_version(version: str, own: str) -> CheckResult:
+    if version == own:
+        return CheckResult("daemon", "/NODE", Verdict.PASS, f"answers, version {version}")
+    return CheckResult(
+        "daemon", "/NODE", Verdict.WARN, f"has version {version}, this tool {own}", "update and restart the older one"
+    )
+
+
+def _check_inventory(status: Mapping[str, Any], inventory: Sequence[Mapping[str, Any]]) -> CheckResult:
+    platform = str(status.get("platform"))
+    if platform not in NODES:
+        return CheckResult("inventory", "/NODE", Verdict.SKIP, f"this tool does not know the platform {platform}")
+    expected = {each.path for each in components(NODES[platform]) if not each.is_empty_slot}
+    absent = {str(row["comp_name"]) for row in inventory if row.get("presence") == "Absent"}
+    missing = sorted(expected - ({str(row["comp_name"]) for row in inventory} - absent))
+    if missing:
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        return CheckResult("inventory", missing[0], Verdict.FAIL, f"not there: {names}", "snfadm -l inventory")
+    return CheckResult("inventory", "/NODE", Verdict.PASS, f"all {len(expected)} components of {platform}")
+
+
+def _check_state(path: str, state: str, reason: str) -> CheckResult:
+    if state == "FUNCTIONAL":
+        return CheckResult("state", path, Verdict.PASS, "FUNCTIONAL")
+    verdict = Verdict.WARN if state in {"PENDING", "DEGRADED"} else Verdict.FAIL
+    return CheckResult("state", path, verdict, f"{state}: {reason}".rstrip(": "), "snfadm --suggestions")
