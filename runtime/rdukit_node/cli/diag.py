@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import find_node
 from rdukit_node.cli.fault_views import with_node_prefix
 from rdukit_node.cli.output import aligned, connect, csv_option, csv_text, json_option, json_text, node_options
-from rdukit_node.diagnostic.model import LEVELS, CheckResult, Verdict, check_node, plan_tiles, worst
+from rdukit_node.diagnostic.model import LEVELS, CheckResult, CheckVerdict, check_node, plan_tiles, worst
 from rdukit_node.diagnostic.tiles import check_tiles, count_checks
 from rdukit_node.inventory import find_component
 
@@ -56,7 +56,7 @@ def diag(
         plan = plan_tiles(status, where)
         found += plan.results
         tried = check_tiles(plan, str(status["chip"]), level, socket)
-        if not (fail_early and worst(found) is Verdict.FAIL):
+        if not (fail_early and worst(found) is CheckVerdict.FAIL):
             found += _shown(_until_failure(tried) if fail_early else tried, count_checks(plan, level))
     verdict = worst(found)
     if as_json:
@@ -68,15 +68,15 @@ def diag(
         click.echo(f"{status['node']} ({status['platform']}), level {level}: {LEVELS[level]}")
         click.echo("\n".join(result_lines(found if verbose else summed(found))))
         click.echo(f"{verdict}: {_counts(found)}")
-    context.exit(1 if verdict is Verdict.FAIL else 0)
+    context.exit(1 if verdict is CheckVerdict.FAIL else 0)
 
 
 def summed(results: Iterable[CheckResult]) -> list[CheckResult]:
     """Return one result for all parts that passed or were skipped in a check for the same reason, and all others."""
     found: list[CheckResult] = []
-    groups: dict[tuple[str, str, Verdict], list[CheckResult]] = {}
+    groups: dict[tuple[str, str, CheckVerdict], list[CheckResult]] = {}
     for result in results:
-        if result.verdict in (Verdict.PASS, Verdict.SKIP):
+        if result.verdict in (CheckVerdict.PASS, CheckVerdict.SKIP):
             groups.setdefault((result.check, result.said, result.verdict), []).append(result)
         else:
             found.append(result)
@@ -84,7 +84,7 @@ def summed(results: Iterable[CheckResult]) -> list[CheckResult]:
         component = group[0].component if len(group) == 1 else f"{len(group)} components"
         found.append(CheckResult(check, component, verdict, said, group[0].advice, sum(r.seconds for r in group)))
     order = list(dict.fromkeys(result.check for result in found))
-    return sorted(found, key=lambda result: (order.index(result.check), -list(Verdict).index(result.verdict)))
+    return sorted(found, key=lambda result: (order.index(result.check), -list(CheckVerdict).index(result.verdict)))
 
 
 def result_lines(results: Iterable[CheckResult]) -> list[str]:
@@ -94,7 +94,7 @@ def result_lines(results: Iterable[CheckResult]) -> list[str]:
     lines = []
     for line, result in zip(aligned(rows), results, strict=True):
         lines.append(line)
-        if result.advice and result.verdict is not Verdict.PASS:
+        if result.advice and result.verdict is not CheckVerdict.PASS:
             lines.append(f"    {result.advice}")
     return lines
 
@@ -110,7 +110,7 @@ def _shown(results: Iterator[CheckResult], count: int) -> list[CheckResult]:
 def _until_failure(results: Iterator[CheckResult]) -> Iterator[CheckResult]:
     for result in results:
         yield result
-        if result.verdict is Verdict.FAIL:
+        if result.verdict is CheckVerdict.FAIL:
             return
 
 
@@ -126,5 +126,10 @@ def _find(platform: str, component: str | None) -> str:
 
 def _counts(results: Iterable[CheckResult]) -> str:
     by_verdict = {word: len(list(group)) for word, group in itertools.groupby(sorted(r.verdict for r in results))}
-    words = {Verdict.PASS: "passed", Verdict.WARN: "with warnings", Verdict.SKIP: "skipped", Verdict.FAIL: "failed"}
-    return ", ".join(f"{by_verdict[verdict]} {words[verdict]}" for verdict in Verdict if verdict in by_verdict)
+    words = {
+        CheckVerdict.PASS: "passed",
+        CheckVerdict.WARN: "with warnings",
+        CheckVerdict.SKIP: "skipped",
+        CheckVerdict.FAIL: "failed",
+    }
+    return ", ".join(f"{by_verdict[verdict]} {words[verdict]}" for verdict in CheckVerdict if verdict in by_verdict)

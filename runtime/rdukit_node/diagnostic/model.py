@@ -25,7 +25,7 @@ LEVELS: Final[Mapping[int, str]] = {
 _USABLE: Final = frozenset({ComponentHealth.ONLINE, ComponentHealth.DEGRADED})
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """Result of a check."""
 
     PASS = "pass"
@@ -40,7 +40,7 @@ class CheckResult:
 
     check: str
     component: str
-    verdict: Verdict
+    verdict: CheckVerdict
     said: str
     #: What to do about it; empty where nothing is to do.
     advice: str = ""
@@ -74,10 +74,10 @@ def check_node(
     results = [_check_version(str(status.get("version")), own_version), _check_inventory(status, inventory)]
     database = status.get("database") or {}
     results.append(
-        CheckResult("database", "/NODE", Verdict.PASS, "the node writes its errors and faults down")
+        CheckResult("database", "/NODE", CheckVerdict.PASS, "the node writes its errors and faults down")
         if database.get("is_writable", True)
         else CheckResult(
-            "database", "/NODE", Verdict.FAIL, f"not written: {database.get('reason') or 'its disk takes nothing'}",
+            "database", "/NODE", CheckVerdict.FAIL, f"not written: {database.get('reason') or 'its disk takes nothing'}",
             "make room on its disk; what waits is written then",
         )
     )  # fmt: skip
@@ -89,14 +89,14 @@ def check_node(
     results += [
         CheckResult(
             "faults", str(fault.get("comp_name")),
-            Verdict.WARN if fault.get("severity") == "Minor" else Verdict.FAIL,
+            CheckVerdict.WARN if fault.get("severity") == "Minor" else CheckVerdict.FAIL,
             f"{fault.get('severity')} {fault.get('fault_type')}: {fault.get('fault_desc')}",
             str(fault.get("recovery_act") or ""),
         )
         for fault in found
     ]  # fmt: skip
     if not found:
-        results.append(CheckResult("faults", component, Verdict.PASS, "no active fault"))
+        results.append(CheckResult("faults", component, CheckVerdict.PASS, "no active fault"))
     return results
 
 
@@ -112,11 +112,15 @@ def plan_tiles(status: Mapping[str, Any], component: str = "/NODE") -> TilePlan:
         rdu = path.rpartition("/")[0]
         numbers = by_rdu.setdefault(rdu, [])
         if health not in _USABLE:
-            results.append(CheckResult("tile", path, Verdict.FAIL, f"out of service: {health}", "snfadm --suggestions"))
+            results.append(
+                CheckResult("tile", path, CheckVerdict.FAIL, f"out of service: {health}", "snfadm --suggestions")
+            )
         elif tile.get("lease"):
-            results.append(CheckResult("tile", path, Verdict.SKIP, f"in use by {tile.get('application')}"))
+            results.append(CheckResult("tile", path, CheckVerdict.SKIP, f"in use by {tile.get('application')}"))
         elif tile.get("cordon"):
-            results.append(CheckResult("tile", path, Verdict.SKIP, f"{tile['cordon']}: tiles there are not given out"))
+            results.append(
+                CheckResult("tile", path, CheckVerdict.SKIP, f"{tile['cordon']}: tiles there are not given out")
+            )
         else:
             tiles[index] = path
             numbers.append(index)
@@ -126,10 +130,10 @@ def plan_tiles(status: Mapping[str, Any], component: str = "/NODE") -> TilePlan:
     return TilePlan(tiles, whole if not _is_tile(component, status) else {}, tuple(results))
 
 
-def worst(results: Iterable[CheckResult]) -> Verdict:
+def worst(results: Iterable[CheckResult]) -> CheckVerdict:
     """Return the worst verdict; nothing at all passes."""
-    order = list(Verdict)
-    return max((result.verdict for result in results), key=order.index, default=Verdict.PASS)
+    order = list(CheckVerdict)
+    return max((result.verdict for result in results), key=order.index, default=CheckVerdict.PASS)
 
 
 def _is_tile(component: str, status: Mapping[str, Any]) -> bool:
@@ -138,27 +142,31 @@ def _is_tile(component: str, status: Mapping[str, Any]) -> bool:
 
 def _check_version(version: str, own: str) -> CheckResult:
     if version == own:
-        return CheckResult("daemon", "/NODE", Verdict.PASS, f"answers, version {version}")
+        return CheckResult("daemon", "/NODE", CheckVerdict.PASS, f"answers, version {version}")
     return CheckResult(
-        "daemon", "/NODE", Verdict.WARN, f"has version {version}, this tool {own}", "update and restart the older one"
+        "daemon",
+        "/NODE",
+        CheckVerdict.WARN,
+        f"has version {version}, this tool {own}",
+        "update and restart the older one",
     )
 
 
 def _check_inventory(status: Mapping[str, Any], inventory: Sequence[Mapping[str, Any]]) -> CheckResult:
     platform = str(status.get("platform"))
     if platform not in NODES:
-        return CheckResult("inventory", "/NODE", Verdict.SKIP, f"this tool does not know the platform {platform}")
+        return CheckResult("inventory", "/NODE", CheckVerdict.SKIP, f"this tool does not know the platform {platform}")
     expected = {each.path for each in components(NODES[platform]) if not each.is_empty_slot}
     absent = {str(row["comp_name"]) for row in inventory if row.get("presence") == "Absent"}
     missing = sorted(expected - ({str(row["comp_name"]) for row in inventory} - absent))
     if missing:
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        return CheckResult("inventory", missing[0], Verdict.FAIL, f"not there: {names}", "snfadm -l inventory")
-    return CheckResult("inventory", "/NODE", Verdict.PASS, f"all {len(expected)} components of {platform}")
+        return CheckResult("inventory", missing[0], CheckVerdict.FAIL, f"not there: {names}", "snfadm -l inventory")
+    return CheckResult("inventory", "/NODE", CheckVerdict.PASS, f"all {len(expected)} components of {platform}")
 
 
 def _check_state(path: str, state: str, reason: str) -> CheckResult:
     if state == "FUNCTIONAL":
-        return CheckResult("state", path, Verdict.PASS, "FUNCTIONAL")
-    verdict = Verdict.WARN if state in {"PENDING", "DEGRADED"} else Verdict.FAIL
+        return CheckResult("state", path, CheckVerdict.PASS, "FUNCTIONAL")
+    verdict = CheckVerdict.WARN if state in {"PENDING", "DEGRADED"} else CheckVerdict.FAIL
     return CheckResult("state", path, verdict, f"{state}: {reason}".rstrip(": "), "snfadm --suggestions")

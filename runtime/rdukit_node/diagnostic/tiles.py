@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import RuntimeFault, Unavailable
-from rdukit_node.diagnostic.model import CheckResult, TilePlan, Verdict
+from rdukit_node.diagnostic.model import CheckResult, TilePlan, CheckVerdict
 from rdukit_node.settings import TILE_AFFINITY_VARIABLE
 
 PROGRAM: Final = "rdukit_zoo.diagnostic"
@@ -61,8 +61,8 @@ def check_tiles(plan: TilePlan, chip: str, level: int, socket: Path) -> Iterator
                 tiles = tuple(line["tiles"])
                 path = plan.tiles[tiles[0]] if len(tiles) == 1 else rdus[tiles]
                 yield CheckResult(
-                    line["check"], path, Verdict(line["verdict"]), line["said"],
-                    "snfadm --cordon PATH keeps jobs away from it" if line["verdict"] == Verdict.FAIL else "",
+                    line["check"], path, CheckVerdict(line["verdict"]), line["said"],
+                    "snfadm --cordon PATH keeps jobs away from it" if line["verdict"] == CheckVerdict.FAIL else "",
                     line["seconds"],
                 )  # fmt: skip
             if process.wait():

@@ -8,7 +8,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.hardware import find_node
 from rdukit_node.cli.diag import result_lines, summed
 from rdukit_node.cli.output import command_there
-from rdukit_node.diagnostic.model import CheckResult, Verdict, check_node, plan_tiles, worst
+from rdukit_node.diagnostic.model import CheckResult, CheckVerdict, check_node, plan_tiles, worst
 from rdukit_node.inventory import components, node_tiles
 
 NODE = find_node("SN10-8")
@@ -33,7 +33,7 @@ def by_check(results: list[CheckResult]) -> dict[str, CheckResult]:
 class TestCheckNode:
     def test_a_healthy_node_passes_everything(self) -> None:
         results = check_node(status(), inventory(), [], "1.0")
-        assert {result.verdict for result in results} == {Verdict.PASS}
+        assert {result.verdict for result in results} == {CheckVerdict.PASS}
         assert set(by_check(results)) == {"daemon", "inventory", "database", "state", "faults"}
 
     def test_each_trouble_fails_its_own_check(self) -> None:
@@ -48,7 +48,7 @@ class TestCheckNode:
             "recovery_act": "Do.",
         }
         found = by_check(check_node(sick, inventory()[:-1], [fault], "1.0"))
-        failed = {name for name, result in found.items() if result.verdict is Verdict.FAIL}
+        failed = {name for name, result in found.items() if result.verdict is CheckVerdict.FAIL}
         assert failed == {"inventory", "database", "state", "faults"}
         assert "disk full" in found["database"].said
         assert found["faults"].advice == "Do."
@@ -57,11 +57,11 @@ class TestCheckNode:
     def test_another_version_and_a_minor_fault_are_warnings(self) -> None:
         minor = {"severity": "Minor", "fault_type": "FTYPE_X", "comp_name": RDU}
         found = by_check(check_node(status(), inventory(), [minor], "1.1"))
-        assert (found["daemon"].verdict, found["faults"].verdict) == (Verdict.WARN, Verdict.WARN)
+        assert (found["daemon"].verdict, found["faults"].verdict) == (CheckVerdict.WARN, CheckVerdict.WARN)
 
     def test_a_component_leaves_out_the_faults_of_others(self) -> None:
         other = {"severity": "Major", "fault_type": "FTYPE_X", "comp_name": "/NODE/XRDU_1/RDU_0"}
-        assert worst(check_node(status(), inventory(), [other], "1.0", RDU)) is Verdict.PASS
+        assert worst(check_node(status(), inventory(), [other], "1.0", RDU)) is CheckVerdict.PASS
 
 
 class TestPlanTiles:
@@ -87,8 +87,8 @@ class TestPlanTiles:
 
 
 def test_equal_passes_are_one_line_and_failures_their_own() -> None:
-    passed = [CheckResult("memory", f"{RDU}/TILE_{n}", Verdict.PASS, "5 patterns", seconds=1.0) for n in range(3)]
-    failed = CheckResult("memory", f"{RDU}/TILE_3", Verdict.FAIL, "1 of 8 bytes", "cordon it")
+    passed = [CheckResult("memory", f"{RDU}/TILE_{n}", CheckVerdict.PASS, "5 patterns", seconds=1.0) for n in range(3)]
+    failed = CheckResult("memory", f"{RDU}/TILE_3", CheckVerdict.FAIL, "1 of 8 bytes", "cordon it")
     found = summed([*passed, failed])
     assert [(r.component, r.seconds) for r in found] == [(f"{RDU}/TILE_3", 0.0), ("3 components", 3.0)]
     assert "cordon it" in result_lines(found)[1]
