@@ -77,7 +77,7 @@ def check_node(
         CheckResult("database", "/NODE", CheckVerdict.PASS, "the node writes its errors and faults down")
         if database.get("is_writable", True)
         else CheckResult(
-            "database", "/NODE", CheckVerdict.FAIL, f"not written: {database.get('reason') or 'its disk takes nothing'}",
+            "database", "/NODE", CheckVerdict.FAIL, f"not written: {database.get('reason') or 'disk full'}",
             "make room on its disk; what waits is written then",
         )
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import RuntimeFault, Unavailable
-from rdukit_node.diagnostic.model import CheckResult, TilePlan, CheckVerdict
+from rdukit_node.diagnostic.model import CheckResult, CheckVerdict, TilePlan
 from rdukit_node.settings import TILE_AFFINITY_VARIABLE
 
 PROGRAM: Final = "rdukit_zoo.diagnostic"
