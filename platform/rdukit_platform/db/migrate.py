@@ -9,7 +9,7 @@ from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database, wait_until_reachable
 
 #: Revision of the newest migration; a test compares it with the folder.
-HEAD: Final = "0015"
+HEAD: Final = "0016"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Composed services start together, and a database server may be the last.
 START_WAIT_S: Final = 60.0

@@ -119,6 +119,8 @@ class JobRow(Base):
     __table_args__ = (
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index(None, "tenant_id", "created_at"),
+        #: Its jobs of one state, also of one that is rare.
+        Index(None, "tenant_id", "state", "created_at"),
         Index(None, "state", "created_at"),
         #: The front of each tenant's queue.
         Index(None, "state", "tenant_id", "priority", "queued_at"),

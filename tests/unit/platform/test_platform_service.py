@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -73,6 +74,16 @@ def test_the_migrations_make_the_tables_that_the_code_expects(database: Database
         assert compare_metadata(context, Base.metadata) == []
         assert context.get_current_revision() == HEAD
     assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [HEAD]
+
+
+def test_jobs_of_one_state_are_found_without_reading_the_others(database: Database, tenant: str) -> None:
+    asked: list[tuple[str, Any]] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *found: asked.append((found[2], found[3])))
+    with database.read() as session:
+        service.list_jobs(session, tenant, "running")
+        statement, parameters = asked[-1]
+        plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+    assert "tenant_id=? AND state=?" in str(plan)
 
 
 def test_migrating_again_changes_nothing(database: Database) -> None:

@@ -1,0 +1,99 @@
+"""How long do lists of jobs take where there are very many? The service's functions on a database of its own.
+
+Jobs of one large tenant in all states, and a hundred of a small one, spread among them. Prints the median and the 99th
+percentile of each list, and how the database finds it. ::
+
+    python benchmarks/programs/bench_job_reads.py [--json FILE] [--jobs 1000000] [--rounds 50] [--database URL]
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rdukit_bench.comparisons.machine import write_json
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.migrate import migrate
+from rdukit_platform.db.models import JobRow, TenantRow
+from rdukit_platform.jobs.service import list_jobs
+
+#: Jobs in a thousand that are in each state; the rest have succeeded.
+SHARES = {"queued": 100, "failed": 30, "running": 1, "cancelled": 20}
+SMALL_JOBS, BLOCK = 100, 20_000
+
+
+def state_of(number: int) -> str:
+    """Return the state of a job, in the same mixture at all times."""
+    place = number * 7919 % 1000
+    for state, share in SHARES.items():
+        if place < share:
+            return state
+        place -= share
+    return "succeeded"
+
+
+def fill(database: Database, jobs: int) -> None:
+    """Write the tenants and their jobs."""
+    with database.write() as session:
+        session.add_all([TenantRow(id=name, name=name, created_at=0.0) for name in ("large", "small")])
+    every = max(jobs // SMALL_JOBS, 1)
+    for first in range(0, jobs, BLOCK):
+        rows = [
+            {
+                "id": f"job-{number:012d}", "tenant_id": "small" if number % every == 0 else "large", "name": "train",
+                "box": "logreg", "verb": "train", "parameters": {"steps": 5}, "inputs": {}, "outputs": {}, "tiles": 1,
+                "max_attempts": 3, "state": state_of(number), "created_at": float(number), "queued_at": float(number),
+            }
+            for number in range(first, min(first + BLOCK, jobs))
+        ]  # fmt: skip
+        with database.write() as session:
+            session.execute(insert(JobRow), rows)
+
+
+def time_read(database: Database, read: Callable[[Session], object], rounds: int) -> Sequence[float]:
+    """Seconds of each round, a transaction of its own."""
+    found = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        with database.read() as session:
+            read(session)
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", default=None)
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--database", default="", help="URL of an empty database [default: SQLite in a folder]")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rdk-") as folder:
+        database = Database(options.database or f"sqlite:///{Path(folder) / 'db.sqlite'}")
+        migrate(database)
+        fill(database, options.jobs)
+        figures = {}
+        for tenant in ("large", "small"):
+            for state in (None, "succeeded", "queued", "running", "starting"):
+
+                def read(session: Session, tenant: str = tenant, state: str | None = state) -> object:
+                    return list_jobs(session, tenant, state)
+
+                times = sorted(time_read(database, read, options.rounds))
+                late = times[min(len(times) * 99 // 100, len(times) - 1)]
+                figures[f"{tenant} {state or 'all'}"] = {"median_s": statistics.median(times), "p99_s": late}
+                print(f"{tenant} tenant, {state or 'all':9s} median {statistics.median(times) * 1e3:8.2f} ms, "
+                      f"p99 {late * 1e3:8.2f} ms")  # fmt: skip
+        database.close()
+    if options.json:
+        write_json(options.json, {"job_reads": figures})
+
+
+if __name__ == "__main__":
+    main()
