@@ -140,6 +140,8 @@ class ModelEntry:
     #: What an output is measured in, and the size that it is a share of.
     output_unit: str = ""
     output_scale: str = ""
+    #: Names of the output's channels, as pictures of results show them.
+    output_channels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

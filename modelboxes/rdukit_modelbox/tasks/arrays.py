@@ -4,7 +4,7 @@ A task of this kind says how it is judged (``meter``) and what a picture of its 
 is what the model's ``make_inputs`` names. Axes: N samples, B batch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,11 @@ class ArrayTask:
         """Return what sums up this task's figures for a model."""
         raise NotImplementedError
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
-        """Return a picture of samples [N, ...], a batch of them, and what the model gave for them."""
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
+        """Return a picture of samples [N, ...], a batch of them, and what the model gave for them.
+
+        ``channels`` are the names of the output's channels, where the model says them.
+        """
         raise NotImplementedError
 
     def parameters(self, program: ModelProgram, kept: Tensors) -> Tensors:
@@ -115,7 +118,7 @@ class ArrayTask:
         made_files = {"predictions": output / "predictions.npy", "report": output / "report.json"}
         if first is not None:
             with atomic_target(output / "picture.png") as path:
-                self.draw(*first).save(path, "png")
+                self.draw(*first, entry.output_channels).save(path, "png")
             made_files["picture"] = output / "picture.png"
         found = {
             **({"loss": float(np.mean(losses))} if losses else {}), **meter.figures(), "samples": data.count(split),

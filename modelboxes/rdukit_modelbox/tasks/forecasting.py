@@ -1,5 +1,6 @@
 """Forecasting: what comes after a history of readings of several sensors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ class Forecasting(ArrayTask):
         history, future = program.array_names
         return ForecastMeter(future, history)
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
-        """History and what came of the first sensor, blue, and the forecast, red."""
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
+        """Return history and truth of the first sensor, blue, and the prediction, red."""
         shown = spread(len(output))
         history, future = (np.where(values == 0, np.nan, values)[shown] for values in given.values())
         past, output = history[..., 0], output[shown]
@@ -32,4 +33,4 @@ class Forecasting(ArrayTask):
             tiles.append(
                 line_tile([np.concatenate([before, after]), np.concatenate([gap, before[-1:], answer])], low, high)
             )
-        return draw_rows({"readings blue, forecast red": tiles})
+        return draw_rows({"input and truth blue, prediction red": tiles})

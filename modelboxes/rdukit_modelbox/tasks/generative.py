@@ -1,5 +1,6 @@
 """Generative models: noise in, samples out, judged by eye."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,13 +19,13 @@ class Generative(ArrayTask):
         """Return no figure: a loss of two that play against each other says little."""
         return ReconstructionMeter()
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return what was drawn, below samples of the data."""
         shown = spread(len(output))
         real = list(given.values())[-1]
         return draw_rows(
             {
-                "data": [grey_tile(middle_slice(values)) for values in real[shown]],
-                "drawn": [grey_tile(middle_slice(values)) for values in output[shown]],
+                "data, to compare": [grey_tile(middle_slice(values)) for values in real[shown]],
+                "prediction: drawn from noise": [grey_tile(middle_slice(values)) for values in output[shown]],
             }
         )

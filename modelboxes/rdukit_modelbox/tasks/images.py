@@ -1,5 +1,6 @@
 """Classification of images."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ class ImageClassification(ArrayTask):
         """Accuracy."""
         return AccuracyMeter(program.array_names[-1])
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
-        """Each image with its answer, red where it is not the label."""
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
+        """Return each image with its predicted class, red where that is not the label."""
         shown = spread(len(output))
         images, labels = (values[shown] for values in given.values())
         tiles = []
@@ -27,4 +28,4 @@ class ImageClassification(ArrayTask):
             tile = grey_tile(middle_slice(image))
             ImageDraw.Draw(tile).text((4, 2), str(answer), fill=COLOURS[0] if answer == label else COLOURS[1])
             tiles.append(tile)
-        return draw_rows({"answers, red where wrong": tiles})
+        return draw_rows({"input, with the prediction: blue where right, red where wrong": tiles})

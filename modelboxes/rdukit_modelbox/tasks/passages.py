@@ -3,6 +3,7 @@
 Their data are named arrays of tokens. Axes: N texts, T tokens, V vocabulary, K classes, C width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class MaskedLanguageModelling(ArrayTask):
         likeliest: NDArray[Any] = output.argmax(-1)
         return likeliest
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return texts with the predicted tokens in blue where they are right, else in red."""
         labels, likeliest = given["labels"], output.argmax(-1)
         lines = []
@@ -53,7 +54,7 @@ class SequenceClassification(ArrayTask):
         """Return the accuracy."""
         return AccuracyMeter(program.array_names[-1])
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return texts after their answers, blue where they are right, else red."""
         lines = []
         for row in spread(len(output)):
@@ -86,7 +87,7 @@ class TextEmbedding(ArrayTask):
         """
         raise InvalidArgument("a model of vectors does not train; train one for masked words and serve its checkpoint")
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return the cosine of each pair of texts, white for 1."""
         vectors = output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), 1e-9)
         return draw_rows({"cosine of each pair": [grey_tile(vectors @ vectors.T, (-1.0, 1.0))]})

@@ -9,14 +9,16 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 #: Side of a tile and the space between tiles, in pixels.
 TILE: Final = 112
 GAP: Final = 6
 #: Samples in a picture.
 SHOWN: Final = 8
-HEAD: Final = 16
+#: Height of a row's title, and the size of its letters.
+HEAD: Final = 20
+_LETTERS: Final = 14
 COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c")
 
 
@@ -47,12 +49,13 @@ def middle_slice(values: NDArray[Any]) -> NDArray[Any]:
 def draw_rows(rows: Mapping[str, Sequence[Image.Image]]) -> Image.Image:
     """Return tiles in rows, each with its title above it."""
     columns = max(len(tiles) for tiles in rows.values())
-    height = len(rows) * (TILE + GAP + HEAD)
-    sheet = Image.new("RGB", (columns * (TILE + GAP) + GAP, height + GAP), "white")
+    height, font = len(rows) * (TILE + GAP + HEAD), ImageFont.load_default(_LETTERS)
+    width = max(columns * (TILE + GAP), *(round(font.getlength(title)) + GAP for title in rows))
+    sheet = Image.new("RGB", (width + GAP, height + GAP), "white")
     pen = ImageDraw.Draw(sheet)
     for number, (title, tiles) in enumerate(rows.items()):
         top = GAP + number * (TILE + GAP + HEAD)
-        pen.text((GAP, top), title, fill="black")
+        pen.text((GAP, top), title, fill="black", font=font)
         for column, tile in enumerate(tiles):
             sheet.paste(tile, (GAP + column * (TILE + GAP), top + HEAD))
     return sheet

@@ -1,5 +1,6 @@
 """Segmentation of images and volumes: a mask by probabilities, or a class for each pixel by logits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ class Segmentation(ArrayTask):
         classes = program.output_shape[1] if program.is_integer(target) else 0
         return ClassesMeter(target, classes) if classes else MaskMeter(target)
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
-        """Input, answer and target of each sample, volumes by their middle slice."""
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
+        """Return input, prediction and truth of each sample, volumes by their middle slice."""
         shown = spread(len(output))
         image, target = (values[shown] for values in given.values())
         answer = output[shown].argmax(1) if np.issubdtype(target.dtype, np.integer) else output[shown]
         limits = (0.0, output.shape[1] - 1.0) if np.issubdtype(target.dtype, np.integer) else (0.0, 1.0)
         rows = {"input": [grey_tile(middle_slice(values)) for values in image]}
-        for title, masks in (("answer", answer), ("target", target)):
+        for title, masks in (("prediction", answer), ("truth", target)):
             rows[title] = [grey_tile(middle_slice(values), limits) for values in masks]
         return draw_rows(rows)

@@ -1,5 +1,6 @@
 """Self-supervised models: what they give is turned back into what came in, by physics or by a decoder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,11 +19,18 @@ class SelfSupervised(ArrayTask):
         """No figure beside the loss."""
         return ReconstructionMeter()
 
-    def draw(self, given: Arrays, output: NDArray[Any]) -> Image.Image:
-        """Input, and each channel of the output, volumes by their middle slice."""
+    def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
+        """Return the input, and each channel of the output, volumes by their middle slice."""
         shown = spread(len(output))
         (inputs,), output = (values[shown] for values in given.values()), output[shown]
         rows = {"input": [grey_tile(middle_slice(values)) for values in inputs]}
-        for channel in range(output.shape[1]):
-            rows[f"output {channel}"] = [grey_tile(middle_slice(values[channel : channel + 1])) for values in output]
+        for channel, title in enumerate(titles_of(output.shape[1], channels)):
+            rows[title] = [grey_tile(middle_slice(values[channel : channel + 1])) for values in output]
         return draw_rows(rows)
+
+
+def titles_of(count: int, channels: Sequence[str] = ()) -> Sequence[str]:
+    """Return the titles of an output's ``count`` channels: the model's own names if it has as many."""
+    if len(channels) == count:
+        return channels
+    return ["prediction"] if count == 1 else [f"prediction, channel {number}" for number in range(1, count + 1)]

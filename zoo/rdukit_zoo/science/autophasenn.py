@@ -97,6 +97,7 @@ model(
     source="Yao et al., AutoPhaseNN, npj Computational Materials 8, 124 (2022)",
     sizes={"size": 16, "width": 4, "blocks": 3, "threshold": 0.1, "has_strides": False},
     make_inputs=make_inputs,
+    output_channels=("prediction: amplitude", "prediction: phase"),
     variants={
         "pooled": Variant({"size": 64, "width": 32, "blocks": 4}, 7_003_106),
         "strided": Variant({"size": 64, "width": 32, "blocks": 4, "has_strides": True}, 7_003_106),
