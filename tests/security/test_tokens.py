@@ -140,6 +140,23 @@ def test_a_tenant_does_not_give_itself_more_than_it_has(gateway: GatewayUnderTes
     assert make(gateway, token, "jobs:read", "tokens")["scopes"] == ["jobs:read", "tokens"]
 
 
+def test_a_token_is_made_with_a_role_within_its_makers_scopes(gateway: GatewayUnderTest) -> None:
+    scientist = gateway.token("lab", "read", "write", "tokens")
+    made = gateway.ask("POST", "/v1/tokens", scientist, json={"role": "app-developer"}).json()
+    assert (made["role"], made["scopes"]) == ("app-developer", ["endpoints:call", "endpoints:write", "read"])
+    rotated = gateway.ask("POST", f"/v1/tokens/{made['id']}/rotate", scientist).json()
+    assert (rotated["role"], rotated["scopes"]) == (made["role"], made["scopes"])
+    assert gateway.ask("GET", "/v1/tokens", scientist).json()["tokens"][0]["role"] == "app-developer"
+    viewer = gateway.token("lab", "read", "tokens")
+    code, said = gateway.refused("POST", "/v1/tokens", viewer, json={"role": "ml-engineer"})
+    assert (code, "nobody gives more than they have" in said) == (403, True)
+    code, said = gateway.refused("POST", "/v1/tokens", scientist, json={"role": "king"})
+    assert (code, "data-scientist" in said) == (400, True)
+    assert gateway.refused("POST", "/v1/tokens", scientist, json={"role": "viewer", "scopes": ["read"]})[0] == 400
+    shown = gateway.ask("GET", "/v1/roles", viewer).json()["roles"]
+    assert [role["name"] for role in shown][-1] == "viewer"
+
+
 def test_write_is_not_enough_to_make_tokens(gateway: GatewayUnderTest) -> None:
     assert gateway.refused("POST", "/v1/tokens", gateway.token("lab", "read", "write"), json={})[0] == 403
 
@@ -376,6 +393,12 @@ def test_the_console_shows_a_new_token_once_and_offers_no_scope_that_is_not_had(
         assert status(gateway, text, "/v1/jobs") == 200
         assert browser.post("/console/tokens", data={"name": "x", "scope": ["admin"]}).status_code == 403
         assert browser.post("/console/tokens", data={"name": "x", "days": "99999"}).status_code == 400
+        viewer = browser.post("/console/tokens", data={"name": "x", "role": "viewer"}).text
+        (text,) = re.findall(r"rdk_[\w-]+", viewer)
+        assert gateway.ask("GET", "/v1/me", text).json()["scopes"] == ["read"]
+        both = {"name": "x", "role": "viewer", "scope": ["read"]}
+        assert browser.post("/console/tokens", data=both).status_code == 400
+        assert browser.post("/console/tokens", data={"name": "x", "role": "ml-engineer"}).status_code == 403
         reader = gateway.token("lab", "read")
         browser.cookies.set(COOKIE, httpx.post(f"{gateway.url}/console/login", data={"token": reader}).cookies[COOKIE])
         assert browser.get("/console/tokens").status_code == 403
