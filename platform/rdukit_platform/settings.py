@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import Conflict, InvalidArgument, Unavailable
 from rdukit.files.home import PRIVATE, close_contents, private_home
 from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolve
 
@@ -332,6 +332,11 @@ class Home:
         return self.folder / "installing"
 
     @property
+    def restoring(self) -> Path:
+        """Folder of a restore that is under way; nothing starts in the home folder as long as it is there."""
+        return self.folder / "restoring"
+
+    @property
     def logs(self) -> Path:
         return self.folder / "logs"
 
@@ -409,8 +414,13 @@ def checked_home() -> Home:
     Raises:
         InvalidArgument: the path is too long for the sockets inside it.
         PermissionDenied: it is another user's, or a folder that others use too.
+        Conflict: a restore in it has not ended.
     """
     home = current_home()
+    if home.restoring.exists():
+        raise Conflict(
+            f"a restore into {home.folder} has not ended; run the same rdukit restore again, which goes on with it"
+        )
     longest = max(len(os.fsencode(path)) for path in (home.broker_socket, home.snd_socket))
     if longest > MAX_SOCKET_PATH:
         raise InvalidArgument(

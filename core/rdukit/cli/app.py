@@ -34,6 +34,7 @@ class CommandGroup(ExtensibleGroup):
 SUMMARIES = {
     "artifact": "List, show, fetch, add, pin and delete artifacts of the platform.",
     "audit": "List who did what, and who was refused.",
+    "backup": "Back up the whole platform, also while it runs: database, artifacts, settings, faults of the node.",
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "cache": "Show, trim and clear what compiles keep for later ones.",
@@ -46,6 +47,7 @@ SUMMARIES = {
     "job": "Submit, list, show, watch, compare, clone and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
+    "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
     "simulate": "Simulate the scheduler with other jobs, or on other machines.",
     "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",

@@ -64,7 +64,7 @@ def collect(
         ContentDamaged: a folder's list of files cannot be read, so that nobody knows which content is its.
     """
     grace_s = resolve(ARTIFACT_GRACE_S) if grace_s is None else grace_s
-    with _alone(store):
+    with alone(store):
         held = store.held_since()
         with database.read() as session:
             began = session.scalars(
@@ -124,14 +124,19 @@ def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]
 
 
 @contextmanager
-def _alone(store: BlobStore) -> Iterator[None]:
+def alone(store: BlobStore) -> Iterator[None]:
+    """Let nobody else remove content meanwhile.
+
+    Raises:
+        Conflict: somebody removes some just now, or does not want it removed.
+    """
     store.folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(store.folder / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as cause:
-        raise Conflict("content is being collected already; ask again when that is done") from cause
+        raise Conflict("content is being collected or backed up already; ask again when that is done") from cause
     finally:
         os.close(descriptor)
 

@@ -37,8 +37,8 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = make_url(url)
-        self._is_sqlite = self.url.get_backend_name() == "sqlite"
-        if self._is_sqlite:
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
             if not self.url.database or self.url.database == ":memory:":
                 raise ValueError("SQLite needs a file: every connection to :memory: is a database of its own")
             _make_private(Path(self.url.database))

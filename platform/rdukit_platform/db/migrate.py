@@ -1,18 +1,24 @@
 """Bring a database to the newest schema. Every process of the platform does it at start; one of them has work to do."""
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, inspect, text
 
+from rdukit.errors import Conflict
 from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database, wait_until_reachable
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 #: Revision of the newest migration; a test compares it with the folder.
 HEAD: Final = "0016"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Composed services start together, and a database server may be the last.
 START_WAIT_S: Final = 60.0
+#: Alembic's own table, with the revision.
+VERSION_TABLE: Final = "alembic_version"
 _ADVISORY_LOCK: Final = 0x7264756B
 
 
@@ -21,39 +27,69 @@ def migrate(database: Database) -> bool:
 
     Raises:
         OperationalError: a database server did not answer within ``START_WAIT_S``.
+        Conflict: a newer version has migrated it.
     """
     wait_until_reachable(database, START_WAIT_S, SystemClock())
     with database.read() as session:
-        if _revision(session.connection()) == HEAD:
+        if read_revision(session.connection()) == HEAD:
             return False
+    return upgrade_to(database, HEAD)
+
+
+def upgrade_to(database: Database, revision: str) -> bool:
+    """Apply the migrations up to a revision, in one transaction. Returns whether there were any.
+
+    Raises:
+        Conflict: a newer version has migrated it.
+    """
     with database.write_connection() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-        if _revision(connection) == HEAD:
+        found = read_revision(connection)
+        if found == revision:
             return False
-        _upgrade(connection)
+        if found is not None and found not in (known := known_revisions()):
+            raise Conflict(
+                f"the database has the schema {found}, which is newer than this rdukit's {known[-1]}; use the rdukit "
+                "that migrated it or a newer one, or restore a backup of before: rdukit restore"
+            )
+        _upgrade(connection, revision)
     return True
 
 
 def is_newest(database: Database) -> bool:
     """Return whether the database has the schema of this code."""
     with database.read() as session:
-        return _revision(session.connection()) == HEAD
+        return read_revision(session.connection()) == HEAD
 
 
-def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
+def read_revision(connection: Connection) -> str | None:
+    """Return the revision of a database's schema; ``None``: it has none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     return str(found) if found else None
 
 
-def _upgrade(connection: Connection) -> None:
+def known_revisions() -> list[str]:
+    """Return the revisions of all migrations, the first one first."""
+    from alembic.script import ScriptDirectory
+
+    return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()][::-1]
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
     from alembic import command  # half a second that a database which is up to date need not pay
+
+    command.upgrade(configure(connection), revision)
+
+
+def configure(connection: Connection) -> "Config":
+    """Return Alembic's configuration for a connection, and the transaction that it is in."""
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return config

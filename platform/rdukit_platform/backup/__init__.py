@@ -1,0 +1,1 @@
+"""Back-up of a whole platform, and its restore: ``docs/backup.md``."""

@@ -1,0 +1,235 @@
+"""Restore a backup: into a folder next to what it becomes, then in place.
+
+Whatever is in ``HOME/restoring`` was compared with its digest. As long as that folder is there nothing starts in the
+home folder, so that a restore which was killed is never used half: the same command goes on with it.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+from sqlalchemy import make_url
+
+from rdukit.errors import Conflict, InvalidArgument
+from rdukit.files.atomic import atomic_target, remove_tree, write_atomic
+from rdukit.files.home import PRIVATE, private_home
+from rdukit.settings import CONFIG, SND_STATE, resolve
+from rdukit_platform.artifacts.store import BLOCK
+from rdukit_platform.backup.database import bring_to_head, check_free, check_schema, copy_in, describe
+from rdukit_platform.backup.manifest import BLOBS, DATABASE, FILES, NODE_DATABASE, UPLOADS, BackupManifest, FileEntry
+from rdukit_platform.backup.places import Source, check_room
+from rdukit_platform.backup.write import OnStep, Step
+from rdukit_platform.db.engine import Database
+from rdukit_platform.settings import DATABASE_URL, Home
+
+logger = logging.getLogger(__name__)
+
+#: What may be in a home folder that nothing has run in.
+HARMLESS: Final = frozenset({"config.yaml", "restoring", "logs", "run", "sections", "machine", "cache"})
+#: Folders that belong to the state that is replaced: jobs under way, messages about them, tenants' caches.
+STALE: Final = ("work", "broker", "tenants", "installing")
+_CONFIG: Final = f"{FILES}/config.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Result of a restore."""
+
+    manifest: BackupManifest
+    #: Whether the backup was of an older schema, and was migrated.
+    is_migrated: bool
+    #: What the user should know.
+    notes: list[str] = field(default_factory=list)
+
+
+def restore_backup(
+    home: Home,
+    place: Path,
+    now: float,
+    *,
+    database_url: str = "",
+    is_forced: bool = False,
+    on_step: OnStep = lambda step: None,
+) -> Restored:
+    """Bring a home folder and its database to the state of a backup.
+
+    Args:
+        database_url: the database to write, as ``choose_database`` wants it.
+        is_forced: replace what is there.
+    Raises:
+        InvalidArgument: the backup is damaged, not whole, or of a newer version.
+        Conflict: a platform runs there, or the home folder or database is not empty.
+        DiskFull: there is not enough room.
+    """
+    with Source(place) as source, _home_alone(home):
+        manifest = source.manifest
+        check_schema(manifest.schema, manifest.rdukit)
+        mark = home.restoring / "backup"
+        goes_on = mark.is_file() and mark.read_text() == manifest.id
+        is_forced = is_forced or goes_on
+        _check_empty(home, is_forced=is_forced)
+        in_backup = database_in(_settings_in(source))
+        url = choose_database(database_url, resolve(DATABASE_URL), in_backup, home)
+        file = _file_of(url)
+        if file is None or file.exists():  # to look at a file that is not there would make it
+            with closing(Database(url)) as database:
+                check_free(database, now, is_forced=is_forced)
+        if not goes_on:
+            remove_tree(home.restoring)  # another backup's, which was given up
+        home.restoring.mkdir(mode=PRIVATE, exist_ok=True)
+        check_room(home.folder, manifest.bytes)
+        write_atomic(mark, manifest.id.encode())
+        _stage(source, home.restoring, on_step)
+        copy = home.restoring / DATABASE
+        describe(copy)
+        is_migrated = bring_to_head(copy)
+        if file is None:
+            with closing(Database(url)) as database:
+                copy_in(copy, database, lambda rows: on_step(Step(f"database, {rows} rows")))
+        notes = _put_in_place(home, url, in_backup)
+        remove_tree(home.restoring)
+    logger.info("backup restored backup=%s home=%s", manifest.id, home.folder)
+    return Restored(manifest, is_migrated, notes)
+
+
+def _check_empty(home: Home, *, is_forced: bool) -> None:
+    names = sorted({path.name for path in home.folder.iterdir()} - HARMLESS)
+    if names and not is_forced:
+        raise Conflict(
+            f"home folder {home.folder} is not empty, it has {', '.join(names[:5])}; --force replaces the state in it, "
+            "or set RDUKIT_HOME to a new folder"
+        )
+
+
+@contextmanager
+def _home_alone(home: Home) -> Iterator[None]:
+    """Let no ``rdukit up`` and no other restore be in the home folder meanwhile."""
+    private_home()
+    home.run.mkdir(mode=PRIVATE, exist_ok=True)
+    descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as cause:
+        raise Conflict(f"a platform runs in {home.folder}, or a restore; stop it first") from cause
+    finally:
+        os.close(descriptor)
+
+
+def choose_database(wanted: str, configured: str, in_backup: str, home: Home) -> str:
+    """Choose the URL of the database that is written (pure).
+
+    Args:
+        wanted: what the caller asks for, ``sqlite`` is a file in the home folder; empty: nothing.
+        configured: what the settings in force here say; in_backup: what the backup's own settings file says.
+    Raises:
+        InvalidArgument: only the backup's own settings name one, which may be in use.
+    """
+    file = f"sqlite:///{home.folder / 'db.sqlite'}"
+    if wanted or configured:
+        return file if wanted == "sqlite" else wanted or configured
+    if in_backup and in_backup != file:
+        raise InvalidArgument(
+            "the settings file in the backup names a database server, which may be in use; say which database is to "
+            "be written: --database URL, or --database sqlite for a file in the home folder"
+        )
+    return file
+
+
+def database_in(settings: bytes) -> str:
+    """Return the database URL that a settings file names; empty: none (pure).
+
+    Raises:
+        InvalidArgument: it is not YAML.
+    """
+    try:
+        found = yaml.safe_load(settings)
+    except yaml.YAMLError as cause:
+        raise InvalidArgument(f"the settings file in the backup is not valid YAML: {cause}") from cause
+    part = found.get("database") if isinstance(found, dict) else None
+    return str(part.get("url") or "") if isinstance(part, dict) else ""
+
+
+def _settings_in(source: Source) -> bytes:
+    found = [file for file in source.manifest.files if file.path == _CONFIG]
+    return b"".join(source.read(found[0])) if found else b""
+
+
+def _stage(source: Source, folder: Path, on_step: OnStep) -> None:
+    """Bring all files to a folder, each compared with its digest; those that are there already stay."""
+    done, total = 0, source.manifest.bytes
+    for file in source.manifest.files:
+        on_step(Step("files", done, total))
+        path = folder / staged_path(file)
+        if file.path == DATABASE or not path.exists():
+            with atomic_target(path) as temporary:
+                temporary.touch(0o600)
+                with temporary.open("wb") as out:
+                    out.writelines(source.read(file))
+                if file.path.startswith(f"{BLOBS}/"):
+                    temporary.chmod(0o444)
+        done += file.bytes
+    (folder / "artifacts" / BLOBS).mkdir(parents=True, exist_ok=True)
+    on_step(Step("files", total, total))
+
+
+def staged_path(file: FileEntry) -> str:
+    """Return where a file of a backup lies below ``HOME/restoring`` (pure)."""
+    return f"artifacts/{file.path}" if file.path.startswith((f"{BLOBS}/", f"{UPLOADS}/")) else file.path
+
+
+def _file_of(url: str) -> Path | None:
+    """Return the file of a SQLite database; ``None``: it is a server's."""
+    found = make_url(url)
+    return Path(found.database or "") if found.get_backend_name() == "sqlite" else None
+
+
+def _put_in_place(home: Home, url: str, in_backup: str) -> list[str]:
+    """Move what is staged to where it belongs. Each step can be done again."""
+    staged, notes = home.restoring, []
+    if (staged / "artifacts").exists():
+        if home.artifacts.exists():
+            home.artifacts.rename(staged / f"old-{os.urandom(4).hex()}")
+        (staged / "artifacts").rename(home.artifacts)
+    for name in STALE:
+        remove_tree(home.folder / name)
+    file = _file_of(url)
+    if file is not None:
+        _place_database(staged / DATABASE, file)
+    for path in sorted((staged / FILES).rglob("*")):
+        name = path.relative_to(staged / FILES).as_posix()
+        if not path.is_file():
+            continue
+        if name == NODE_DATABASE:
+            _place(path, Path(resolve(SND_STATE) or home.folder) / NODE_DATABASE)
+        elif name != "config.yaml":
+            _place(path, home.folder / name)
+        elif resolve(CONFIG) or in_backup not in {"", url}:
+            _place(path, home.folder / "config.yaml.restored")
+            notes.append(f"the settings file of the backup is {home.folder}/config.yaml.restored; look what is yours")
+        else:
+            _place(path, home.folder / "config.yaml")
+    if url != home.database_url():
+        notes.append(f"start it with {DATABASE_URL.variable} set to the database that was written")
+    return notes
+
+
+def _place_database(staged: Path, file: Path) -> None:
+    for ending in ("-wal", "-shm"):
+        file.with_name(file.name + ending).unlink(missing_ok=True)
+    _place(staged, file)
+
+
+def _place(staged: Path, path: Path) -> None:
+    """Copy a file to its place, whole or not at all: it may be on another disk."""
+    with atomic_target(path) as temporary:
+        temporary.touch(0o600)
+        with staged.open("rb") as source, temporary.open("wb") as out:
+            shutil.copyfileobj(source, out, BLOCK)
