@@ -19,8 +19,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("tenants") as batch:
-        batch.drop_column("artifact_bytes")
-    with op.batch_alter_table("artifacts") as batch:
-        batch.drop_column("deleted_at")
-        batch.drop_column("pinned_at")
+    # Not in a batch: that makes the table anew, and SQLite removes none that others refer to.
+    op.drop_column("tenants", "artifact_bytes")
+    op.drop_column("artifacts", "deleted_at")
+    op.drop_column("artifacts", "pinned_at")

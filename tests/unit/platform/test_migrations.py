@@ -1,0 +1,216 @@
+"""Each migration, on a database with rows as that version wrote them, on SQLite and PostgreSQL; up and down."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, select, text
+
+from rdukit.errors import Conflict
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.migrate import VERSION_TABLE, configure, known_revisions, migrate, upgrade_to
+from rdukit_platform.db.models import AttemptRow, Base, JobRow, TenantRow, TokenRow
+from support.postgres import new_database, postgres_server
+
+#: Rows as the version of each revision wrote them, by plain SQL: what its own columns were.
+ROWS = {
+    "0001": """
+INSERT INTO tenants (id, name, created_at) VALUES ('ten-1', 'default', 1.5);
+INSERT INTO tokens (id, tenant_id, sha256, name, scopes, created_at, revoked_at)
+    VALUES ('tok-1', 'ten-1', 'aa', 'first', '["read", "write", "admin"]', 2.0, NULL);
+INSERT INTO pipelines (id, tenant_id, name, idempotency_key, created_at) VALUES ('pip-1', 'ten-1', 'p', 'key', 3.0);
+INSERT INTO jobs (id, tenant_id, pipeline_id, step, name, box, verb, parameters, inputs, outputs, tiles, max_attempts,
+        state, reason, error, result, progress, waits_for, version, attempt, failures, created_at, queued_at)
+    VALUES ('job-1', 'ten-1', 'pip-1', 'compile', 'c', 'logreg', 'compile', '{"mode": "o3"}', '{}', '{"pef": "art-1"}',
+        0, 3, 'succeeded', 'completed', NULL, '{"sections": 3}', NULL, NULL, 4, 1, 0, 4.0, 4.5);
+INSERT INTO jobs (id, tenant_id, name, box, verb, parameters, inputs, outputs, tiles, max_attempts, state, version,
+        attempt, failures, created_at, queued_at)
+    VALUES ('job-2', 'ten-1', 't', 'logreg', 'train', '{}', '{"pef": "art-1"}', '{}', 4, 3, 'queued', 1, 0, 0, 5, 5);
+INSERT INTO attempts (id, job_id, number, token, published_at, worker, ended_at, outcome, tiles, box_pid)
+    VALUES ('att-1', 'job-1', 1, 'secret', 4.6, 'w1', 9.0, 'succeeded', '["/NODE/XRDU_0/RDU_0/TILE_0"]', 4711);
+INSERT INTO job_events (job_id, attempt, kind, at, data) VALUES ('job-1', 1, 'state', 4.7, '{"to": "running"}');
+INSERT INTO artifacts (id, tenant_id, name, kind, digest, bytes, is_folder, job_id, slot, created_at)
+    VALUES ('art-1', 'ten-1', 'pef of c', 'pef', 'dd', 2000000000, FALSE, 'job-1', 'pef', 9.0);
+INSERT INTO artifacts (id, tenant_id, name, kind, digest, bytes, is_folder, created_at)
+    VALUES ('art-2', 'ten-1', 'data', 'folder', 'ee', 7, TRUE, 9.0);
+INSERT INTO lineage (child, parent, slot, job_id) VALUES ('art-1', 'art-2', 'dataset', 'job-1');
+""",
+    "0002": """
+UPDATE attempts SET box = '{"backend": "process", "id": "4711", "limits": {}}' WHERE id = 'att-1';
+""",
+    "0003": """
+UPDATE jobs SET losses = 2 WHERE id = 'job-2';
+UPDATE artifacts SET file_name = 'model.pef' WHERE id = 'art-1';
+""",
+    "0004": """
+INSERT INTO boxes (id, tenant_id, name, version, description, artifact_id, digest, created_at)
+    VALUES ('box-1', 'ten-1', 'mine', 1, '{"name": "mine"}', 'art-2', 'ee', 10.0);
+UPDATE jobs SET box_version = 1 WHERE id = 'job-2';
+""",
+    "0005": """
+INSERT INTO audit (id, created_at, tenant_id, actor, action, target, outcome, reason, detail, address, count)
+    VALUES ('aud-1', 11.0, 'ten-1', 'tok-1', 'create-token', 'tok-2', 'done', '', 'x', '127.0.0.1', 1);
+""",
+    "0006": """
+UPDATE tokens SET expires_at = 99.0, last_used_at = 12.0, made_by = 'host', replaced_by = 'tok-3' WHERE id = 'tok-1';
+""",
+    "0007": """
+INSERT INTO services (id, kind, slots, walls, started_at, beat_at) VALUES ('w1', 'worker', 4, 'fence', 1.0, 2.0);
+""",
+    "0008": """
+UPDATE tenants SET weight = 2.5 WHERE id = 'ten-1';
+UPDATE jobs SET priority = 7, run_limit_s = 60, labels = '{"a": "b"}', wait_code = 'Resources' WHERE id = 'job-2';
+""",
+    "0009": """
+INSERT INTO experts (id, tenant_id, name, version, box, checkpoint_id, pef_id, description, licence, metrics, job_id,
+        created_at)
+    VALUES ('exp-1', 'ten-1', 'digits', 1, 'logreg', 'art-2', 'art-1', 'd', 'MIT', '{"accuracy": 0.9}', 'job-1', 13.0);
+""",
+    "0012": """
+UPDATE tenants SET artifact_bytes = 5000 WHERE id = 'ten-1';
+UPDATE artifacts SET pinned_at = 14.0 WHERE id = 'art-1';
+""",
+    "0011": """
+INSERT INTO sweeps (id, tenant_id, name, request, state, version, created_at)
+    VALUES ('swe-1', 'ten-1', 's', '{"x": 1}', 'running', 0, 15.0);
+INSERT INTO trials (sweep_id, number, job_id, parameters, value, curve)
+    VALUES ('swe-1', 1, 'job-2', '{"lr": 0.1}', 0.5, '[[1, 2.5]]');
+""",
+    "0013": """
+INSERT INTO endpoints (id, tenant_id, name, held_name, revision, replicas, created_at, updated_at)
+    VALUES ('end-1', 'ten-1', 'digits', 'digits', 1, 1, 16.0, 16.0);
+INSERT INTO endpoint_revisions (id, endpoint_id, number, box, pef_id, checkpoint_id, expert_id, tiles, created_at)
+    VALUES ('rev-1', 'end-1', 1, 'logreg', 'art-1', 'art-2', 'exp-1', 2, 16.0);
+INSERT INTO endpoint_replicas (id, endpoint_id, revision, state, token, created_at)
+    VALUES ('rep-1', 'end-1', 1, 'ended', 'secret', 16.0);
+INSERT INTO endpoint_usage (endpoint_id, day, requests, failures, rows, prompt_tokens, completion_tokens)
+    VALUES ('end-1', 20000, 5000000000, 1, 2, 3, 4);
+""",
+    "0014": """
+UPDATE tokens SET role = 'operator' WHERE id = 'tok-1';
+""",
+    "0015": """
+INSERT INTO audit_chains (chain, number, digest, anchor_number, anchor_digest) VALUES ('x/done', 1, 'aa', 0, 'bb');
+""",
+}
+#: What rdukit 0.1.0 had.
+RELEASED = "0007"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield the address of a PostgreSQL server; empty: SQLite is tried."""
+    if request.param == "sqlite":
+        yield ""
+        return
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture
+def database(server: str, tmp_path: Path) -> Iterator[Database]:
+    """An empty database."""
+    url = new_database(server, "migrations") if server else f"sqlite:///{tmp_path / 'db.sqlite'}"
+    with closing(Database(url)) as opened:
+        yield opened
+
+
+def fill(database: Database, revision: str) -> None:
+    """Bring an empty database to a revision, with the rows that its version and those before it write."""
+    for step in known_revisions():
+        upgrade_to(database, step)
+        with database.write_connection() as connection:
+            for statement in filter(str.strip, ROWS.get(step, "").split(";")):
+                connection.exec_driver_sql(statement)
+        if step == revision:
+            return
+
+
+def dump(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of all tables."""
+    with database.read() as session:
+        connection = session.connection()
+        tables = [name for name in inspect(connection).get_table_names() if name != VERSION_TABLE]
+        return {
+            name: sorted(map(dict, connection.execute(text(f"SELECT * FROM {name}")).mappings()), key=repr)
+            for name in tables
+        }
+
+
+def only_columns_of(rows: dict[str, list[dict[str, Any]]], like: dict[str, list[dict[str, Any]]]) -> object:
+    """Return the rows of the tables and columns that ``like`` has too."""
+    names = {table: set(found[0]) if found else set() for table, found in like.items()}
+    return {
+        table: sorted([{k: v for k, v in row.items() if k in names[table]} for row in rows[table]], key=repr)
+        for table in like
+    }
+
+
+def as_compared(rows: dict[str, list[dict[str, Any]]]) -> object:
+    return only_columns_of(rows, rows)
+
+
+def test_the_revisions_have_rows_here_from_the_first_one_on() -> None:
+    assert list(ROWS) == known_revisions()[: len(ROWS)]
+
+
+@pytest.mark.parametrize("revision", known_revisions())
+def test_a_database_of_each_version_is_upgraded_with_all_that_is_in_it(database: Database, revision: str) -> None:
+    fill(database, revision)
+    before = dump(database)
+    migrate(database)
+    after = dump(database)
+    assert only_columns_of(after, before) == as_compared(before)
+    with database.read() as session:
+        assert compare_metadata(MigrationContext.configure(session.connection()), Base.metadata) == []
+        for mapper in Base.registry.mappers:
+            session.scalars(select(mapper.class_)).all()
+
+
+@pytest.mark.parametrize("revision", known_revisions())
+def test_a_downgrade_to_each_version_leaves_what_it_wrote(database: Database, revision: str) -> None:
+    fill(database, revision)
+    before = dump(database)
+    migrate(database)
+    with database.write_connection() as connection:
+        command.downgrade(configure(connection), revision)
+    assert dump(database) == before
+    migrate(database)
+    with database.read() as session:
+        assert compare_metadata(MigrationContext.configure(session.connection()), Base.metadata) == []
+
+
+def test_rows_of_the_first_version_have_the_defaults_of_what_came_later(database: Database) -> None:
+    fill(database, "0001")
+    migrate(database)
+    with database.read() as session:
+        tenant, token = session.get_one(TenantRow, "ten-1"), session.get_one(TokenRow, "tok-1")
+        done, queued = session.get_one(JobRow, "job-1"), session.get_one(JobRow, "job-2")
+        attempt = session.get_one(AttemptRow, "att-1")
+    assert (tenant.weight, tenant.artifact_bytes) == (1.0, None)
+    assert (token.scopes, token.expires_at) == (["read", "write", "admin"], None)
+    assert (done.parameters, done.result, done.outputs) == ({"mode": "o3"}, {"sections": 3}, {"pef": "art-1"})
+    assert (queued.priority, queued.losses, queued.labels, queued.run_limit_s) == (0, 0, {}, None)
+    assert (attempt.tiles, attempt.box) == (["/NODE/XRDU_0/RDU_0/TILE_0"], None)
+
+
+def test_more_bytes_than_the_first_schema_could_count_are_kept(database: Database) -> None:
+    fill(database, RELEASED)
+    migrate(database)
+    with database.write_connection() as connection:
+        connection.exec_driver_sql("UPDATE artifacts SET bytes = 5000000000 WHERE id = 'art-1'")
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database: Database) -> None:
+    migrate(database)
+    with database.write_connection() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    before = dump(database)
+    with pytest.raises(Conflict, match="has the schema 9999, which is newer than this rdukit's"):
+        migrate(database)
+    assert dump(database) == before
