@@ -45,6 +45,7 @@ STATIC: Final = Path(__file__).parent / "static"
 STATIC_TYPES: Final = {
     "console.css": "text/css",
     "console.js": "text/javascript",
+    "forms.css": "text/css",
     "htmx.min.js": "text/javascript",
     "htmx.LICENSE.txt": "text/plain",
     "icon.svg": "image/svg+xml",

@@ -33,6 +33,7 @@ from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.routes import router as console
+from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
 from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.gateway.health import router as health
@@ -93,6 +94,7 @@ def create_app(platform: Platform) -> FastAPI:
         router,
         console,
         run_pages,
+        run_forms,
         sweep_pages,
         expert_pages,
         endpoint_pages,

@@ -1,0 +1,323 @@
+"""The form that runs a verb of a box: its fields from the box's description, and what a visitor sent of it (pure).
+
+Names of the fields are ``set.NAME`` for parameters and ``input.SLOT`` for artifacts; in the form of a pipeline the verb
+and a dot stand before them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Final
+
+from rdukit.errors import RdukitError
+from rdukit_platform.catalog.check import is_legal
+from rdukit_platform.catalog.model import BoxVerb, VerbParameter
+from rdukit_platform.jobs.schemas import LABEL_KEY
+
+#: Numbers of such lengths are read; longer ones are refused before they cost time.
+_INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
+_TIME: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)")
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+#: Texts that the form takes, by their length.
+MAX_TEXT: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An entry of a list to choose from."""
+
+    value: str
+    label: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field as the page shows it. ``widget`` is ``select``, ``checkbox``, ``number``, ``text`` or ``lines``."""
+
+    key: str
+    label: str
+    widget: str
+    value: str
+    help: str = ""
+    legal: str = ""
+    default: str = ""
+    error: str = ""
+    options: tuple[Option, ...] = ()
+    attributes: Mapping[str, str] | None = None
+    is_required: bool = False
+    #: Whether the value is another than the default.
+    is_changed: bool = False
+
+    @property
+    def id(self) -> str:
+        """Return the field's id in the page."""
+        return self.key.replace(".", "-")
+
+    def grouped(self) -> list[tuple[str, list[Option]]]:
+        """Return the options by their groups, in order."""
+        groups: dict[str, list[Option]] = {}
+        for option in self.options:
+            groups.setdefault(option.group, []).append(option)
+        return list(groups.items())
+
+
+@dataclass(frozen=True, slots=True)
+class VerbForm:
+    """The fields of one verb."""
+
+    verb: str
+    inputs: tuple[Field, ...]
+    parameters: tuple[Field, ...]
+
+    @property
+    def errors(self) -> int:
+        """Return how many fields have an error."""
+        return sum(bool(field.error) for field in (*self.inputs, *self.parameters))
+
+
+def text_of(value: object) -> str:
+    """Return a value as a field shows it."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def given_parameters(verb: BoxVerb, parameters: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """Return the texts of a verb's parameter fields: those of ``parameters``, else the defaults.
+
+    Values that the verb does not know any more are left out.
+    """
+    given = {}
+    for parameter in verb.parameters:
+        value = parameters.get(parameter.name, parameter.default)
+        if parameter.type == "bool":
+            if value is True:
+                given[f"{prefix}set.{parameter.name}"] = "true"
+        else:
+            given[f"{prefix}set.{parameter.name}"] = text_of(value)
+    return given
+
+
+def read_parameters(
+    verb: BoxVerb, given: Mapping[str, str], prefix: str = ""
+) -> tuple[dict[str, object], dict[str, str]]:
+    """Read a verb's parameters from a form: those that differ from their defaults, and by field what is wrong."""
+    values: dict[str, object] = {}
+    errors: dict[str, str] = {}
+    for parameter in verb.parameters:
+        key = f"{prefix}set.{parameter.name}"
+        try:
+            values[parameter.name] = _read_value(parameter, given.get(key))
+        except ValueError as wrong:
+            errors[key] = f"{wrong}; legal: {parameter.legal or parameter.type}"
+    all_values = {parameter.name: parameter.default for parameter in verb.parameters} | values
+    for parameter in verb.parameters:
+        key = f"{prefix}set.{parameter.name}"
+        if key in errors or values[parameter.name] == parameter.default:
+            continue
+        try:
+            if not is_legal(parameter, values[parameter.name], all_values):
+                errors[key] = (
+                    f"{_shown(values[parameter.name])} is not legal; legal: {parameter.legal or 'see its box'}"
+                )
+        except RdukitError as error:
+            errors[key] = error.message
+    known = {parameter.name: parameter for parameter in verb.parameters}
+    changed = {
+        name: value
+        for name, value in values.items()
+        if type(value) is not type(known[name].default) or value != known[name].default
+    }
+    return changed, errors
+
+
+def read_inputs(verb: BoxVerb, given: Mapping[str, str], prefix: str = "") -> tuple[dict[str, str], dict[str, str]]:
+    """Read a verb's inputs from a form: slot to artifact, and by field what is missing."""
+    found = {slot.name: given.get(f"{prefix}input.{slot.name}", "").strip() for slot in verb.inputs}
+    errors = {
+        f"{prefix}input.{slot.name}": f"{verb.name} needs one: choose an artifact"
+        for slot in verb.inputs
+        if slot.is_required and not found[slot.name]
+    }
+    return {name: text for name, text in found.items() if text}, errors
+
+
+def read_labels(text: str) -> dict[str, str]:
+    """Read labels, ``KEY=VALUE`` on a line each.
+
+    Raises:
+        ValueError: a line is not that.
+    """
+    labels = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        key, sign, value = (part.strip() for part in line.partition("="))
+        if not sign or not LABEL_KEY.fullmatch(key):
+            raise ValueError(f"{_shown(line)} is no label; legal: KEY=VALUE on a line each, such as project=genes")
+        labels[key] = value
+    return labels
+
+
+def read_whole(text: str, what: str) -> int | None:
+    """Read a whole number, or nothing.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    text = text.strip()
+    if text and not _INTEGER.fullmatch(text):
+        raise ValueError(f"{_shown(text)} is no whole number; legal: {what}, or nothing")
+    return int(text) if text else None
+
+
+def read_time(text: str) -> float | None:
+    """Read a length of time in seconds, or nothing.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = _TIME.fullmatch(text.strip())
+    if text.strip() and found is None:
+        raise ValueError(f"{_shown(text)} is no time; legal: seconds, or such as 90s, 15m, 2h, or nothing")
+    return float(found[1]) * _SECONDS[found[2]] if found else None
+
+
+def view_verb(
+    verb: BoxVerb,
+    given: Mapping[str, str],
+    errors: Mapping[str, str],
+    options: Mapping[str, Sequence[Option]],
+    prefix: str = "",
+) -> VerbForm:
+    """Return a verb's fields with the texts that were given, and what is wrong with them.
+
+    Args:
+        options: the artifacts of each slot.
+    """
+    inputs = []
+    for slot in verb.inputs:
+        key = f"{prefix}input.{slot.name}"
+        value = given.get(key, "")
+        choices = [Option("", "choose one" if slot.is_required else "none"), *options.get(slot.name, ())]
+        if value not in {option.value for option in choices}:
+            choices.append(Option(value, value, "as given"))
+        hint = f"A {slot.kind}." if slot.kind in {"file", "folder"} else ""
+        inputs.append(
+            Field(
+                key,
+                slot.name,
+                "select",
+                value,
+                hint,
+                error=errors.get(key, ""),
+                options=tuple(choices),
+                is_required=slot.is_required,
+            )
+        )
+    parameters = tuple(_view_parameter(one, given, errors, prefix) for one in verb.parameters)
+    return VerbForm(verb.name, tuple(inputs), parameters)
+
+
+def submit_command(
+    box: str, verb: str, parameters: Mapping[str, object], inputs: Mapping[str, str], queue: Mapping[str, object]
+) -> str:
+    """Write the shell command that submits the same job.
+
+    Args:
+        queue: name, tiles, priority, run_limit_s, max_attempts and labels as far as they are given.
+    """
+    words = ["rdukit job submit", quote(box), quote(verb)]
+    words += [f"--input {quote(f'{slot}={artifact}')}" for slot, artifact in inputs.items()]
+    words += [f"--set {quote(f'{name}={text_of(value)}')}" for name, value in parameters.items()]
+    for key, option in (("name", "--name"), ("tiles", "--tiles"), ("max_attempts", "--max-attempts"),
+                        ("priority", "--priority"), ("run_limit_s", "--run-limit")):  # fmt: skip
+        if queue.get(key) is not None:
+            value = queue[key]
+            words.append(f"{option} {quote(f'{value:g}' if isinstance(value, float) else str(value))}")
+    labels = queue.get("labels")
+    if isinstance(labels, Mapping):
+        words += [f"--label {quote(f'{key}={value}')}" for key, value in labels.items()]
+    return " ".join(words)
+
+
+def _view_parameter(
+    parameter: VerbParameter, given: Mapping[str, str], errors: Mapping[str, str], prefix: str
+) -> Field:
+    key = f"{prefix}set.{parameter.name}"
+    default, schema = text_of(parameter.default), parameter.schema
+    value = given.get(key, "")
+    options: list[Option] = []
+    attributes: dict[str, str] = {}
+    if parameter.type == "bool":
+        widget, value = "checkbox", "true" if value == "true" else ""
+        is_changed = (value == "true") is not (parameter.default is True)
+    else:
+        is_changed = value != default
+        if schema.get("enum") and "x-cases" not in schema:
+            widget = "select"
+            options = [Option(text_of(one), text_of(one) or "(empty)") for one in schema["enum"]]
+            if value not in {option.value for option in options}:
+                options.append(Option(value, value or "(empty)"))
+        elif parameter.type in {"int", "float"}:
+            widget = "number"
+            attributes = {"step": "1" if parameter.type == "int" else "any"}
+            for limit, attribute in (("minimum", "min"), ("exclusiveMinimum", "min"), ("maximum", "max"),
+                                     ("exclusiveMaximum", "max")):  # fmt: skip
+                if isinstance(schema.get(limit), int | float):
+                    attributes[attribute] = text_of(schema[limit])
+        else:
+            widget = "text"
+    return Field(
+        key, parameter.name, widget, value, parameter.help, parameter.legal, default, errors.get(key, ""),
+        tuple(options), attributes, is_changed=is_changed,
+    )  # fmt: skip
+
+
+def _read_value(parameter: VerbParameter, text: str | None) -> object:
+    """Read one value.
+
+    Raises:
+        ValueError: the text is none of its type.
+    """
+    if parameter.type == "bool":
+        return text == "true"
+    if text is None:
+        return parameter.default
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it has {len(text)} characters, more than {MAX_TEXT}")
+    for one in parameter.schema.get("enum") or ():
+        if text_of(one) == text:
+            return one
+    stripped = text.strip()
+    if parameter.type == "int":
+        if not stripped:
+            return parameter.default
+        if not _INTEGER.fullmatch(stripped):
+            raise ValueError(f"{_shown(stripped)} is no whole number")
+        return int(stripped)
+    if parameter.type == "float":
+        return parameter.default if not stripped else _read_float(stripped)
+    if parameter.type == "string":
+        return text
+    try:
+        return json.loads(stripped) if stripped else parameter.default
+    except (ValueError, RecursionError):
+        raise ValueError(f"{_shown(stripped)} is no JSON") from None
+
+
+def _read_float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or len(text) > 64:
+        raise ValueError(f"{_shown(text)} is no number")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -1,0 +1,453 @@
+"""The console's forms that run boxes: one verb as a job, or preprocess, compile and train as a pipeline."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import ValidationError
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from rdukit.errors import NotFound, RdukitError
+from rdukit.settings import resolve
+from rdukit.units import format_bytes
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, Selector, VerbSlot
+from rdukit_platform.catalog.own import KIND as BOX
+from rdukit_platform.catalog.own import box_of, get_own
+from rdukit_platform.console.access import Editor, Visitor
+from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.console.run_form import (
+    Field,
+    Option,
+    VerbForm,
+    given_parameters,
+    read_inputs,
+    read_labels,
+    read_parameters,
+    read_time,
+    read_whole,
+    submit_command,
+    view_verb,
+)
+from rdukit_platform.console.views import age_words
+from rdukit_platform.db.models import ArtifactRow, JobRow
+from rdukit_platform.jobs import pipelines, service
+from rdukit_platform.jobs.fit import with_tiles
+from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
+from rdukit_platform.jobs.states import LOWEST_PRIORITY
+from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY
+from rdukit_platform.tenants.scopes import JOBS_WRITE, allows
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
+
+#: Artifacts that a list offers, newest first.
+MAX_OFFERED: Final = 100
+#: Fields that a form may have.
+MAX_FIELDS: Final = 500
+#: Verbs that the form of a pipeline starts with; the others wait to be ticked.
+PIPELINE: Final = ("preprocess", "compile", "train")
+#: Fields that say how a job is queued.
+QUEUE: Final = frozenset({"name", "tiles", "priority", "run_limit", "max_attempts", "labels"})
+#: The button that only looks.
+CHECK: Final = "check"
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    form = await request.form(max_fields=MAX_FIELDS, max_files=0)
+    return {key: value for key, value in form.items() if isinstance(value, str)}
+
+
+Given = Annotated[dict[str, str], Depends(_read_form)]
+
+
+@router.get("/jobs/{job_id}/again")
+def again(request: Request, job_id: str, caller: Visitor) -> Response:
+    """Lead to the form of a job like this one."""
+    with platform_of(request).database.read() as session:
+        row = service.get_job(session, caller.tenant_id, job_id)
+        path = f"/console/catalog/{Selector(row.box, row.box_version)}/run/{row.verb}?job={row.id}"
+    return RedirectResponse(path, 303)
+
+
+@router.get("/catalog/{name}/run/{verb}")
+def form(request: Request, name: str, verb: str, caller: Visitor, job: str | None = None) -> Response:
+    """Show the form of a verb, filled with its defaults or with what a job had."""
+    platform = platform_of(request)
+    box = _find_box(platform, caller, name)
+    one = _find_verb(box, verb)
+    with platform.database.read() as session:
+        if job is None:
+            inputs = _newest_inputs(session, caller.tenant_id, box, one)
+            given = given_parameters(one, {}) | {f"input.{slot}": value for slot, value in inputs.items()}
+        else:
+            given = _given_by_job(service.get_job(session, caller.tenant_id, job), one)
+    return _form_page(request, caller, box, one, given, {}, source=job or "")
+
+
+@router.post("/catalog/{name}/run/{verb}")
+def run(request: Request, name: str, verb: str, caller: Editor, given: Given) -> Response:
+    """Submit the job of a form; with something wrong the form comes back and says at each field what would be legal."""
+    platform = platform_of(request)
+    box = _find_box(platform, caller, name)
+    one = _find_verb(box, verb)
+    parameters, errors = read_parameters(one, given)
+    inputs, missing = read_inputs(one, given)
+    queue, wrong = _read_queue(given)
+    errors |= missing | wrong
+    if not errors:
+        body = {"box": str(Selector(box.name, box.version)), "verb": one.name, "parameters": parameters,
+                "inputs": inputs, **queue}  # fmt: skip
+        try:
+            asked = JobRequest.model_validate({**body, "idempotency_key": _key(given, body)})
+            if given.get("act") == CHECK:
+                with platform.database.read() as session:
+                    _check_job(session, platform, caller, box, asked)
+            else:
+                return RedirectResponse(f"/console/jobs/{_submit(platform, caller, asked)}", 303)
+        except (RdukitError, ValidationError) as error:
+            errors = _place(error, [""])
+    status = 200 if given.get("act") == CHECK and not errors else 422
+    return _form_page(request, caller, box, one, given, errors, source=given.get("source", ""), status=status)
+
+
+@router.get("/catalog/{name}/pipeline")
+def pipeline_form(request: Request, name: str, caller: Visitor) -> Response:
+    """Show the form that runs a box's verbs as one pipeline, with the parameters of its recipe if it has one."""
+    box = _find_box(platform_of(request), caller, name)
+    recipe = recipe_of(box)
+    given = {"name": f"{box.name} by its recipe" if recipe else f"{box.name} end to end"}
+    for verb in box.verbs:
+        given |= given_parameters(verb, recipe.get(verb.name, {}), f"{verb.name}.")
+        if verb.name in PIPELINE:
+            given[f"{verb.name}.on"] = "true"
+    given |= {key: value for key, value in _chain(box).items() if key not in given}
+    return _pipeline_page(request, caller, box, given, {})
+
+
+@router.post("/catalog/{name}/pipeline")
+def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> Response:
+    """Submit the pipeline of a form, or show what is wrong with it."""
+    platform = platform_of(request)
+    box = _find_box(platform, caller, name)
+    steps, errors = _read_steps(box, given)
+    queue, wrong = _read_queue(given)
+    errors |= wrong
+    title = str(queue.pop("name", None) or f"{box.name} end to end")
+    queue.pop("tiles", None)
+    if not steps:
+        errors[""] = "no step is ticked; legal: one or more"
+    if not errors:
+        body = {
+            "name": title,
+            "steps": [{**step, **queue, "box": str(Selector(box.name, box.version))} for step in steps],
+        }
+        try:
+            asked = PipelineRequest.model_validate({**body, "idempotency_key": _key(given, body)})
+            return RedirectResponse(f"/console/pipelines/{_submit_pipeline(platform, caller, asked)}", 303)
+        except (RdukitError, ValidationError) as error:
+            errors = _place(error, [f"{step['name']}." for step in steps])
+    return _pipeline_page(request, caller, box, given, errors, status=422)
+
+
+def recipe_of(box: BoxDescription) -> Mapping[str, Mapping[str, object]]:
+    """Return the parameters of each verb that a box's recipe names; empty without one (pure)."""
+    recipe = box.raw.get("recipe")
+    if not isinstance(recipe, Mapping):
+        return {}
+    return {str(verb): named for verb, named in recipe.items() if isinstance(named, Mapping)}
+
+
+def _form_page(
+    request: Request,
+    caller: Caller,
+    box: BoxDescription,
+    verb: BoxVerb,
+    given: Mapping[str, str],
+    errors: Mapping[str, str],
+    *,
+    source: str,
+    status: int = 200,
+) -> Response:
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        options = _offer(session, caller.tenant_id, box, verb, platform.clock.now())
+    parameters, _ = read_parameters(verb, given)
+    inputs, _ = read_inputs(verb, given)
+    queue, _ = _read_queue(given)
+    shown = {slot.name: inputs.get(slot.name, "ARTIFACT") for slot in verb.inputs
+             if slot.is_required or slot.name in inputs}  # fmt: skip
+    return page(
+        request, "run.html", status, section="Catalog", box=box, selector=str(Selector(box.name, box.version)),
+        verb=verb.name, form=view_verb(verb, given, errors, options), queue=_view_queue(given, errors),
+        general=errors.get("", ""), count=len(errors), source=source, key=given.get("key") or secrets.token_hex(8),
+        command=submit_command(str(Selector(box.name, box.version)), verb.name, parameters, shown, queue),
+        makers=_makers(box, verb, options), is_checked=status == 200 and given.get("act") == CHECK,
+        can_write=allows(caller.scopes, JOBS_WRITE),
+    )  # fmt: skip
+
+
+def _pipeline_page(
+    request: Request,
+    caller: Caller,
+    box: BoxDescription,
+    given: Mapping[str, str],
+    errors: Mapping[str, str],
+    status: int = 200,
+) -> Response:
+    platform = platform_of(request)
+    now = platform.clock.now()
+    forms: list[tuple[VerbForm, bool]] = []
+    with platform.database.read() as session:
+        for number, verb in enumerate(box.verbs):
+            options = _offer(session, caller.tenant_id, box, verb, now)
+            for slot in verb.inputs:
+                steps = [Option(f"@{earlier.name}.{slot.name}", f"what {earlier.name} makes", "steps before")
+                         for earlier in box.verbs[:number]
+                         if slot.name in {output.name for output in earlier.outputs}]  # fmt: skip
+                options[slot.name] = [*steps, *options[slot.name]]
+            form = view_verb(verb, given, errors, options, f"{verb.name}.")
+            forms.append((form, given.get(f"{verb.name}.on") == "true"))
+    return page(
+        request, "run_pipeline.html", status, section="Catalog", box=box, forms=forms,
+        selector=str(Selector(box.name, box.version)), queue=_view_queue(given, errors, is_pipeline=True),
+        general=errors.get("", ""), count=len(errors), key=given.get("key") or secrets.token_hex(8),
+        has_recipe=bool(recipe_of(box)), can_write=allows(caller.scopes, JOBS_WRITE),
+    )  # fmt: skip
+
+
+def _find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
+    shipped = platform.catalog.boxes()
+    if name in shipped.boxes:
+        return shipped.boxes[name]
+    with platform.database.read() as session:
+        return box_of(get_own(session, shipped, caller.tenant_id, name))
+
+
+def _find_verb(box: BoxDescription, name: str) -> BoxVerb:
+    for verb in box.verbs:
+        if verb.name == name:
+            return verb
+    raise NotFound(f"box {box.name!r} has no verb {name!r}; legal: {[verb.name for verb in box.verbs]}")
+
+
+def _submit(platform: Platform, caller: Caller, asked: JobRequest) -> str:
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        asked = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, asked)
+    with platform.database.write() as session:
+        job_id = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now()).id
+    platform.notifier.wake()
+    return job_id
+
+
+def _submit_pipeline(platform: Platform, caller: Caller, asked: PipelineRequest) -> str:
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        steps = [with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, step)
+                 for step in asked.steps]  # fmt: skip
+    asked = asked.model_copy(update={"steps": steps})
+    with platform.database.write() as session:
+        row, _ = pipelines.submit_pipeline(session, boxes, caller.tenant_id, asked, platform.clock.now())
+        pipeline_id = row.id
+    platform.notifier.wake()
+    return pipeline_id
+
+
+def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:
+    """Refuse what submitting would refuse, but for quotas; nothing is recorded."""
+    asked = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, asked)
+    kinds = {}
+    for slot, artifact in asked.inputs.items():
+        row = session.get(ArtifactRow, artifact)
+        if row is None or row.tenant_id != caller.tenant_id or row.deleted_at is not None:
+            raise NotFound(f"there is no artifact {artifact!r}")
+        kinds[slot] = "folder" if row.is_folder else "file"
+    service.check_request(Boxes({asked.box: box}), asked, kinds)
+
+
+def _given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
+    given = given_parameters(verb, row.parameters)
+    given |= {f"input.{slot}": value for slot, value in row.inputs.items() if not value.startswith("@")}
+    if row.name != f"{Selector(row.box, row.box_version)} {row.verb}":
+        given["name"] = row.name
+    if row.priority:
+        given["priority"] = str(row.priority)
+    if row.run_limit_s is not None:
+        given["run_limit"] = f"{row.run_limit_s:g}"
+    if row.max_attempts != resolve(JOB_MAX_ATTEMPTS):
+        given["max_attempts"] = str(row.max_attempts)
+    return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}
+
+
+def _read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read how a job is queued: name, tiles, priority, attempts, run limit and labels, as far as they are given."""
+    queue: dict[str, Any] = {}
+    errors = {}
+    highest = resolve(JOB_MAX_PRIORITY)
+    readers: dict[str, Callable[[str], object]] = {
+        "name": lambda text: text.strip() or None,
+        "tiles": lambda text: read_whole(text, "0 to 1024"),
+        "priority": lambda text: read_whole(text, f"{LOWEST_PRIORITY} to {highest}"),
+        "max_attempts": lambda text: read_whole(text, "1 to 20"),
+        "run_limit": read_time,
+        "labels": lambda text: read_labels(text) or None,
+    }
+    for field, read in readers.items():
+        try:
+            value = read(given.get(field, "")[:20_000])
+        except ValueError as wrong:
+            errors[field] = str(wrong)
+            continue
+        if value is not None:
+            queue["run_limit_s" if field == "run_limit" else field] = value
+    return queue, errors
+
+
+def _view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeline: bool = False) -> tuple[Field, ...]:
+    highest, attempts = resolve(JOB_MAX_PRIORITY), resolve(JOB_MAX_ATTEMPTS)
+    fields = [
+        Field("name", "name", "text", "", "What the list of jobs calls it.", "up to 128 characters",
+              attributes={"maxlength": "128"}),
+        Field("tiles", "tiles", "number", "", "RDU tiles to lease. Nothing: as many as its PEF was compiled for.",
+              "0 to 1024", attributes={"min": "0", "max": "1024", "step": "1"}),
+        Field("priority", "priority", "number", "", "The highest goes first. Nothing: 0.",
+              f"{LOWEST_PRIORITY} to {highest}",
+              attributes={"min": str(LOWEST_PRIORITY), "max": str(highest), "step": "1"}),
+        Field("run_limit", "run limit", "text", "",
+              "Time after which an attempt is ended; short jobs may start earlier.", "such as 90s, 15m, 2h"),
+        Field("max_attempts", "attempts", "number", "", f"Failed attempts before it fails. Nothing: {attempts}.",
+              "1 to 20", attributes={"min": "1", "max": "20", "step": "1"}),
+        Field("labels", "labels", "lines", "", "What to find it by.", "KEY=VALUE on a line each"),
+    ]  # fmt: skip
+    return tuple(
+        Field(
+            one.key, one.label, one.widget, given.get(one.key, ""), one.help, one.legal, "", errors.get(one.key, ""),
+            (), one.attributes, is_changed=bool(given.get(one.key)),
+        )
+        for one in fields
+        if not (is_pipeline and one.key == "tiles")
+    )  # fmt: skip
+
+
+def _read_steps(box: BoxDescription, given: Mapping[str, str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    steps, errors = [], dict[str, str]()
+    names: set[str] = set()
+    for verb in box.verbs:
+        if given.get(f"{verb.name}.on") != "true":
+            continue
+        prefix = f"{verb.name}."
+        parameters, wrong = read_parameters(verb, given, prefix)
+        inputs, missing = read_inputs(verb, given, prefix)
+        errors |= wrong | missing
+        for slot, value in inputs.items():
+            step = value[1:].partition(".")[0]
+            if value.startswith("@") and step not in names:
+                errors[f"{prefix}input.{slot}"] = f"step {step} is not ticked; tick it, or choose an artifact"
+        steps.append({"name": verb.name, "verb": verb.name, "parameters": parameters, "inputs": inputs})
+        names.add(verb.name)
+    return steps, errors
+
+
+def _chain(box: BoxDescription) -> dict[str, str]:
+    """Return for each input that an earlier verb of the box makes the reference to it (pure)."""
+    made: dict[str, str] = {}
+    chain = {}
+    for verb in box.verbs:
+        for slot in verb.inputs:
+            if slot.name in made and slot.is_required:
+                chain[f"{verb.name}.input.{slot.name}"] = made[slot.name]
+        made |= {output.name: f"@{verb.name}.{output.name}" for output in verb.outputs if output.name not in made}
+    return chain
+
+
+def _key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None:
+    """Return the idempotency key of a form's content: sent twice it is one job, with changes it is another."""
+    if not given.get("key"):
+        return None
+    said = json.dumps([given["key"][:64], body], sort_keys=True).encode()
+    return f"form-{hashlib.sha256(said).hexdigest()[:32]}"
+
+
+def _place(error: RdukitError | ValidationError, prefixes: Sequence[str]) -> dict[str, str]:
+    """Return by field what an error says; under the empty text what belongs to no field (pure)."""
+    if isinstance(error, ValidationError):
+        return dict(_place_one(one["loc"], one["msg"], prefixes) for one in error.errors())
+    parameter = error.detail.get("parameter")
+    if isinstance(parameter, str) and len(prefixes) == 1:
+        return {f"{prefixes[0]}set.{parameter}": error.message}
+    for field in ("tiles", "priority"):
+        if error.message.startswith(f"{field} is "):
+            return {field: error.message}
+    return {"": error.message}
+
+
+def _place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str]) -> tuple[str, str]:
+    """Return the field that a part of a request's body stands for, and the message (pure)."""
+    prefix = ""
+    if place[0] == "steps" and len(place) > 2:
+        prefix, place = prefixes[int(place[1])], place[2:]
+    key = str({"run_limit_s": "run_limit"}.get(str(place[0]), place[0]))
+    if key in {"parameters", "inputs"} and len(place) > 1:
+        return f"{prefix}{'set' if key == 'parameters' else 'input'}.{place[1]}", message
+    return (key, message) if key in QUEUE else ("", message)
+
+
+def _makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[Option]]) -> dict[str, str]:
+    """Return, for each required input that nothing fits, the verb of the box that makes one (pure)."""
+    makers = {output.name: one.name for one in reversed(box.verbs) for output in one.outputs}
+    return {
+        slot.name: makers[slot.name]
+        for slot in verb.inputs
+        if slot.is_required and not options.get(slot.name) and makers.get(slot.name, verb.name) != verb.name
+    }
+
+
+def _offer(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb, now: float) -> dict[str, list[Option]]:
+    """Return the artifacts that fit each slot: what jobs of this box made, what others made, what was uploaded."""
+    offered = {}
+    for slot in verb.inputs:
+        options = []
+        for artifact, job_box in _fitting(session, tenant_id, slot, MAX_OFFERED):
+            size = format_bytes(artifact.bytes)
+            label = f"{artifact.name[:60]} · {size} · {age_words(artifact.created_at, now)} · {artifact.id}"
+            group = "uploaded" if job_box is None else f"made by {'this box' if job_box == box.name else 'other boxes'}"
+            options.append(Option(artifact.id, label, group))
+        order = ("made by this box", "made by other boxes", "uploaded")
+        offered[slot.name] = sorted(options, key=lambda option: order.index(option.group))
+    return offered
+
+
+def _newest_inputs(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb) -> dict[str, str]:
+    """Return for each required slot the newest artifact that a job of the box made for such a slot."""
+    found = {}
+    for slot in verb.inputs:
+        if slot.is_required:
+            query = _fitting_query(tenant_id, slot).where(JobRow.box == box.name).limit(1)
+            for artifact, _ in session.execute(query):
+                found[slot.name] = artifact.id
+    return found
+
+
+def _fitting(session: Session, tenant_id: str, slot: VerbSlot, limit: int) -> Iterable[tuple[ArtifactRow, str | None]]:
+    return [(artifact, job_box) for artifact, job_box in session.execute(_fitting_query(tenant_id, slot).limit(limit))]
+
+
+def _fitting_query(tenant_id: str, slot: VerbSlot) -> Any:
+    fits = [ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None)]
+    if slot.kind in {"file", "folder"}:
+        fits.append(ArtifactRow.is_folder.is_(slot.kind == "folder"))
+    is_upload = and_(ArtifactRow.job_id.is_(None), ArtifactRow.kind != BOX)
+    is_alike = or_(
+        ArtifactRow.kind == slot.name,
+        ArtifactRow.slot == slot.name,
+        is_upload,
+    )
+    query = select(ArtifactRow, JobRow.box).outerjoin(JobRow, JobRow.id == ArtifactRow.job_id)
+    return query.where(*fits, is_alike).order_by(ArtifactRow.created_at.desc(), ArtifactRow.id.desc())
