@@ -135,7 +135,8 @@ def visit(
 
 
 def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs: dict[str, str]) -> None:
-    for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "experts?deprecated=true",
+    for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "catalog/gpt2/run/train",
+                 "catalog/logreg/pipeline", "experts?deprecated=true",
                  "experts/digits:2", "experts/digits:1", "endpoints", "endpoints/read"):  # fmt: skip
         visit.open(f"/console/{name}", re.sub("[/:?=]", "-", name) or "jobs")
     visit.page.goto(visit.address + f"/console/jobs/{jobs['succeeded']}")
@@ -163,6 +164,23 @@ def test_the_pages_of_sweeps_fit_the_window(visit: Visit, jobs: dict[str, str], 
     visit.open(f"/console/sweeps/{sweep}", "sweep")
     assert visit.page.locator("svg.parallel path.line").count() == 6
     assert visit.page.inner_text(".head .pill") == "running"
+
+
+def test_a_box_is_run_by_the_keyboard_and_a_wrong_value_is_told_at_its_field(visit: Visit) -> None:
+    visit.open("/console/catalog/logreg/run/compile", "run-compile")
+    visit.page.get_by_label("name", exact=True).fill("by hand")
+    visit.page.get_by_label("priority").fill("1000")
+    visit.page.keyboard.press("Enter")
+    told = visit.page.locator("#priority-error")
+    told.wait_for()
+    assert "legal: -100 to 100" in told.inner_text()
+    assert visit.page.get_by_label("name", exact=True).input_value() == "by hand"
+    assert visit.page.evaluate("document.activeElement.id") == "problems"
+    visit.problems.clear()  # Chromium notes each answer that is an error
+    visit.page.get_by_label("priority").fill("1")
+    visit.page.keyboard.press("Enter")
+    visit.page.wait_for_url("**/console/jobs/job-*")
+    assert visit.page.inner_text("h1") == "by hand"
 
 
 def test_light_and_dark_follow_the_system(visit: Visit) -> None:

@@ -161,15 +161,15 @@ def read_labels(text: str) -> dict[str, str]:
     return labels
 
 
-def read_whole(text: str, what: str) -> int | None:
-    """Read a whole number, or nothing.
+def read_whole(text: str, lowest: int, highest: int) -> int | None:
+    """Read a whole number within limits, or nothing.
 
     Raises:
         ValueError: it is something else.
     """
     text = text.strip()
-    if text and not _INTEGER.fullmatch(text):
-        raise ValueError(f"{_shown(text)} is no whole number; legal: {what}, or nothing")
+    if text and not (_INTEGER.fullmatch(text) and lowest <= int(text) <= highest):
+        raise ValueError(f"{_shown(text)} is not legal; legal: {lowest} to {highest}, or nothing")
     return int(text) if text else None
 
 

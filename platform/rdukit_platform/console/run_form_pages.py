@@ -293,9 +293,9 @@ def _read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str
     highest = resolve(JOB_MAX_PRIORITY)
     readers: dict[str, Callable[[str], object]] = {
         "name": lambda text: text.strip() or None,
-        "tiles": lambda text: read_whole(text, "0 to 1024"),
-        "priority": lambda text: read_whole(text, f"{LOWEST_PRIORITY} to {highest}"),
-        "max_attempts": lambda text: read_whole(text, "1 to 20"),
+        "tiles": lambda text: read_whole(text, 0, 1024),
+        "priority": lambda text: read_whole(text, LOWEST_PRIORITY, highest),
+        "max_attempts": lambda text: read_whole(text, 1, 20),
         "run_limit": read_time,
         "labels": lambda text: read_labels(text) or None,
     }
