@@ -125,7 +125,7 @@ def fill(gateway: GatewayUnderTest, tenant: str) -> dict[str, str]:
         "tenant": tenant, "tenant_id": tenant_id, "job_id": jobs["running"], "pipeline_id": pipeline,
         "sweep_id": example.sweep(), "artifact_id": artifact, "upload_id": upload.json()["id"], "number": "0",
         "token_id": keeper_id, "path": "v2/models/x", "node": "-", "lease": "lease-0", "window": "mw-0",
-        "name": "swagger-ui.css",
+        "name": "swagger-ui.css", "verb": "compile",
     }  # fmt: skip
 
 
