@@ -57,6 +57,8 @@ TASKS: Final = (
     "self-supervised",
     "generative",
 )
+#: Tasks whose models take no target.
+WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
 #: A label that counts in no loss, as torch's cross entropy has it by default.
 IGNORED: Final = -100

@@ -6,6 +6,7 @@ Axes: N samples, B batch.
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_zoo.registry import ModelEntry, SizeValue
+from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
 
 KIND: Final = "arrays"
 Arrays = Mapping[str, NDArray[Any]]
@@ -121,6 +122,12 @@ def preprocess_arrays(
         splits = {"train": _chosen(arrays, order[:cut]), "test": _chosen(arrays, order[cut:])}
     else:
         splits, source = _draw_splits(entry, sizes, int(parameters["samples"]), ratio, seed), f"drawn, seed {seed}"
+        drift = float(parameters.get("drift", 0.0))
+        if drift:
+            names = [form.name for form in forms if form.dtype.startswith("float")]
+            targets = () if entry.task in WITHOUT_TARGET else (forms[-1].name,)
+            splits = apply_drift(splits, [name for name in names if name not in targets], drift)
+            source += f", drift {drift:g}"
     context.check_cancelled()
     context.progress(Progress("write", 1, 2))
     folder = _write(output / "dataset", forms, splits, source)
@@ -158,6 +165,32 @@ def _draw_splits(
         "train": entry.generate(samples - held, 2 * seed, **sizes),
         "test": entry.generate(held, 2 * seed + 1, **sizes),
     }
+
+
+def apply_drift(splits: Mapping[str, Arrays], names: Sequence[str], drift: float) -> dict[str, Arrays]:
+    """Return splits whose arrays ``names`` are read by an instrument that has drifted; the others stay.
+
+    A place of a sample, over its last two axes, has a gain of about 1 ± drift / 2 and an offset of about drift / 2
+    deviations of the training split. Readings that are never negative stay so. Pure.
+
+    Raises:
+        InvalidArgument: no array has readings, as those of texts.
+    Source:
+        ours: calibration of pixels and sensors, and batch effects between laboratories, in their simplest form.
+    """
+    if not names:
+        raise InvalidArgument("drift needs readings (floats) among the inputs; this model has none: leave it at 0")
+    changed: dict[str, dict[str, NDArray[Any]]] = {split: dict(arrays) for split, arrays in splits.items()}
+    for name in names:
+        known = splits["train"][name]
+        chance = np.random.default_rng([zlib.crc32(name.encode()), 97])
+        places = known.shape[1:][-2:]
+        gain = np.clip(1 + 0.5 * drift * chance.standard_normal(places), 0.1, None)
+        offset = 0.5 * drift * float(known.std()) * chance.standard_normal(places)
+        lowest = 0.0 if float(known.min()) >= 0 else -np.inf
+        for arrays in changed.values():
+            arrays[name] = np.maximum(arrays[name] * gain + offset, lowest).astype(known.dtype)
+    return {**changed}
 
 
 def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.device.parameters import ADAPTER_PARTS, Tensors, merge_adapters
+from rdukit_serving.shape import SizeValue
 
 
 class AdaptedLinear(nn.Linear):
@@ -27,15 +28,15 @@ class AdaptedLinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + self.lora_scale * update
 
 
-def add_adapters(model: nn.Module, rank: int, alpha: float, vocabulary: int) -> None:
-    """Freeze the model, and give each linear layer but the head, which has ``vocabulary`` outputs, an update.
+def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int) -> None:
+    """Freeze the model, and give each linear layer an update, but heads: they have one of these numbers of ``outputs``.
 
     Names of what was there stay as they are.
 
     Raises:
         InvalidArgument: there is no such layer, or the rank is as large as one.
     """
-    layers = [m for m in model.modules() if type(m) is nn.Linear and m.out_features != vocabulary]
+    layers = [m for m in model.modules() if type(m) is nn.Linear and m.out_features not in outputs]
     if not layers:
         raise InvalidArgument("the model has no linear layer that could get an adapter; legal: lora_rank=0")
     narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
@@ -49,6 +50,11 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, vocabulary: int) -> 
         nn.init.kaiming_uniform_(layer.lora_A, a=5**0.5)
         layer.lora_B = nn.Parameter(torch.zeros(layer.out_features, rank))
         layer.register_buffer("lora_scale", torch.tensor([alpha / rank]))
+
+
+def head_outputs(sizes: Mapping[str, SizeValue]) -> tuple[int, ...]:
+    """Return how many outputs a model's heads may have: as many as tokens, or as classes."""
+    return tuple(int(sizes[name]) for name in ("vocabulary", "num_classes") if name in sizes)
 
 
 def fit_adapters(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:

@@ -15,9 +15,9 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.models import read_shape
-from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters
+from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters, head_outputs
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
-from rdukit_zoo.registry import ModelEntry, get_model
+from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
@@ -41,8 +41,6 @@ OUTPUTS: Final = {
     ("self-supervised", SERVE): ("loss", "output"),
     ("embedding", SERVE): ("output",),
 }
-#: Tasks whose models take no target.
-WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
 
 class ModelProgram:
@@ -65,7 +63,7 @@ class ModelProgram:
         if serving is not None:
             _check_same_parameters(self.model, entry, shape)
         if shape.lora_rank:
-            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, int(shape.sizes.get("vocabulary", 0)))
+            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *head_outputs(shape.sizes))
         samba.from_torch_model_(self.model)
         inputs = self._make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.

@@ -78,10 +78,11 @@ def run_train(
             data.keep_with(folder)
             scores = run.evaluate(journal)
         totals = run.totals()
+        trained = sum(p.numel() for p in program.model.parameters() if p.requires_grad)
     finally:
         program.close()
     write_atomic(output / "report.svg", _picture(context, output, run.step).encode())
-    figures = _figures(totals, run.step, start.step, ended, steps_per_epoch)
+    figures = {**_figures(totals, run.step, start.step, ended, steps_per_epoch), "trained_parameters": trained}
     if scores is not None:
         figures |= {"split": split, **scores.figures()}
     context.log(_in_words(figures, scores))

@@ -9,7 +9,7 @@ from rdukit.strict_json import find_number
 from rdukit.units import format_bytes, format_count, format_seconds
 
 #: Figures that say how long it took, not how good it is.
-_EFFORT: Final = frozenset({"steps", "epochs", "samples", "parameters", "resumed_from_step"})
+_EFFORT: Final = frozenset({"steps", "epochs", "samples", "parameters", "trained_parameters", "resumed_from_step"})
 _EFFORT_ENDS: Final = ("seconds", "_s", "cycles", "bytes", "_steps", "_samples")
 
 
