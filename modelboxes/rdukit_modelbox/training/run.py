@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rdukit.errors import RuntimeFault
+from rdukit.errors import Cancelled, RuntimeFault
 from rdukit.units import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -45,6 +45,8 @@ class TrainingRun:
         self.judged = start.totals.judged
         #: Whole steps so far.
         self.step = start.step
+        #: Of them, those that a checkpoint has.
+        self._saved_step = start.step
 
     def go(self, journal: TrainingJournal) -> str:
         """Train until the last step or a reason to stop, which is returned: ``steps``, ``time``, ``target``, …
@@ -58,7 +60,7 @@ class TrainingRun:
         if reason is not None or self.step >= self._total:
             return reason or "steps"
         for step, batch in self._batches():
-            self._context.check_cancelled()
+            self._check_cancelled(journal)
             self._train(step, batch, journal)
             is_better = self._evaluate_if_due(journal)
             reason = reason_to_stop(self._options, self.judged, self.seconds())
@@ -109,6 +111,7 @@ class TrainingRun:
             ),
             is_best,
         )  # fmt: skip
+        self._saved_step = self.step
         self._context.log(f"checkpoint {path.name}")
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
@@ -121,6 +124,16 @@ class TrainingRun:
                 step += 1
                 if step == self._total or step % self._steps_per_epoch == 0:
                     break
+
+    def _check_cancelled(self, journal: TrainingJournal) -> None:
+        """End between two steps if that is asked for, with a checkpoint: whoever goes on loses no step."""
+        try:
+            self._context.check_cancelled()
+        except Cancelled:
+            if self.step > self._saved_step:
+                journal.flush()
+                self.save()
+            raise
 
     def _train(self, step: int, batch: Batch, journal: TrainingJournal) -> None:
         options = self._options

@@ -1,12 +1,13 @@
 """Routes of jobs and pipelines, and how a job is followed: events and log lines as they come, until it has ended."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Annotated, Final
 
 import anyio
 import orjson
 from fastapi import APIRouter, Header, Query, Request, status
+from sqlalchemy.orm import Session
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from rdukit.errors import InvalidArgument
@@ -127,15 +128,31 @@ def logs(request: Request, job_id: str, caller: JobsReader, follow: bool = False
 @router.post("/jobs/{job_id}/cancel")
 def cancel(request: Request, job_id: str, caller: JobsWriter) -> Job:
     """End a job now, whatever it does."""
+    return _change(request, job_id, caller, service.cancel_job)
+
+
+def _change(request: Request, job_id: str, caller: Caller, change: Callable[[Session, JobRow, float], JobRow]) -> Job:
     platform = platform_of(request)
-    with platform.database.read() as session:  # what is not the caller's to end waits for no writer
+    with platform.database.read() as session:  # what is not the caller's to change waits for no writer
         service.get_job(session, caller.tenant_id, job_id)
     with platform.database.write() as session:
         job = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
-        job = service.cancel_job(session, job, platform.clock.now())
+        job = change(session, job, platform.clock.now())
         shown = show_job(job, service.list_attempts(session, job.id))
     platform.notifier.wake()
     return shown
+
+
+@router.post("/jobs/{job_id}/pause")
+def pause(request: Request, job_id: str, caller: JobsWriter) -> Job:
+    """Hold a job until it is resumed; a training that runs writes a checkpoint first, and its tiles become free."""
+    return _change(request, job_id, caller, service.pause_job)
+
+
+@router.post("/jobs/{job_id}/resume")
+def resume(request: Request, job_id: str, caller: JobsWriter) -> Job:
+    """Let a paused job go on; a training does so from its checkpoint."""
+    return _change(request, job_id, caller, service.resume_job)
 
 
 @router.post("/pipelines", status_code=status.HTTP_201_CREATED)

@@ -1,4 +1,4 @@
-"""``rdukit job``: submit, list, show, watch and cancel jobs."""
+"""``rdukit job``: submit, list, show and watch jobs."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
 from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
@@ -24,7 +25,7 @@ NOT_SUCCEEDED = 4
 
 @click.group(cls=ExtensibleGroup)
 def job() -> None:
-    """Submit, list, show, watch, compare, clone and cancel jobs.
+    """Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.
 
     Example: rdukit job submit logreg compile --wait
     """
@@ -50,6 +51,7 @@ def job() -> None:
     default=None,
     help="Time after which an attempt is ended, such as 90s, 15m or 2h; short jobs may start earlier.",
 )
+@queue_options
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find it by; repeat for more.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
@@ -66,6 +68,10 @@ def submit(
     max_attempts: int | None,
     priority: int | None,
     run_limit: float | None,
+    deadline: Mapping[str, object] | None,
+    retry_on: Sequence[str],
+    retry_backoff: float | None,
+    retry_max_backoff: float | None,
     labels: Sequence[str],
     key: str | None,
     pipeline: Path | None,
@@ -95,6 +101,7 @@ def submit(
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
             "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
             "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
+            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff),
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
     submit_body(path, body, wait=wait, as_json=as_json)
@@ -145,9 +152,15 @@ def show_(job_id: str, as_json: bool) -> None:
         ("name", found["name"]),
         ("what", f"{found['verb']} of box {found['box']}, {found['tiles']} tiles"),
         ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
+        ("do", found["advice"] if found["reason"] != "completed" else None),
         ("waits for", found["waits_for"]),
         ("priority", found["priority"] or None),
         ("run limit", f"{found['run_limit_s']:g} s" if found["run_limit_s"] else None),
+        ("deadline", f"{show.clock(found['deadline_at'])} UTC" if found["deadline_at"] else None),
+        *(
+            (f"retry {k.replace('_', ' ')}", ", ".join(v) if isinstance(v, list) else f"{v:g}")
+            for k, v in (found["retry"] or {}).items()
+        ),
         *((f"label {k}", v) for k, v in found["labels"].items()),
         ("pipeline", f"{found['pipeline']}, step {found['step']}" if found["pipeline"] else None),
         ("error", f"{found['error']['message']} [{found['error']['code']}]" if found["error"] else None),
@@ -181,7 +194,7 @@ def why(job_id: str, as_json: bool) -> None:
         found = client.get(f"/v1/jobs/{job_id}")
     show = _show()
     if as_json:
-        names = ("id", "state", "reason", "wait_code", "waits_for", "estimated_start", "error")
+        names = ("id", "state", "reason", "advice", "wait_code", "waits_for", "estimated_start", "error")
         show.print_json({name: found[name] for name in names})
     else:
         click.echo("\n".join(f"{key:<6}  {value}" for key, value in show.describe_wait(found)))
@@ -218,24 +231,7 @@ def watch(job_id: str, as_json: bool) -> None:
             sys.exit(NOT_SUCCEEDED)
 
 
-@job.command()
-@click.argument("job_id")
-@JSON_OPTION
-@TOKEN_OPTION
-def cancel(job_id: str, as_json: bool) -> None:
-    """End a job now, whatever it does.
-
-    Example: rdukit job cancel job-7k2m9x41abcd
-    """
-    with _client() as client:
-        found = client.post(f"/v1/jobs/{job_id}/cancel")
-    if as_json:
-        _show().print_json(found)
-    else:
-        click.echo(f"{found['id']} is {found['state']}")
-
-
-for _command in (clone, compare, metrics):
+for _command in (clone, compare, metrics, cancel, pause, resume):
     job.add_command(_command)
 
 

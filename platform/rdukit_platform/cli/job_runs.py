@@ -12,6 +12,8 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
+from rdukit_platform.cli.job_control import queue_body, queue_options
+from rdukit_platform.cli.token import Life
 
 #: Parts of a comparison in the order in which they are printed, and what their names begin with.
 _GROUPS: Final = (
@@ -25,6 +27,8 @@ _GROUPS: Final = (
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter at the box's default again.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input otherwise; repeat for more.")
 @click.option("--name", default=None, help="Name of the new job (default: that of JOB).")
+@click.option("--run-limit", type=Life(), default=None, help="Another run limit, such as 90s, 15m or 2h.")
+@queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
 @JSON_OPTION
@@ -35,6 +39,11 @@ def clone(
     defaults: Sequence[str],
     inputs: Sequence[str],
     name: str | None,
+    run_limit: float | None,
+    deadline: Mapping[str, object] | None,
+    retry_on: Sequence[str],
+    retry_backoff: float | None,
+    retry_max_backoff: float | None,
     key: str | None,
     wait: bool,
     as_json: bool,
@@ -50,7 +59,9 @@ def clone(
         "defaults": list(defaults),
         "inputs": parse_name_values("--input", inputs),
     }
-    given = {k: v for k, v in (("name", name), ("idempotency_key", key)) if v is not None}
+    named: dict[str, object] = {"name": name, "run_limit_s": run_limit, "idempotency_key": key}
+    given = {k: v for k, v in named.items() if v is not None}
+    given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff)
     submit_body(f"/v1/jobs/{job_id}/clone", body | given, wait=wait, as_json=as_json)
 
 

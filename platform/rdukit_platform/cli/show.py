@@ -20,6 +20,7 @@ COLOURS = {
     "running": "cyan",
     "starting": "cyan",
     "retrying": "magenta",
+    "paused": "yellow",
 }
 
 
@@ -94,6 +95,7 @@ _WHY = {
     "starting": "it waits for nothing: its box starts",
     "running": "it waits for nothing: it runs",
     "retrying": "its last attempt failed, and the pause before the next one is not over",
+    "paused": "a user has paused it",
 }
 
 
@@ -105,6 +107,7 @@ def describe_wait(job: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("state", job["state"]),
         ("code", job["wait_code"]),
         ("why", ended if job["reason"] else job["waits_for"] or _WHY[job["state"]]),
+        ("do", job.get("advice")),
         ("starts", f"by {clock(at)} UTC, in {until(at)}" if at else None),
     ]
     return [(name, text) for name, text in lines if text]

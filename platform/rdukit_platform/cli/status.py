@@ -7,7 +7,7 @@ from rdukit.cli.status import PartStatus
 from rdukit.errors import RdukitError, Unavailable
 
 #: States of jobs that have not ended, as they are shown.
-_OPEN: Final = ("running", "starting", "retrying", "queued", "submitted")
+_OPEN: Final = ("running", "starting", "retrying", "queued", "submitted", "paused")
 _MAX_JOBS: Final = 200
 
 

@@ -17,6 +17,7 @@ TONES: Final = {
     JobState.STARTING: "busy",
     JobState.RUNNING: "busy",
     JobState.RETRYING: "warn",
+    JobState.PAUSED: "off",
     JobState.SUCCEEDED: "good",
     JobState.FAILED: "bad",
     JobState.CANCELLED: "off",
@@ -29,6 +30,8 @@ REASONS: Final = {
     JobReason.ATTEMPTS_EXHAUSTED: "All attempts failed",
     JobReason.INPUT_LOST: "An input artifact is gone",
     JobReason.RUN_LIMIT_EXCEEDED: "It ran longer than it may",
+    JobReason.DEADLINE_EXCEEDED: "It missed its deadline",
+    JobReason.NOT_RETRIED: "Its retry policy allows no further attempt",
     JobReason.CANCELLED_BY_USER: "Cancelled by a user",
     JobReason.STOPPED_EARLY: "Stopped early by its sweep",
     JobReason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
@@ -39,6 +42,7 @@ WAITING: Final = {
     JobState.QUEUED: "Waiting for the scheduler",
     JobState.STARTING: "Starting its ModelBox",
     JobState.RETRYING: "Waiting before the next attempt",
+    JobState.PAUSED: "Paused by a user",
 }
 
 

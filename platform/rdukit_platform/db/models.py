@@ -124,6 +124,7 @@ class JobRow(Base):
         Index(None, "state", "created_at"),
         #: The front of each tenant's queue.
         Index(None, "state", "tenant_id", "priority", "queued_at"),
+        Index(None, "state", "start_by"),
     )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
@@ -145,6 +146,12 @@ class JobRow(Base):
     priority: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     #: Seconds that an attempt may take; none: as long as it likes.
     run_limit_s: Mapped[float | None]
+    #: When it has to be done.
+    deadline_at: Mapped[float | None]
+    #: The same less its run limit: who has not started by then cannot be done in time.
+    start_by: Mapped[float | None]
+    #: As ``RetryPolicy``; none: the usual.
+    retry: Mapped[dict[str, object] | None]
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
@@ -186,6 +193,8 @@ class AttemptRow(Base):
     worker: Mapped[str | None] = mapped_column(String(128))
     claimed_at: Mapped[float | None]
     lease_expires_at: Mapped[float | None]
+    #: When a user asked for a pause: the worker is to end it.
+    pause_asked_at: Mapped[float | None]
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None] = mapped_column(Double, index=True)
     outcome: Mapped[str | None] = mapped_column(String(32))

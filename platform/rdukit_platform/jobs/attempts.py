@@ -1,6 +1,7 @@
 """Meaning of an attempt's end for its job (pure): succeed, fail for good, try again, or as if it had not been."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -26,6 +27,10 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
     #: It took longer than the job's run limit.
     RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
+    #: It was not done by the job's deadline.
+    DEADLINE_EXCEEDED = "deadline-exceeded"
+    #: A user paused the job.
+    PAUSED = "paused"
     #: No tiles after all, the message says what would fit; or what runs boxes does not answer.
     NO_RESOURCES = "no-resources"
     #: The attempt before still holds the job's folder.
@@ -72,6 +77,35 @@ LOST_PAUSE_S: Final = 10.0
 
 MAX_BACKOFF_S: Final = 60.0
 
+#: Outcomes that a retry policy may name; beside them the code of any error that a box may report.
+RETRIED: Final = frozenset({AttemptOutcome.BOX_FAILED, AttemptOutcome.BOX_LOST}) | LOST
+RETRY_CAUSES: Final = frozenset(map(str, RETRIED)) | frozenset(all_error_classes())
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """Rule by which a job is tried again.
+
+    Without ``on`` that is after all that may be better the next time. With it, it is after those outcomes and error
+    codes only; ``box-failed`` there means errors that may pass, and a code makes that error one.
+    """
+
+    #: Pause after the first failure; doubles with each further one, up to ``max_backoff_s``.
+    backoff_s: float
+    max_backoff_s: float = MAX_BACKOFF_S
+    on: frozenset[str] | None = None
+
+
+def read_rule(policy: Mapping[str, object] | None, backoff_s: float) -> RetryRule:
+    """Return the rule of a policy as a job's row keeps it; what it leaves out is the usual."""
+    found = policy or {}
+    first, longest, on = found.get("backoff_s"), found.get("max_backoff_s"), found.get("on")
+    return RetryRule(
+        backoff_s if not isinstance(first, int | float) else float(first),
+        MAX_BACKOFF_S if not isinstance(longest, int | float) else float(longest),
+        frozenset(map(str, on)) if isinstance(on, list) else None,
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptVerdict:
@@ -88,7 +122,7 @@ class AttemptVerdict:
 
 def judge(
     outcome: AttemptOutcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
-    max_losses: int, backoff_s: float,
+    max_losses: int, rule: RetryRule, is_pausing: bool = False,
 ) -> AttemptVerdict:  # fmt: skip
     """Judge what the end of an attempt means for its job.
 
@@ -96,8 +130,18 @@ def judge(
         is_running: whether the box had taken the verb.
         failures: counted failures before this attempt.
         losses: attempts that were lost before this one; with ``max_losses`` of them the job has failed.
-        backoff_s: pause after the first failure; doubles with each further one, up to ``MAX_BACKOFF_S``.
+        is_pausing: a user has asked for a pause: what would be tried again is paused instead.
     """
+    found = _judge(outcome, error_code, is_running, failures, max_attempts, losses, max_losses, rule)
+    if is_pausing and found.event in {JobEvent.RETRY, JobEvent.REQUEUE}:
+        return replace(found, event=JobEvent.PAUSE)
+    return found
+
+
+def _judge(
+    outcome: AttemptOutcome, error_code: str | None, is_running: bool, failures: int, max_attempts: int, losses: int,
+    max_losses: int, rule: RetryRule,
+) -> AttemptVerdict:  # fmt: skip
     if outcome is AttemptOutcome.SUCCEEDED:
         return AttemptVerdict(JobEvent.SUCCEED, JobReason.COMPLETED, failures, losses, 0.0)
     if outcome is AttemptOutcome.CANCELLED:
@@ -106,6 +150,10 @@ def judge(
         return AttemptVerdict(JobEvent.FAIL, JobReason.INPUT_LOST, failures + 1, losses, 0.0)
     if outcome is AttemptOutcome.RUN_LIMIT_EXCEEDED:
         return AttemptVerdict(JobEvent.FAIL, JobReason.RUN_LIMIT_EXCEEDED, failures + 1, losses, 0.0)
+    if outcome is AttemptOutcome.DEADLINE_EXCEEDED:
+        return AttemptVerdict(JobEvent.EXPIRE, JobReason.DEADLINE_EXCEEDED, failures + 1, losses, 0.0)
+    if outcome is AttemptOutcome.PAUSED:
+        return AttemptVerdict(JobEvent.PAUSE, None, failures, losses, 0.0)
     if outcome in FREE:
         pause = 0.0 if outcome is AttemptOutcome.INTERRUPTED else FREE_PAUSE_S
         return AttemptVerdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, losses, pause)
@@ -113,11 +161,21 @@ def judge(
         losses += 1
         if losses >= max_losses:
             return AttemptVerdict(JobEvent.FAIL, JobReason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
-        pause = min(backoff_s * 2 ** (losses - 1), LOST_PAUSE_S)
+        if not _is_named(rule, outcome, error_code):
+            return AttemptVerdict(JobEvent.FAIL, JobReason.NOT_RETRIED, failures, losses, 0.0)
+        pause = min(rule.backoff_s * 2 ** (losses - 1), max(rule.backoff_s, LOST_PAUSE_S), rule.max_backoff_s)
         return AttemptVerdict(JobEvent.RETRY, None, failures, losses, pause)
-    if outcome is AttemptOutcome.BOX_FAILED and error_code not in RETRYABLE_CODES:
+    is_wanted = rule.on is not None and error_code in rule.on
+    if outcome is AttemptOutcome.BOX_FAILED and error_code not in RETRYABLE_CODES and not is_wanted:
         return AttemptVerdict(JobEvent.FAIL, JobReason.BOX_FAILED, failures + 1, losses, 0.0)
     failures += 1
+    if not _is_named(rule, outcome, error_code):
+        return AttemptVerdict(JobEvent.FAIL, JobReason.NOT_RETRIED, failures, losses, 0.0)
     if failures >= max_attempts:
         return AttemptVerdict(JobEvent.FAIL, JobReason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
-    return AttemptVerdict(JobEvent.RETRY, None, failures, losses, min(backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S))
+    pause = min(rule.backoff_s * 2 ** (failures - 1), rule.max_backoff_s)
+    return AttemptVerdict(JobEvent.RETRY, None, failures, losses, pause)
+
+
+def _is_named(rule: RetryRule, outcome: AttemptOutcome, error_code: str | None) -> bool:
+    return rule.on is None or str(outcome) in rule.on or error_code in rule.on

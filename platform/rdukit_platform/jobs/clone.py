@@ -8,14 +8,14 @@ from pydantic import Field, JsonValue
 from rdukit.errors import Conflict
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.jobs.fit import PEF
-from rdukit_platform.jobs.schemas import JobRequest, Key, Name, RequestBody
+from rdukit_platform.jobs.schemas import MAX_RUN_LIMIT_S, DeadlineChoice, JobRequest, Key, Name, RetryPolicy
 
 #: What a request says that a row keeps under the same name.
 _KEPT: Final = frozenset(JobRequest.model_fields) - {"box", "parameters", "inputs", "idempotency_key"}
 
 
-class CloneRequest(RequestBody):
-    """Body of ``POST /v1/jobs/{id}/clone``: what the new job has otherwise."""
+class CloneRequest(DeadlineChoice):
+    """Body of ``POST /v1/jobs/{id}/clone``: what the new job has otherwise. It has no deadline but its own."""
 
     parameters: dict[str, JsonValue] = {}
     defaults: Annotated[list[str], Field(max_length=256)] = Field(
@@ -23,6 +23,8 @@ class CloneRequest(RequestBody):
     )
     inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
     name: Name | None = None
+    run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
+    retry: RetryPolicy | None = None
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
@@ -63,6 +65,8 @@ def clone_request(job: Cloned, changes: CloneRequest) -> JobRequest:
     return JobRequest.model_validate(
         {
             **fields,
+            **changes.model_dump(include={"run_limit_s", "retry"}, exclude_none=True),
+            **changes.model_dump(include={"deadline", "deadline_s"}),
             "box": str(Selector(job.box, job.box_version)),
             "parameters": {**parameters, **changes.parameters},
             "inputs": inputs,

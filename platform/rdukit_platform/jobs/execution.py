@@ -7,6 +7,8 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
@@ -16,11 +18,15 @@ from rdukit.settings import resolve
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id
-from rdukit_platform.jobs.attempts import AttemptOutcome, judge
+from rdukit_platform.jobs.attempts import AttemptOutcome, judge, read_rule
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, next_state
+from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
+
+
+#: Jobs that one pass ends for their deadlines; the next one ends more.
+MAX_LATE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +89,11 @@ def claim(session: Session, fencing: FencingToken, worker: str, lease_s: float, 
 
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
-    """Extend the leases of attempts. Returns those that are no longer their holder's."""
+    """Extend the leases of attempts. Returns those that their holders are to end: lost, or to be paused."""
     lost = []
     for fencing in fencing_tokens:
-        changed = count_changed(
-            session,
-            update(AttemptRow).where(*_is_open(fencing)).values(lease_expires_at=now + lease_s),
-        )
+        is_wanted = (*_is_open(fencing), AttemptRow.pause_asked_at.is_(None))
+        changed = count_changed(session, update(AttemptRow).where(*is_wanted).values(lease_expires_at=now + lease_s))
         if changed != 1:
             lost.append(fencing)
     return lost
@@ -232,6 +236,39 @@ def end_overruns(session: Session, now: float) -> int:
     return count
 
 
+def end_late_jobs(session: Session, now: float) -> int:
+    """Fail the jobs that are not done by their deadline, and those that cannot be any more. Returns how many.
+
+    Source: Slurm's ``sbatch --deadline``, which removes a job that can no longer end in time. The longest that ours
+    may take is its run limit.
+    """
+    waiting = select(JobRow.id).where(JobRow.state.in_([*WAITING, JobState.PAUSED]), JobRow.start_by < now)
+    active = select(JobRow.id).where(JobRow.state.in_(ACTIVE), JobRow.deadline_at < now)
+    count = 0
+    for job_id in session.scalars(waiting.union_all(active).limit(MAX_LATE)).all():
+        job = lock_job(session, job_id)
+        state, attempt = JobState(job.state), find_open_attempt(session, job)
+        by = job.deadline_at if state in ACTIVE else job.start_by
+        if state in FINAL or by is None or by >= now or job.deadline_at is None:
+            continue
+        error: dict[str, object] = {"code": DeadlineExceeded.code, "message": _why_late(job, now)}
+        if attempt is not None:
+            _end(session, job, attempt, AttemptOutcome.DEADLINE_EXCEEDED, error, 0.0, now)
+        else:
+            end_job(session, job, JobEvent.EXPIRE, now, JobReason.DEADLINE_EXCEEDED, {"error": error}, error=error)
+        count += 1
+    return count
+
+
+def _why_late(job: JobRow, now: float) -> str:
+    assert job.deadline_at is not None
+    by = datetime.fromtimestamp(job.deadline_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if now > job.deadline_at:
+        how = "had not started" if job.started_at is None else "was not done"
+        return f"it {how} by its deadline, {by}"
+    return f"its run limit of {job.run_limit_s:g} s does not end before its deadline, {by}, any more"
+
+
 def queue_due_jobs(session: Session, now: float) -> int:
     """Queue again the retrying jobs whose pause is over. Returns how many."""
     due = session.scalars(
@@ -292,8 +329,11 @@ def _end(
         max_attempts=job.max_attempts,
         losses=job.losses,
         max_losses=resolve(JOB_MAX_LOSSES),
-        backoff_s=backoff_s,
+        rule=read_rule(job.retry, backoff_s),
+        is_pausing=attempt.pause_asked_at is not None,
     )
+    if verdict.event is JobEvent.PAUSE and outcome is AttemptOutcome.INTERRUPTED:
+        outcome, error = AttemptOutcome.PAUSED, None
     attempt.ended_at, attempt.outcome = now, str(outcome)
     attempt.error = None if error is None else dict(error)
     data: dict[str, object] = {"outcome": str(outcome)}

@@ -12,7 +12,7 @@ from rdukit_platform.db.models import JobRow, PipelineRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
-from rdukit_platform.jobs.service import artifact_kind, check_request, chosen, record_job, recorded
+from rdukit_platform.jobs.service import artifact_kind, check_deadline, check_request, chosen, record_job, recorded
 
 
 def submit_pipeline(
@@ -37,6 +37,8 @@ def submit_pipeline(
         request.steps,
         {a: artifact_kind(session, tenant_id, a) for s in request.steps for a in s.inputs.values() if a[:1] != "@"},
     )
+    for step in request.steps:
+        check_deadline(step, now)
     pipeline = PipelineRow(
         id=new_id("pipe"),
         tenant_id=tenant_id,
@@ -113,8 +115,11 @@ def _same_pipeline(
     session: Session, pipeline: PipelineRow, request: PipelineRequest
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
     jobs = pipeline_jobs(session, pipeline.id)
-    asked = [(step.verb, step.parameters, *chosen(step)) for step in request.steps]
-    is_same = [(j.verb, j.parameters, *recorded(j)) for j in jobs] == asked
+    asked = [
+        (step.verb, step.parameters, *chosen(step, job.created_at))
+        for step, job in zip(request.steps, jobs, strict=False)
+    ]
+    is_same = len(jobs) == len(request.steps) and [(j.verb, j.parameters, *recorded(j)) for j in jobs] == asked
     if not is_same or not all(
         read_selector(step.box).takes(job.box, job.box_version) for step, job in zip(request.steps, jobs, strict=True)
     ):

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
-from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState, WaitCode
+from rdukit_platform.jobs.attempts import RETRIED, RETRY_CAUSES
+from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState, WaitCode, advise
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -29,7 +30,50 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class QueueChoices(RequestBody):
+Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
+MAX_CAUSES: Final = 32
+
+
+class RetryPolicy(RequestBody):
+    """When a job is tried again; what is left out is as usual."""
+
+    backoff_s: Seconds | None = Field(default=None, description="Pause after the first failure; it doubles.")
+    max_backoff_s: Seconds | None = Field(default=None, description="Longest pause; by default 60.")
+    on: Annotated[list[str], Field(max_length=MAX_CAUSES)] | None = Field(
+        default=None,
+        description="Outcomes of attempts and codes of errors after which it is; by default all that pass.",
+    )
+
+    @field_validator("on")
+    @classmethod
+    def _check(cls, on: list[str] | None) -> list[str] | None:
+        for cause in on or ():
+            if cause not in RETRY_CAUSES:
+                raise ValueError(
+                    f"{cause[:80]!r} is nothing to retry on; legal: {', '.join(sorted(RETRIED))}, and the codes of "
+                    "errors, such as disk-full"
+                )
+        return on
+
+
+class DeadlineChoice(RequestBody):
+    """Base of what may have a deadline."""
+
+    deadline_s: Annotated[float, Field(gt=0, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = Field(
+        default=None, description="Seconds after its submission by which it has to be done."
+    )
+    deadline: AwareDatetime | None = Field(
+        default=None, strict=False, description="The same as a time with its zone, such as 2026-11-30T08:00+01:00."
+    )
+
+    @model_validator(mode="after")
+    def _check_deadline(self) -> Self:
+        if self.deadline is not None and self.deadline_s is not None:
+            raise ValueError("deadline and deadline_s are given; legal: one of them")
+        return self
+
+
+class QueueChoices(DeadlineChoice):
     """Base of what is queued: how it is queued, and by what it is found again."""
 
     priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] = Field(
@@ -38,6 +82,7 @@ class QueueChoices(RequestBody):
     run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = Field(
         default=None, description="Seconds after which an attempt is ended, and the job has failed."
     )
+    retry: RetryPolicy | None = None
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
 
 
@@ -92,7 +137,7 @@ class Attempt(BaseModel):
 class Job(BaseModel):
     """A job. ``attempts`` is given where one job is asked for.
 
-    ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is when it starts at the latest if all that run before it
+    ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is when it starts at the latest if all that run before it
     keep their run limits; null: that cannot be told.
     """
 
@@ -102,6 +147,7 @@ class Job(BaseModel):
     verb: str
     state: str
     reason: str | None
+    advice: str | None = None
     error: dict[str, JsonValue] | None
     waits_for: str | None
     wait_code: str | None = None
@@ -114,6 +160,8 @@ class Job(BaseModel):
     tiles: int
     priority: int = 0
     run_limit_s: float | None = None
+    deadline_at: float | None = None
+    retry: dict[str, JsonValue] | None = None
     labels: dict[str, str] = {}
     attempt: int
     max_attempts: int
@@ -169,15 +217,19 @@ class EventPage(BaseModel):
 
 def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     """Return a job, with its attempts if they are given."""
-    code, estimated_start = row.wait_code, row.estimated_start
+    code, waits_for, estimated_start = row.wait_code, row.waits_for, row.estimated_start
     if row.state == JobState.SUBMITTED:
         code = WaitCode.DEPENDENCY
     elif row.state == JobState.RETRYING:
         code, estimated_start = WaitCode.BEGIN_TIME, row.not_before
+    elif row.state == JobState.PAUSED:
+        code, waits_for = WaitCode.HELD, f"it is paused; let it go on with: rdukit job resume {row.id}"
     return Job.model_validate(
         {
             **{name: getattr(row, name) for name in Job.model_fields if hasattr(row, name)},
+            "advice": None if row.reason is None else advise(row.reason, row.id),
             "wait_code": code,
+            "waits_for": waits_for,
             "estimated_start": estimated_start,
             "box": str(Selector(row.box, row.box_version)),
             "pipeline": row.pipeline_id,
@@ -214,4 +266,7 @@ def pipeline_state(states: Iterable[JobState]) -> JobState:
         return JobState.FAILED if JobState.FAILED in found else JobState.CANCELLED
     if any(state in {JobState.RUNNING, JobState.STARTING, JobState.RETRYING} for state in found):
         return JobState.RUNNING
-    return JobState.QUEUED if JobState.QUEUED in found else JobState.SUBMITTED
+    for state in (JobState.QUEUED, JobState.PAUSED):
+        if state in found:
+            return state
+    return JobState.SUBMITTED

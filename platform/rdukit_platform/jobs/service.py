@@ -16,8 +16,8 @@ from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
-from rdukit_platform.jobs.promotion import end_job
-from rdukit_platform.jobs.schemas import LABEL_KEY, JobRequest, StepRequest
+from rdukit_platform.jobs.promotion import end_job, promote_steps
+from rdukit_platform.jobs.schemas import LABEL_KEY, DeadlineChoice, JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, LOWEST_PRIORITY, JobEvent, JobReason, JobState
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY, JOB_TILES
 
@@ -41,6 +41,7 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
     box = check_request(
         boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()}
     )
+    check_deadline(request, now)
     job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
     apply_event(session, job, JobEvent.READY, now)
     return job
@@ -57,7 +58,7 @@ def record_job(
     pipeline_id: str | None = None,
 ) -> JobRow:
     """Add the row of a request that has been checked."""
-    name, tiles, max_attempts, priority, run_limit_s, labels = chosen(request)
+    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at = chosen(request, now)
     job = JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -75,6 +76,9 @@ def record_job(
         priority=priority,
         run_limit_s=run_limit_s,
         labels=labels,
+        retry=retry,
+        deadline_at=deadline_at,
+        start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
         state=str(JobState.SUBMITTED),
         version=0,
         attempt=0,
@@ -102,6 +106,30 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
     check_parameters(box, verb, request.parameters)
     check_inputs(box, verb, request.inputs, kinds)
     return box
+
+
+def check_deadline(request: DeadlineChoice, now: float) -> None:
+    """Refuse a deadline that has passed, or that comes before the run limit would end the job (pure).
+
+    Raises:
+        IllegalValue: the message says what would be legal.
+    """
+    by = deadline_of(request, now)
+    limit_s: float | None = getattr(request, "run_limit_s", None)
+    if by is not None and by <= now:
+        raise IllegalValue("deadline has passed; legal: a time to come")
+    if by is not None and limit_s is not None and by - now < limit_s:
+        raise IllegalValue(
+            f"deadline is in {by - now:.0f} s, before run_limit_s of {limit_s:g} would end it; legal: a run limit of "
+            f"{by - now:.0f} s at most, or a later deadline"
+        )
+
+
+def deadline_of(request: DeadlineChoice, submitted_at: float) -> float | None:
+    """Return the deadline of what was submitted then (pure)."""
+    if request.deadline is not None:
+        return request.deadline.timestamp()
+    return None if request.deadline_s is None else submitted_at + request.deadline_s
 
 
 def default_tiles(verb: str) -> int:
@@ -210,6 +238,57 @@ def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "
     return job
 
 
+def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
+    """Hold a job, which the caller has locked, until it is resumed. Pausing twice is no error.
+
+    What waits is paused at once. An attempt that a worker has is asked to end: a training writes a checkpoint, and the
+    job is paused when its tiles are free.
+
+    Raises:
+        InvalidTransition: it has ended.
+    """
+    state = JobState(job.state)
+    if state in FINAL:
+        raise InvalidTransition(f"job {job.id} has ended: {state} ({job.reason}); nothing is left to pause")
+    attempt = find_open_attempt(session, job)
+    if state is JobState.PAUSED:
+        return job
+    if attempt is not None and attempt.claimed_at is not None:
+        attempt.pause_asked_at = attempt.pause_asked_at or now
+        job.waits_for = "it is to be paused: its attempt ends"
+        session.flush()
+        return job
+    if attempt is not None:
+        attempt.ended_at, attempt.outcome = now, str(AttemptOutcome.PAUSED)
+    apply_event(session, job, JobEvent.PAUSE, now)
+    return job
+
+
+def resume_job(session: Session, job: JobRow, now: float) -> JobRow:
+    """Let a paused job, which the caller has locked, go on; one that goes on already is left alone.
+
+    A pause that was asked for and has not come yet is taken back; the attempt that it ended is made again.
+
+    Raises:
+        InvalidTransition: it has ended.
+    """
+    state = JobState(job.state)
+    if state in FINAL:
+        raise InvalidTransition(f"job {job.id} has ended: {state} ({job.reason}); submit it again: rdukit job clone")
+    attempt = find_open_attempt(session, job)
+    if attempt is not None and attempt.pause_asked_at is not None:
+        attempt.pause_asked_at = job.waits_for = None
+        session.flush()
+    if state is not JobState.PAUSED:
+        return job
+    is_waiting = any(text.startswith("@") for text in job.inputs.values())
+    apply_event(session, job, JobEvent.AWAIT if is_waiting else JobEvent.RESUME, now)
+    if is_waiting and job.pipeline_id is not None:
+        promote_steps(session, job.pipeline_id, now)
+        session.refresh(job)
+    return job
+
+
 def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None:
     """Return the tenant's job with this idempotency key."""
     return session.scalars(
@@ -219,7 +298,7 @@ def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None
 
 def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     # The inputs of a lone job are never rewritten, so they can be compared.
-    asked = (request.verb, request.parameters, request.inputs, *chosen(request))
+    asked = (request.verb, request.parameters, request.inputs, *chosen(request, job.created_at))
     is_same = (job.verb, job.parameters, job.inputs, *recorded(job)) == asked
     # "The newest" is the version that was the newest when the job was submitted.
     if is_same and read_selector(request.box).takes(job.box, job.box_version):
@@ -230,17 +309,19 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     )
 
 
-#: Name, tiles, attempts, priority, run limit and labels.
-Chosen = tuple[str, int, int, int, float | None, dict[str, str]]
+#: Name, tiles, attempts, priority, run limit, labels, retry policy and deadline.
+Chosen = tuple[str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None]
 
 
 def recorded(job: JobRow) -> Chosen:
     """Return what was ``chosen`` for a job."""
-    return job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels
+    return (
+        job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels, job.retry, job.deadline_at
+    )  # fmt: skip
 
 
-def chosen(request: JobRequest | StepRequest) -> Chosen:
-    """Return what a job is recorded with: what the request names, or the usual."""
+def chosen(request: JobRequest | StepRequest, submitted_at: float) -> Chosen:
+    """Return what a job that was submitted then is recorded with: what the request names, or the usual."""
     return (
         request.name or f"{request.box} {request.verb}",
         default_tiles(request.verb) if request.tiles is None else request.tiles,
@@ -248,4 +329,6 @@ def chosen(request: JobRequest | StepRequest) -> Chosen:
         request.priority,
         request.run_limit_s,
         dict(request.labels),
+        None if request.retry is None else request.retry.model_dump(exclude_none=True),
+        deadline_of(request, submitted_at),
     )

@@ -1,7 +1,7 @@
 """The life of a job: states, events, reasons, and the table of what may follow what.
 
 ``submitted`` waits for its inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for its
-next attempt's time.
+next attempt's time, ``paused`` for a user who resumes it.
 """
 
 from enum import StrEnum
@@ -18,6 +18,7 @@ class JobState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RETRYING = "retrying"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -44,6 +45,14 @@ class JobEvent(StrEnum):
     #: The wait before the next attempt is over.
     DUE = "due"
     CANCEL = "cancel"
+    #: A user holds it; its attempt, if it had one, has given its tiles back.
+    PAUSE = "pause"
+    #: A user lets it go on; its inputs are there.
+    RESUME = "resume"
+    #: The same, and earlier steps of its pipeline have not ended.
+    AWAIT = "await"
+    #: Its deadline has passed, or comes before its run limit would end it.
+    EXPIRE = "expire"
 
 
 #: Legal priorities of a job; one that names none has 0.
@@ -60,6 +69,10 @@ class JobReason(StrEnum):
     INPUT_LOST = "input-lost"
     #: An attempt took longer than the job's run limit.
     RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
+    #: It was not done by its deadline, or could not be any more.
+    DEADLINE_EXCEEDED = "deadline-exceeded"
+    #: An attempt ended in a way that its retry policy does not name.
+    NOT_RETRIED = "not-retried"
     CANCELLED_BY_USER = "cancelled-by-user"
     UPSTREAM_ENDED = "upstream-ended"
     #: Its sweep took it for hopeless.
@@ -81,6 +94,8 @@ class WaitCode(StrEnum):
     BEGIN_TIME = "BeginTime"
     #: An earlier step of its pipeline has not ended.
     DEPENDENCY = "Dependency"
+    #: A user has paused it.
+    HELD = "JobHeldUser"
     #: No node daemon answers.
     NODE_AWAY = "ReqNodeNotAvail"
     #: No worker is up.
@@ -96,15 +111,56 @@ FINAL_STATES: Final = {
     JobReason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
     JobReason.INPUT_LOST: JobState.FAILED,
     JobReason.RUN_LIMIT_EXCEEDED: JobState.FAILED,
+    JobReason.DEADLINE_EXCEEDED: JobState.FAILED,
+    JobReason.NOT_RETRIED: JobState.FAILED,
     JobReason.CANCELLED_BY_USER: JobState.CANCELLED,
     JobReason.UPSTREAM_ENDED: JobState.CANCELLED,
     JobReason.STOPPED_EARLY: JobState.CANCELLED,
+}
+
+#: What to do about each reason; ``{job}`` is the job's id.
+ADVICE: Final = {
+    JobReason.COMPLETED: "Fetch its outputs: rdukit job show {job}, then rdukit artifact get ARTIFACT.",
+    JobReason.BOX_FAILED: (
+        "The error says what would be legal; the log has more: rdukit job logs {job}. Then submit it mended: "
+        "rdukit job clone {job} --set NAME=VALUE"
+    ),
+    JobReason.ATTEMPTS_EXHAUSTED: (
+        "See how each attempt ended: rdukit job show {job}. Where the cause is mended or passes, submit it again: "
+        "rdukit job clone {job}"
+    ),
+    JobReason.INPUT_LOST: (
+        "The error names the input. Add or make it again, then: rdukit job clone {job} --input SLOT=ARTIFACT"
+    ),
+    JobReason.RUN_LIMIT_EXCEEDED: (
+        "Give it more time or less to do: rdukit job clone {job} --run-limit TIME, or --set NAME=VALUE"
+    ),
+    JobReason.DEADLINE_EXCEEDED: (
+        "If it is still wanted, submit it with a later deadline: rdukit job clone {job} --deadline TIME; a higher "
+        "priority or a shorter run limit lets it start earlier."
+    ),
+    JobReason.NOT_RETRIED: (
+        "Its retry policy does not name how the attempt ended. Submit it again with rdukit job clone {job}, and with "
+        "another --retry-on to have this tried again."
+    ),
+    JobReason.CANCELLED_BY_USER: "Submit it again if it is wanted after all: rdukit job clone {job}",
+    JobReason.UPSTREAM_ENDED: (
+        "Look at the step of its pipeline that ended first (rdukit job show {job} names it), mend that, and submit the "
+        "pipeline again."
+    ),
+    JobReason.STOPPED_EARLY: (
+        "Its sweep took it for hopeless; the numbers are in its error. To have it finish all the same: "
+        "rdukit job clone {job}"
+    ),
 }
 
 FINAL: Final = frozenset(FINAL_STATES.values())
 
 #: States in which an attempt exists that has not ended.
 ACTIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING})
+
+#: States in which a job waits by itself for what comes.
+WAITING: Final = frozenset({JobState.SUBMITTED, JobState.QUEUED, JobState.RETRYING})
 
 TRANSITIONS: Final = {
     (JobState.SUBMITTED, JobEvent.READY): JobState.QUEUED,
@@ -123,6 +179,11 @@ TRANSITIONS: Final = {
     (JobState.RUNNING, JobEvent.CANCEL): JobState.CANCELLED,
     (JobState.RETRYING, JobEvent.DUE): JobState.QUEUED,
     (JobState.RETRYING, JobEvent.CANCEL): JobState.CANCELLED,
+    (JobState.PAUSED, JobEvent.RESUME): JobState.QUEUED,
+    (JobState.PAUSED, JobEvent.AWAIT): JobState.SUBMITTED,
+    (JobState.PAUSED, JobEvent.CANCEL): JobState.CANCELLED,
+    **{(state, JobEvent.PAUSE): JobState.PAUSED for state in (*WAITING, *ACTIVE)},
+    **{(state, JobEvent.EXPIRE): JobState.FAILED for state in (*WAITING, *ACTIVE, JobState.PAUSED)},
 }
 
 #: Events that end a job, and the reasons they may give.
@@ -134,8 +195,10 @@ ENDINGS: Final = {
             JobReason.ATTEMPTS_EXHAUSTED,
             JobReason.INPUT_LOST,
             JobReason.RUN_LIMIT_EXCEEDED,
+            JobReason.NOT_RETRIED,
         }
     ),
+    JobEvent.EXPIRE: frozenset({JobReason.DEADLINE_EXCEEDED}),
     JobEvent.CANCEL: frozenset({JobReason.CANCELLED_BY_USER, JobReason.STOPPED_EARLY}),
     JobEvent.STRAND: frozenset({JobReason.UPSTREAM_ENDED}),
 }
@@ -158,3 +221,8 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
     if (reason is None) == (after in FINAL) or (reason is not None and reason not in ENDINGS.get(event, ())):
         raise InvalidTransition(f"job {job_id}: {event} to {after} does not go with the reason {reason}")
     return after
+
+
+def advise(reason: str, job_id: str) -> str:
+    """Return what to do about a job that ended for ``reason``; empty for a reason of another version."""
+    return ADVICE[JobReason(reason)].format(job=job_id) if reason in set(JobReason) else ""

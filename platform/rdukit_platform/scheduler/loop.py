@@ -32,6 +32,7 @@ from rdukit_platform.jobs.broker import Notifier, make_app, publish
 from rdukit_platform.jobs.execution import (
     FencingToken,
     admit,
+    end_late_jobs,
     end_overruns,
     expire_attempts,
     queue_due_jobs,
@@ -155,12 +156,15 @@ class Scheduler:
         with self._database.write() as session:
             expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now) if self._pace.is_steady() else 0
             overran = end_overruns(session, now)
+            late = end_late_jobs(session, now)
             queue_due_jobs(session, now)
             again = take_unclaimed(session, resolve(SCHEDULER_REPUBLISH_S), now)
         if expired:
             logger.warning("leases expired attempts=%d", expired)
         if overran:
             logger.info("run limits exceeded jobs=%d", overran)
+        if late:
+            logger.info("deadlines exceeded jobs=%d", late)
         return again
 
     def _admit(self, node: NodeCapacity | None, now: float) -> list[FencingToken]:

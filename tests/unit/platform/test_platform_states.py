@@ -1,5 +1,6 @@
 """The table of a job's life, and what the end of an attempt means."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidTransition
-from rdukit_platform.jobs.attempts import FREE, LOST, MAX_BACKOFF_S, AttemptOutcome, judge
+from rdukit_platform.jobs.attempts import FREE, LOST, MAX_BACKOFF_S, AttemptOutcome, RetryRule, judge, read_rule
 from rdukit_platform.jobs.states import (
     ACTIVE,
+    ADVICE,
     ENDINGS,
     FINAL,
     FINAL_STATES,
@@ -17,6 +19,7 @@ from rdukit_platform.jobs.states import (
     JobEvent,
     JobReason,
     JobState,
+    advise,
     next_state,
 )
 
@@ -47,7 +50,7 @@ def test_nothing_follows_a_final_state(state: JobState, event: JobEvent) -> None
 
 
 def test_an_illegal_event_names_the_legal_ones() -> None:
-    with pytest.raises(InvalidTransition, match=r"legal: \['admit', 'cancel'\]"):
+    with pytest.raises(InvalidTransition, match=r"legal: \['admit', 'cancel', 'expire', 'pause'\]"):
         next_state("job-1", JobState.QUEUED, JobEvent.START)
 
 
@@ -67,10 +70,13 @@ def test_an_ending_needs_a_reason_and_nothing_else_may_have_one() -> None:
     failures=st.integers(0, 4),
     max_attempts=st.integers(1, 5),
     losses=st.integers(0, 4),
+    is_pausing=st.booleans(),
+    on=st.sampled_from([None, frozenset({"box-lost"}), frozenset({"expired", "pef-mismatch"})]),
 )
 def test_every_verdict_is_legal_where_it_is_given(
-    outcome: AttemptOutcome, code: str | None, state: JobState, failures: int, max_attempts: int, losses: int
-) -> None:
+    outcome: AttemptOutcome, code: str | None, state: JobState, failures: int, max_attempts: int, losses: int,
+    is_pausing: bool, on: frozenset[str] | None,
+) -> None:  # fmt: skip
     if outcome is AttemptOutcome.SUCCEEDED:
         state = JobState.RUNNING
     verdict = judge(
@@ -81,7 +87,8 @@ def test_every_verdict_is_legal_where_it_is_given(
         max_attempts=max_attempts,
         losses=losses,
         max_losses=4,
-        backoff_s=1.0,
+        rule=RetryRule(1.0, on=on),
+        is_pausing=is_pausing,
     )
     after = next_state("job-1", state, verdict.event, verdict.reason)
     assert (after in FINAL) == (verdict.reason is not None)
@@ -91,10 +98,11 @@ def test_every_verdict_is_legal_where_it_is_given(
         assert after not in FINAL
     if outcome in LOST:
         assert (verdict.failures, verdict.losses) == (failures, losses + 1)
-        assert (after in FINAL) == (losses + 1 >= 4)
+        assert (after in FINAL) == (losses + 1 >= 4 or (on is not None and not {outcome, code} & on))
+    assert not is_pausing or after in FINAL | {JobState.PAUSED}
 
 
-LIMITS: dict[str, Any] = {"is_running": True, "max_attempts": 4, "max_losses": 6, "backoff_s": 1.0}
+LIMITS: dict[str, Any] = {"is_running": True, "max_attempts": 4, "max_losses": 6, "rule": RetryRule(1.0)}
 
 
 def test_a_box_that_fails_is_tried_again_with_growing_pauses_up_to_the_cap() -> None:
@@ -125,3 +133,31 @@ def test_what_the_host_does_is_not_counted_as_the_job_s_failure_and_yet_has_an_e
 def test_a_request_that_the_box_refuses_is_not_tried_again() -> None:
     verdict = judge(AttemptOutcome.BOX_FAILED, "illegal-value", failures=0, losses=0, **LIMITS)
     assert (verdict.event, verdict.reason) == (JobEvent.FAIL, JobReason.BOX_FAILED)
+
+
+def test_every_reason_says_what_to_do_and_the_manual_has_it() -> None:
+    assert set(ADVICE) == set(JobReason)
+    page = (Path(__file__).parents[3] / "docs/jobs.md").read_text()
+    for reason in JobReason:
+        words = advise(reason, "JOB")
+        assert words
+        assert "{" not in words
+        assert f"| `{reason}` | {FINAL_STATES[reason]} | " in page
+        assert words.removesuffix(".").replace("|", "\\|") in page
+    assert advise("of-another-version", "JOB") == ""
+
+
+def test_a_retry_policy_names_what_is_tried_again() -> None:
+    rule = read_rule({"on": ["box-lost", "disk-full"], "backoff_s": 3.0, "max_backoff_s": 4.0}, 1.0)
+    limits = {**LIMITS, "rule": rule}
+    full = judge(AttemptOutcome.BOX_FAILED, "disk-full", failures=0, losses=0, **limits)
+    again = judge(AttemptOutcome.BOX_LOST, None, failures=1, losses=0, **limits)
+    assert (full.event, full.pause_s, again.event, again.pause_s) == (JobEvent.RETRY, 3.0, JobEvent.RETRY, 4.0)
+    lost = judge(AttemptOutcome.EXPIRED, "unavailable", failures=0, losses=0, **limits)
+    passing = judge(AttemptOutcome.BOX_FAILED, "internal", failures=0, losses=0, **limits)
+    assert lost.reason is passing.reason is JobReason.NOT_RETRIED
+    refused = judge(AttemptOutcome.BOX_FAILED, "illegal-value", failures=0, losses=0, **limits)
+    assert refused.reason is JobReason.BOX_FAILED
+    free = judge(AttemptOutcome.INTERRUPTED, "unavailable", failures=0, losses=0, **limits)
+    assert free.event is JobEvent.RETRY
+    assert read_rule(None, 1.5) == RetryRule(1.5)

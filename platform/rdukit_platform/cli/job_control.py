@@ -1,0 +1,113 @@
+"""``rdukit job cancel``, ``pause`` and ``resume``, and the options by which jobs have deadlines and are tried again."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit_platform.cli.token import Life
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+
+
+class Deadline(click.ParamType[dict[str, object]]):
+    """A time with its zone, or a length of time from now on; converted to the keys of a request."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, object]:
+        """Return ``deadline`` or ``deadline_s``."""
+        if isinstance(value, dict):
+            return value
+        text = str(value).strip()
+        if not _TIME.match(text):
+            return {"deadline_s": Life().convert(text, param, ctx)}
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is no time; legal: such as 2h, or 2026-11-30T08:00Z", param, ctx)
+        if at.tzinfo is None:
+            self.fail(f"{text!r} has no zone; legal: {text}Z for UTC, or {text}+01:00", param, ctx)
+        return {"deadline": at.isoformat()}
+
+
+def queue_options(command: F) -> F:
+    """Add the options of a deadline and of a retry policy."""
+    for option in (
+        click.option("--retry-max-backoff", type=Life(), default=None, help="Longest pause before another attempt."),
+        click.option("--retry-backoff", type=Life(), default=None, help="Pause after the first failure; it doubles."),
+        click.option(
+            "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
+            help="Try again only after this: the outcome of an attempt, such as box-lost, or the code of an error; "
+            "repeat for more.",
+        ),
+        click.option(
+            "--deadline", type=Deadline(), default=None,
+            help="When it has to be done: 2h from now, or 2026-11-30T08:00Z. Later it fails.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def queue_body(
+    deadline: Mapping[str, object] | None, on: Sequence[str], backoff_s: float | None, max_backoff_s: float | None
+) -> dict[str, object]:
+    """Return the keys of a request that ``queue_options`` stand for (pure)."""
+    policy = {"on": list(on) or None, "backoff_s": backoff_s, "max_backoff_s": max_backoff_s}
+    given = {name: value for name, value in policy.items() if value is not None}
+    return {**(deadline or {}), **({"retry": given} if given else {})}
+
+
+@click.command()
+@click.argument("job_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def cancel(job_id: str, as_json: bool) -> None:
+    """End a job now, whatever it does.
+
+    Example: rdukit job cancel job-7k2m9x41abcd
+    """
+    _change(job_id, "cancel", as_json)
+
+
+@click.command()
+@click.argument("job_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def pause(job_id: str, as_json: bool) -> None:
+    """Hold a job until it is resumed. A training that runs writes a checkpoint, and its tiles become free.
+
+    Example: rdukit job pause job-7k2m9x41abcd
+    """
+    _change(job_id, "pause", as_json)
+
+
+@click.command()
+@click.argument("job_id")
+@JSON_OPTION
+@TOKEN_OPTION
+def resume(job_id: str, as_json: bool) -> None:
+    """Let a paused job go on: a training from its checkpoint, another verb from its beginning.
+
+    Example: rdukit job resume job-7k2m9x41abcd
+    """
+    _change(job_id, "resume", as_json)
+
+
+def _change(job_id: str, act: str, as_json: bool) -> None:
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.post(f"/v1/jobs/{job_id}/{act}")
+    if as_json:
+        show.print_json(found)
+    else:
+        why = f": {found['waits_for']}" if found["waits_for"] else ""
+        click.echo(f"{found['id']} is {found['state']}{why}")
