@@ -133,6 +133,40 @@ def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderT
     assert platform.states(job["id"])[-1] == "cancelled"
 
 
+def test_a_paused_job_gives_its_tiles_back_and_goes_on_from_where_it_was(
+    platform: PlatformUnderTest, dataset: str
+) -> None:
+    body = {"steps": 30, "step_s": 0.1}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body)["id"]
+    platform.wait_job(job, lambda found: found["state"] == "running" and bool(found["progress"]))
+    platform.client.post(f"/v1/jobs/{job}/pause")
+    paused = platform.wait_job(job, lambda found: found["state"] == "paused")
+    assert [attempt["outcome"] for attempt in paused["attempts"]] == ["paused"]
+    assert (paused["wait_code"], paused["reason"]) == ("JobHeldUser", None)
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert not [lease for lease in node["leases"] if lease["job"] == job]
+    platform.client.post(f"/v1/jobs/{job}/resume")
+    done = platform.wait_end(job)
+    assert (done["state"], [attempt["outcome"] for attempt in done["attempts"]]) == (
+        "succeeded", ["paused", "succeeded"],
+    )  # fmt: skip
+    assert done["result"]["resumed_from_step"] > 0
+    assert platform.states(job) == [
+        "submitted", "queued", "starting", "running", "paused", "queued", "starting", "running", "succeeded",
+    ]  # fmt: skip
+
+
+def test_a_job_that_misses_its_deadline_is_ended_and_says_what_to_do(platform: PlatformUnderTest, dataset: str) -> None:
+    body = {"steps": 1000, "step_s": 0.1}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body, deadline_s=3)
+    done = platform.wait_end(job["id"])
+    assert (done["state"], done["reason"], done["error"]["code"]) == ("failed", *("deadline-exceeded",) * 2)
+    assert f"rdukit job clone {job['id']} --deadline" in done["advice"]
+    assert [attempt["outcome"] for attempt in done["attempts"]] == ["deadline-exceeded"]
+    folder = platform.home / "work" / job["id"]
+    platform.wait_job(job["id"], lambda _: not folder.exists())
+
+
 def test_a_job_that_exceeds_its_run_limit_is_ended_and_its_tiles_freed(
     platform: PlatformUnderTest, dataset: str
 ) -> None:

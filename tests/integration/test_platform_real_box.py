@@ -59,3 +59,23 @@ def test_training_on_digits_survives_kills_and_reads_held_out_digits() -> None:
         assert read["result"]["samples"] == 2000
         (node,) = platform.client.get("/v1/nodes")["nodes"]
         assert node["leases"] == []
+
+
+def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused() -> None:
+    built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
+    train = {"epochs": EPOCHS, "checkpoint_every": 1_000_000}
+    steps = [
+        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
+        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0"}},
+        {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built},
+    ]
+    with short_folder() as home, platform_under_test(home, None, FAST) as platform:
+        job = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})["jobs"][2]["id"]
+        platform.wait_job(job, lambda found: (found["progress"] or {}).get("stage") == "train", 120)
+        platform.client.post(f"/v1/jobs/{job}/pause")
+        paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)
+        platform.client.post(f"/v1/jobs/{job}/resume")
+        trained = platform.wait_end(job, 120)
+        assert trained["state"] == "succeeded", trained
+        assert trained["result"]["steps"] == EPOCHS * 8000 // 32
+        assert trained["result"]["resumed_from_step"] >= paused["progress"]["step"] > 0

@@ -59,6 +59,8 @@ NEEDS = [
     ("GET", "/v1/pipelines", "jobs:read"),
     ("POST", "/v1/jobs", "jobs:write"),
     ("POST", "/v1/jobs/job-0/cancel", "jobs:write"),
+    ("POST", "/v1/jobs/job-0/pause", "jobs:write"),
+    ("POST", "/v1/jobs/job-0/resume", "jobs:write"),
     ("POST", "/v1/jobs/job-0/clone", "jobs:write"),
     ("GET", "/v1/jobs/compare?ids=job-0,job-1", "jobs:read"),
     ("GET", "/v1/jobs/job-0/metrics", "jobs:read"),

@@ -80,6 +80,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/jobs/{job_id}/logs": needs(JOBS_READ),
     "GET /v1/jobs/{job_id}/metrics": needs(JOBS_READ),
     "POST /v1/jobs/{job_id}/cancel": needs(JOBS_WRITE),
+    "POST /v1/jobs/{job_id}/pause": needs(JOBS_WRITE),
+    "POST /v1/jobs/{job_id}/resume": needs(JOBS_WRITE),
     "POST /v1/jobs/{job_id}/clone": needs(JOBS_WRITE),
     "GET /v1/pipelines": needs(JOBS_READ),
     "POST /v1/pipelines": needs(JOBS_WRITE),
