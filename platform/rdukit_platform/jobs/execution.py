@@ -24,7 +24,6 @@ from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
 
-
 #: Jobs that one pass ends for their deadlines; the next one ends more.
 MAX_LATE: Final = 500
 

@@ -137,8 +137,8 @@ class Attempt(BaseModel):
 class Job(BaseModel):
     """A job. ``attempts`` is given where one job is asked for.
 
-    ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is when it starts at the latest if all that run before it
-    keep their run limits; null: that cannot be told.
+    ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is when it
+    starts at the latest if all that run before it keep their run limits; null: that cannot be told.
     """
 
     id: str
