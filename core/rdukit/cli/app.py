@@ -44,7 +44,7 @@ SUMMARIES = {
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
-    "job": "Submit, list, show, watch, compare, clone and cancel jobs.",
+    "job": "Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
     "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
