@@ -1,9 +1,10 @@
 """Decision over a long queue: how long does the scheduler's ``decide`` take, and how does it grow?
 
-Queues of ``--jobs`` jobs of ``--tenants`` tenants, drawn by seed, wait for a node that is almost full. Sizes are
-measured in turn, ``--rounds`` times; the answer is the median time of one decision for each size. ::
+Queues of ``--jobs`` jobs of ``--tenants`` tenants, drawn by seed, wait for ``--nodes`` nodes of 64 tiles that are
+almost full. Sizes are measured in turn, ``--rounds`` times; the answer is the median time of one decision for each
+size. ::
 
-    python benchmarks/programs/bench_decide.py [--json FILE] [--jobs 10000] [--tenants 50] [--rounds 9]
+    python benchmarks/programs/bench_decide.py [--json FILE] [--jobs 10000] [--tenants 50] [--nodes 10] [--rounds 9]
 """
 
 import argparse
@@ -13,16 +14,17 @@ import time
 
 from rdukit_bench.comparisons.machine import write_json
 
-from rdukit_platform.nodes import NodeCapacity
+from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot, TenantShare
+from rdukit_platform.scheduler.model import ActiveJob, NodeState, QueuedJob, QueueSnapshot, TenantShare
 
 NOW = 1e6
-TILES = 640
-ACTIVE = 150
+TILES = 64
+#: Jobs of four tiles that run on each node.
+ACTIVE = 15
 
 
-def make_snapshot(jobs: int, tenants: int, limited: float, seed: int = 1) -> QueueSnapshot:
+def make_snapshot(jobs: int, tenants: int, limited: float, nodes: int, seed: int = 1) -> QueueSnapshot:
     """Draw a queue. ``limited`` is the part of the jobs with a run limit, the active ones among them."""
     draw = random.Random(seed)
 
@@ -41,15 +43,23 @@ def make_snapshot(jobs: int, tenants: int, limited: float, seed: int = 1) -> Que
         for number in range(jobs)
     )
     active = tuple(
-        ActiveJob(f"run-{number}", f"tenant-{draw.randrange(tenants)}", 4, True, NOW + limit_s if limit_s else None)
-        for number, limit_s in enumerate(limit() for _ in range(ACTIVE))
+        ActiveJob(
+            f"run-{number}",
+            f"tenant-{draw.randrange(tenants)}",
+            4,
+            True,
+            NOW + limit_s if limit_s else None,
+            f"node-{number % nodes}",
+        )
+        for number, limit_s in enumerate(limit() for _ in range(ACTIVE * nodes))
     )
+    free = TILES - 4 * ACTIVE
+    capacity = NodeCapacity(TILES, free, TILES - ACTIVE, rdu_tiles=8, rows=(8,) * (TILES // 8), free_rows=(free,))
     return QueueSnapshot(
         now=NOW,
         queued=queued,
         active=active,
-        node=NodeCapacity(TILES, TILES - 4 * ACTIVE, TILES - ACTIVE, rdu_tiles=8, rows=(8,) * (TILES // 8)),
-        slots=2 * ACTIVE,
+        nodes=tuple(NodeState(f"node-{number}", capacity, 2 * ACTIVE) for number in range(nodes)),
         has_other_tenants=True,
         shares={f"tenant-{t}": TenantShare(draw.choice((0.5, 1.0, 2.0)), draw.random() / 10) for t in range(tenants)},
     )
@@ -61,10 +71,11 @@ def main() -> None:
     parser.add_argument("--json", default=None)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--tenants", type=int, default=50)
+    parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     cases = {
-        (jobs, name): make_snapshot(jobs, options.tenants, limited)
+        (jobs, name): make_snapshot(jobs, options.tenants, limited, options.nodes)
         for jobs in (options.jobs // 10, options.jobs)
         for name, limited in (("no run limits", 0.0), ("half have run limits", 0.5), ("all have run limits", 1.0))
     }
@@ -82,7 +93,7 @@ def main() -> None:
         median_ms, worst_ms = (1000 * float(str(row[key])) for key in ("median_s", "worst_s"))
         print(f"{row['jobs']:>7} jobs, {row['case']:<21} {median_ms:8.1f} ms, worst {worst_ms:8.1f} ms")
     if options.json:
-        write_json(options.json, {"tenants": options.tenants, "rows": rows})
+        write_json(options.json, {"tenants": options.tenants, "nodes": options.nodes, "rows": rows})
 
 
 if __name__ == "__main__":

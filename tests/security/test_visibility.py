@@ -16,9 +16,9 @@ from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
 from rdukit_platform.jobs.experts import promote_job
-from rdukit_platform.nodes import OTHERS, NodeCapacity, nodes_for, services_for
+from rdukit_platform.nodes.view import OTHERS, NodeCapacity, nodes_for, services_for
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import NodeState, QueuedJob, QueueSnapshot
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -252,7 +252,7 @@ def test_why_a_job_waits_names_no_job_of_another_tenant() -> None:
         QueuedJob("job-secret", "ten-victim", 8, 0.0, None, None), QueuedJob("job-own", "ten-own", 1, 90.0, None, None),
     )  # fmt: skip
     view = NodeCapacity(tiles=8, free_tiles=4, free_applications=8, broken_tiles=0, rdu_tiles=4, rows=(4, 4))
-    told = decide(QueueSnapshot(100.0, queued, (), view, 8, starve_s=60.0)).waits["job-own"]
+    told = decide(QueueSnapshot(100.0, queued, (), (NodeState("n", view, 8),), starve_s=60.0)).waits["job-own"]
     assert told.why == "a job of another tenant has waited longer for tiles"
 
 

@@ -13,7 +13,7 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Admin, StrictJsonRoute, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.schemas import RequestBody
-from rdukit_platform.nodes import change_node
+from rdukit_platform.nodes.view import change_node
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"], route_class=StrictJsonRoute)

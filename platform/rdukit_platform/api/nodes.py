@@ -7,7 +7,7 @@ from pydantic import BaseModel, JsonValue
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import NodesReader, platform_of
-from rdukit_platform.nodes import nodes_for, read_nodes, services_for
+from rdukit_platform.nodes.view import nodes_for, read_nodes, services_for
 from rdukit_platform.services import live_services
 from rdukit_platform.tenants.scopes import METRICS, allows
 from rdukit_platform.tenants.service import Caller

@@ -43,7 +43,7 @@ def simulate() -> None:
     default=None,
     help="What they ask for, over what the nodes can do.  [default: 0.9]",
 )
-@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes; one pool of tiles.")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes; a job is on one.")
 @click.option("--tiles", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Tiles of a node.")
 @click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots together; 0: as many as tiles.")
 @click.option(
@@ -68,9 +68,9 @@ def queue(
     if output is not None and output.suffix != ".svg":
         raise InvalidArgument(f"a picture is SVG and its name ends in .svg, not {output.name!r}")
     total = nodes * tiles
-    trace = _choose_trace(swf, (jobs, tenants, seed, load), total)
+    trace = _choose_trace(swf, (jobs, tenants, seed, load), tiles, nodes)
     system = SimulatedSystem(
-        total, slots, resolve(SCHEDULER_TENANT_JOBS), resolve(SCHEDULER_STARVE_S), resolve(SCHEDULER_HALF_LIFE_S)
+        tiles, slots, resolve(SCHEDULER_TENANT_JOBS), resolve(SCHEDULER_STARVE_S), resolve(SCHEDULER_HALF_LIFE_S), nodes
     )
     run = run_trace(trace, system, time.perf_counter)
     figures = sum_up(run, total)
@@ -86,11 +86,11 @@ def queue(
 
 
 def _choose_trace(
-    swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None], tiles: int
+    swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None], tiles: int, nodes: int
 ) -> Sequence[TraceJob]:
     jobs, tenants, seed, load = drawn
     if swf is None:
-        return draw_trace(jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9)
+        return draw_trace(jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9, nodes)
     if any(value is not None for value in drawn):
         raise InvalidArgument("--swf does not go with --jobs, --tenants, --seed and --load, which draw a trace")
     return read_trace(swf)
@@ -99,7 +99,7 @@ def _choose_trace(
 def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
     return [
         ("jobs", f"{figures.jobs}"),
-        ("refused, larger than all nodes", f"{figures.refused}"),
+        ("refused, larger than a node", f"{figures.refused}"),
         ("tenants", f"{figures.tenants}"),
         ("tiles", f"{tiles}"),
         ("span", f"{figures.span_s:.0f} s"),

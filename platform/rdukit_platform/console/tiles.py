@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rdukit.units import format_bytes, format_seconds
-from rdukit_platform.nodes import is_usable
+from rdukit_platform.nodes.view import is_usable
 
 #: Colours that the style sheet has; holders beyond them share.
 COLOURS: Final = 8

@@ -22,7 +22,7 @@ from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, E
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.schemas import RevisionRequest
 from rdukit_platform.jobs.fit import check_node, check_pef, tiles_of
-from rdukit_platform.nodes import find_node_view
+from rdukit_platform.nodes.view import find_node_view
 
 #: Replicas that are shown: those that are there, and some that have ended.
 MAX_REPLICAS: Final = 20

@@ -13,7 +13,7 @@ from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
-from rdukit_platform.nodes import NodeCapacity, find_node_view, why_never
+from rdukit_platform.nodes.view import NodeCapacity, find_node_view, why_never
 
 #: The input of a job that is a PEF.
 PEF: Final = "pef"

@@ -1,20 +1,24 @@
-"""Decision which queued jobs start now, and why the others wait. Pure: a snapshot in, a decision out.
+"""Decision which queued jobs start now, where, and why the others wait. Pure: a snapshot in, a decision out.
 
-Jobs go by priority, then by the shares of their tenants (``shares``), then by age. The first one that does not fit
-gets a reservation where the run limits of the active jobs tell when its tiles get free; later jobs pass it that end
-before, or need none of its tiles. Where that cannot be told it lets smaller ones past it, until it has waited
-``starve_s``; from then on nothing that would take its tiles starts before it. Where there are several tenants, no one
-of them gets the last free slot beside jobs of its own: the next one's first job finds it.
+Jobs go by priority, then by the shares of their tenants (``shares``), then by age; each to the node that fits it best
+(``rooms``). The first one that finds none gets a reservation on the node where the run limits of the active jobs tell
+the earliest that its tiles get free; later jobs pass it there that end before, or need none of its tiles. Where that
+cannot be told it lets smaller ones past it, until it has waited ``starve_s``; from then on nothing that would take its
+tiles starts before it. Where there are several tenants, no one of them gets the last free slot beside jobs of its own:
+the next one's first job finds it.
 
-For n jobs it takes O(n log n).
+For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from rdukit_platform.jobs.states import WaitCode
-from rdukit_platform.nodes import why_never
+from rdukit_platform.nodes.view import NodeCapacity, why_never
 from rdukit_platform.scheduler.model import Decision, QueuedJob, QueueSnapshot, Wait
-from rdukit_platform.scheduler.reserve import Ending, Reservation, Room, estimate_starts, reserve
+from rdukit_platform.scheduler.reserve import Ending, Reservation, estimate_starts, reserve
+from rdukit_platform.scheduler.rooms import NodeRoom, Rooms
 from rdukit_platform.scheduler.shares import Shares, in_turn
 
 #: What jobs with these codes wait for ends when others end, so that a time can be told.
@@ -23,92 +27,126 @@ _ENDS_WITH_OTHERS = frozenset({WaitCode.RESOURCES, WaitCode.PRIORITY})
 
 def decide(snapshot: QueueSnapshot) -> Decision:
     """Return the admissions for this snapshot."""
-    now = snapshot.now
     shares = Shares(snapshot)
-    room = _free_room(snapshot)
-    endings = [Ending(max(job.ends_at, now), job.tiles) for job in snapshot.active if job.ends_at is not None]
-    to_come = room.tiles + sum(ending.tiles for ending in endings)
-    never = _why_never_each(snapshot)
-    admitted: list[str] = []
-    waiting: list[QueuedJob] = []
-    waits: dict[str, Wait] = {}
-    #: For the first job that lacks tiles and either knows when it gets them (``to_come`` suffices) or has starved.
-    reserved: Reservation | None = None
+    round_ = _Round(snapshot)
     for job in in_turn(snapshot.queued, shares):
-        wait = _find_wait(snapshot, job, shares.jobs[job.tenant_id], room, reserved, never)
-        if wait is None:
-            admitted.append(job.job_id)
+        found = round_.find(job, shares.jobs[job.tenant_id])
+        if isinstance(found, Wait):
+            round_.keep_waiting(job, found)
+        else:
+            round_.admit(job, found)
             shares.add(job)
-            room.take(job.tiles)
-            if job.run_limit_s is None:
-                to_come -= job.tiles
-            else:
-                endings.append(Ending(now + job.run_limit_s, job.tiles))
-            if reserved is not None:
-                reserved.note(job, now)
-            continue
-        waits[job.job_id] = wait
-        if wait.code in _ENDS_WITH_OTHERS:
-            waiting.append(job)
-            has_starved = now - job.since >= snapshot.starve_s
-            if reserved is None and job.tiles > room.tiles and (has_starved or job.tiles <= to_come):
-                reserved = reserve(job, room.tiles, endings)
-    for job_id, at in estimate_starts(waiting, room, endings, now).items():
-        waits[job_id] = Wait(waits[job_id].code, waits[job_id].why, at)
-    return Decision(tuple(admitted), waits)
+    for job_id, at in estimate_starts(round_.waiting, round_.rooms.all, round_.endings, snapshot.now).items():
+        round_.waits[job_id] = Wait(round_.waits[job_id].code, round_.waits[job_id].why, at)
+    return Decision(tuple(round_.placements), round_.waits, round_.placements)
 
 
-def _why_never_each(snapshot: QueueSnapshot) -> Mapping[int, str | None]:
-    node = snapshot.node
-    return {tiles: why_never(tiles, node) if node and tiles else None for tiles in {j.tiles for j in snapshot.queued}}
+@dataclass(slots=True)
+class _Round:
+    """State of a decision under way."""
+
+    snapshot: QueueSnapshot
+    #: Jobs that worker slots of all nodes suffice for.
+    slots: int = field(init=False)
+    rooms: Rooms = field(init=False)
+    #: For each size why no node could ever have it.
+    never: Mapping[int, str | None] = field(init=False)
+    has_daemon: bool = field(init=False)
+    #: When jobs with run limits end, by the index of their node.
+    endings: defaultdict[int, list[Ending]] = field(default_factory=lambda: defaultdict(list))
+    #: Job to node, in the order of admission.
+    placements: dict[str, str] = field(default_factory=dict)
+    waiting: list[QueuedJob] = field(default_factory=list)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    #: For the first job that lacks tiles and either knows when it gets them or has starved.
+    reserved: Reservation | None = None
+    #: For no job of so many tiles is a time known.
+    hopeless: float = float("inf")
+
+    def __post_init__(self) -> None:
+        snapshot = self.snapshot
+        self.slots = snapshot.slots
+        self.rooms = Rooms(snapshot.nodes, snapshot.active)
+        self.has_daemon = any(node.capacity is not None for node in snapshot.nodes)
+        self.never = find_nevers(snapshot)
+        for job in snapshot.active:
+            room = self.rooms.of(job)
+            if room is not None and job.ends_at is not None:
+                self.endings[room.index].append(Ending(max(job.ends_at, snapshot.now), job.tiles))
+
+    def find(self, job: QueuedJob, tenant_active: int) -> NodeRoom | Wait:
+        """Find the node for a job, or what it waits for."""
+        snapshot, rooms = self.snapshot, self.rooms
+        if job.not_before is not None and job.not_before > snapshot.now:
+            pause_s = job.not_before - snapshot.now
+            return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
+        if snapshot.tenant_jobs and tenant_active >= snapshot.tenant_jobs:
+            why = f"its tenant has {tenant_active} of {snapshot.tenant_jobs} jobs running"
+            return Wait(WaitCode.TENANT_LIMIT, why)
+        if self.slots == 0:
+            return Wait(WaitCode.WORKERS_AWAY, "no worker is up")
+        if job.tiles and not self.has_daemon:
+            return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
+        if (too_large := self.never[job.tiles]) is not None:
+            return Wait(WaitCode.TOO_LARGE, too_large)
+        if rooms.slots <= 0:
+            return Wait(WaitCode.RESOURCES, f"all {self.slots} worker slots are taken")
+        if rooms.slots == 1 and tenant_active and snapshot.has_other_tenants:
+            return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
+        room, reserved = rooms.find(job.tiles), self.reserved
+        if room is None:
+            return Wait(WaitCode.RESOURCES, rooms.why_none(job.tiles))
+        if job.tiles and reserved is not None and room is reserved.room and not reserved.lets_past(job, snapshot.now):
+            room = rooms.find(job.tiles, apart=room)
+            if room is None:
+                return Wait(WaitCode.PRIORITY, _comes_first(job, reserved))
+        return room
+
+    def admit(self, job: QueuedJob, room: NodeRoom) -> None:
+        """Let a job start on a node."""
+        now = self.snapshot.now
+        self.placements[job.job_id] = room.node.name
+        tiles = self.rooms.take(room, job.tiles)
+        if job.run_limit_s is not None:
+            self.endings[room.index].append(Ending(now + job.run_limit_s, tiles))
+        if self.reserved is not None and room is self.reserved.room:
+            self.reserved.note(job, tiles, now)
+
+    def keep_waiting(self, job: QueuedJob, wait: Wait) -> None:
+        """Let a job wait; the first that lacks tiles gets a reservation."""
+        self.waits[job.job_id] = wait
+        if wait.code not in _ENDS_WITH_OTHERS:
+            return
+        self.waiting.append(job)
+        has_starved = self.snapshot.now - job.since >= self.snapshot.starve_s
+        if self.reserved is None and job.tiles and self.rooms.slots > 0 and (has_starved or job.tiles < self.hopeless):
+            self.reserved = reserve(job, self._could_have(job.tiles), self.endings, at_any_cost=has_starved)
+            if self.reserved is None:
+                self.hopeless = job.tiles
+
+    def _could_have(self, tiles: int) -> Iterator[NodeRoom]:
+        for room in self.rooms.all:
+            capacity = room.node.capacity
+            if capacity is not None and why_never(tiles, capacity) is None:
+                yield room
 
 
-def _free_room(snapshot: QueueSnapshot) -> Room:
-    slots = snapshot.slots - len(snapshot.active)
-    if snapshot.node is None:
-        return Room(0, 0, slots)
-    pending = [job for job in snapshot.active if job.tiles and not job.holds_tiles]
-    promised = sum(job.tiles for job in pending)
-    return Room(snapshot.node.free_tiles - promised, snapshot.node.free_applications - len(pending), slots)
-
-
-def _find_wait(
-    snapshot: QueueSnapshot, job: QueuedJob, tenant_active: int, room: Room, reserved: Reservation | None,
-    never: Mapping[int, str | None],
-) -> Wait | None:  # fmt: skip
-    if job.not_before is not None and job.not_before > snapshot.now:
-        pause_s = job.not_before - snapshot.now
-        return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
-    if snapshot.tenant_jobs and tenant_active >= snapshot.tenant_jobs:
-        why = f"its tenant has {tenant_active} of {snapshot.tenant_jobs} jobs running"
-        return Wait(WaitCode.TENANT_LIMIT, why)
-    if snapshot.slots == 0:
-        return Wait(WaitCode.WORKERS_AWAY, "no worker is up")
-    if job.tiles and snapshot.node is None:
-        return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
-    if (too_large := never[job.tiles]) is not None:
-        return Wait(WaitCode.TOO_LARGE, too_large)
-    if room.slots <= 0:
-        return Wait(WaitCode.RESOURCES, f"all {snapshot.slots} worker slots are taken")
-    if room.slots == 1 and tenant_active and snapshot.has_other_tenants:
-        return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
-    return _find_wait_for_tiles(snapshot, job, room, reserved) if job.tiles else None
-
-
-def _find_wait_for_tiles(
-    snapshot: QueueSnapshot, job: QueuedJob, room: Room, reserved: Reservation | None
-) -> Wait | None:
-    assert snapshot.node is not None
-    if job.tiles > room.tiles:
-        why = f"it needs {job.tiles} tiles, {max(room.tiles, 0)} of {snapshot.node.tiles} are free"
-        if snapshot.node.cordoned_tiles:
-            why += f", {snapshot.node.cordoned_tiles} are cordoned or in maintenance"
-        return Wait(WaitCode.RESOURCES, why)
-    if room.places <= 0:
-        return Wait(WaitCode.RESOURCES, "the node runs as many applications as it may")
-    if reserved is None or reserved.lets_past(job, snapshot.now):
-        return None
-    return Wait(WaitCode.PRIORITY, _comes_first(job, reserved))
+def find_nevers(snapshot: QueueSnapshot) -> dict[int, str | None]:
+    """Find for each size of a queued job why no node could ever have it; ``None``: one could."""
+    shapes: dict[object, tuple[NodeCapacity, str]] = {}
+    for node in snapshot.nodes:
+        if (capacity := node.capacity) is not None:
+            shape = (capacity.tiles, capacity.broken_tiles, capacity.rdu_tiles, capacity.rows)
+            shapes.setdefault(shape, (capacity, node.name))
+    found: dict[int, str | None] = {}
+    for tiles in {job.tiles for job in snapshot.queued}:
+        whys = [(capacity, name, why_never(tiles, capacity)) for capacity, name in shapes.values()] if tiles else []
+        if not whys or any(why is None for *_, why in whys):
+            found[tiles] = None
+        else:
+            _, name, why = max(whys, key=lambda each: (each[0].tiles, max(each[0].rows, default=0)))
+            found[tiles] = why if len(snapshot.nodes) == 1 else f"no node has room; of the largest, {name}: {why}"
+    return found
 
 
 def _comes_first(job: QueuedJob, reserved: Reservation) -> str:

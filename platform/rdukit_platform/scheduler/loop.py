@@ -39,7 +39,7 @@ from rdukit_platform.jobs.execution import (
     take_unclaimed,
 )
 from rdukit_platform.jobs.promotion import promote_all
-from rdukit_platform.nodes import NodeCapacity, find_node_view
+from rdukit_platform.nodes.view import NodeCapacity, find_node_view
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.shares import PastUsage
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rdukit_platform.jobs.states import WaitCode
-from rdukit_platform.nodes import NodeCapacity
+from rdukit_platform.nodes.view import NodeCapacity
 
 #: Jobs of a tenant that one decision looks at: among so many a small one may pass those that do not fit.
 WINDOW: Final = 200
@@ -40,6 +40,17 @@ class ActiveJob:
     holds_tiles: bool
     #: When its run limit ends it at the latest, seconds since the epoch; ``None``: it has no limit.
     ends_at: float | None = None
+    #: Name of its node; ``None``: of the only one that there is.
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node that is up: what its daemon tells (``None``: it does not answer), and how many jobs its workers run."""
+
+    name: str
+    capacity: NodeCapacity | None
+    slots: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,12 @@ EQUAL_SHARE: Final = TenantShare()
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """Everything that a decision depends on. ``node`` is ``None`` when no daemon answers."""
+    """Everything that a decision depends on. ``nodes`` are those that may be given jobs."""
 
     now: float
     queued: tuple[QueuedJob, ...]
     active: tuple[ActiveJob, ...]
-    node: NodeCapacity | None
-    #: Jobs that the live workers can run at once.
-    slots: int
+    nodes: tuple[NodeState, ...]
     #: Active jobs that one tenant may have; 0 means no limit.
     tenant_jobs: int = 0
     starve_s: float = 60.0
@@ -71,6 +80,16 @@ class QueueSnapshot:
     has_other_tenants: bool = False
     #: Tenants that are not in it have the weight 1 and no past.
     shares: Mapping[str, TenantShare] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        """Return how many jobs the live workers of all nodes can run at once."""
+        return sum(node.slots for node in self.nodes)
+
+    @property
+    def tiles(self) -> int:
+        """Return how many healthy tiles all nodes have."""
+        return sum(node.capacity.tiles for node in self.nodes if node.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +104,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Jobs to admit, in order, and for each other job what it waits for."""
+    """Jobs to admit, in order, the node of each, and for each other job what it waits for."""
 
     admissions: tuple[str, ...]
     waits: Mapping[str, Wait]
+    placements: Mapping[str, str] = field(default_factory=dict)

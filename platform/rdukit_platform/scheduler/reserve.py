@@ -4,33 +4,11 @@ Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), which is c
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rdukit_platform.scheduler.model import QueuedJob
-
-
-@dataclass(slots=True)
-class Room:
-    """Resources that are free: tiles, places for applications with tiles, worker slots."""
-
-    tiles: int
-    places: int
-    slots: int
-
-    def fits(self, tiles: int) -> bool:
-        """Return whether a job with so many tiles finds room."""
-        return self.slots > 0 and (tiles == 0 or (tiles <= self.tiles and self.places > 0))
-
-    def take(self, tiles: int) -> None:
-        """Give a job its room."""
-        self.tiles -= tiles
-        self.places -= 1 if tiles else 0
-        self.slots -= 1
-
-    def copy(self) -> "Room":
-        """Return a room of its own with as much in it."""
-        return Room(self.tiles, self.places, self.slots)
+from rdukit_platform.scheduler.rooms import NodeRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +21,7 @@ class Ending:
 
 @dataclass(slots=True)
 class Reservation:
-    """Tiles for the first job that finds none: from ``at`` on they are its own, and ``spare`` ones are left.
+    """Tiles of a node for the first job that finds none: from ``at`` on they are its own, and ``spare`` ones are left.
 
     ``at`` is infinite where a job without a run limit holds what it needs; then ``spare`` is 0.
     """
@@ -51,52 +29,106 @@ class Reservation:
     job: QueuedJob
     at: float
     spare: int
+    room: NodeRoom
 
     def lets_past(self, job: QueuedJob, now: float) -> bool:
-        """Return whether a later job may start now: it ends in time, or the tiles that are left do for it."""
+        """Return whether a later job may start on the node now: it ends in time, or what is left does for it."""
         if job.tiles <= self.spare:
             return True
         return job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at
 
-    def note(self, job: QueuedJob, now: float) -> None:
-        """Count the tiles of a later job that starts now and still runs at ``at``."""
+    def note(self, job: QueuedJob, tiles: int, now: float) -> None:
+        """Count the tiles of a later job that starts on the node now and still runs at ``at``."""
         if job.run_limit_s is None or now + job.run_limit_s > self.at:
-            self.spare -= job.tiles
+            self.spare -= tiles
 
 
-def reserve(job: QueuedJob, free_tiles: int, endings: Iterable[Ending]) -> Reservation:
-    """Reserve tiles for a job that needs more than ``free_tiles``, as early as the ends of others allow."""
-    for ending in sorted((e for e in endings if e.tiles), key=lambda e: e.at):
-        free_tiles += ending.tiles
-        if free_tiles >= job.tiles:
-            return Reservation(job, ending.at, free_tiles - job.tiles)
-    return Reservation(job, float("inf"), 0)
+def reserve(
+    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Collection[Ending]], *, at_any_cost: bool
+) -> Reservation | None:
+    """Reserve tiles for a job that finds no room, where and as early as the ends of others allow.
+
+    Args:
+        rooms: nodes that could have it if they were empty.
+        endings: of the jobs on each node, by its index.
+        at_any_cost: where no time is known, reserve the node that comes nearest.
+    """
+    best: tuple[float, int, NodeRoom] | None = None
+    nearest: tuple[int, NodeRoom] | None = None
+    for room in rooms:
+        free = room.tiles
+        for ending in sorted((e for e in endings.get(room.index, ()) if e.tiles), key=lambda e: e.at):
+            free += ending.tiles
+            if free >= job.tiles:
+                if best is None or ending.at < best[0]:
+                    best = ending.at, free - job.tiles, room
+                break
+        if nearest is None or free > nearest[0]:
+            nearest = free, room
+    if best is not None:
+        return Reservation(job, *best)
+    return Reservation(job, float("inf"), 0, nearest[1]) if at_any_cost and nearest is not None else None
+
+
+class _Outlook:
+    """Free tiles, places and slots of all nodes at a time to come; which tiles are neighbours is left out."""
+
+    def __init__(self, rooms: Sequence[NodeRoom]) -> None:
+        self._free = [[room.tiles, room.places, room.slots] for room in rooms]
+        self._most_tiles: list[tuple[int, int]] = []
+        self._most_slots: list[tuple[int, int]] = []
+        for index in range(len(rooms)):
+            self._rank(index)
+
+    def _rank(self, index: int) -> None:
+        tiles, places, slots = self._free[index]
+        if slots > 0:
+            heapq.heappush(self._most_slots, (-slots, index))
+            if places > 0 and tiles > 0:
+                heapq.heappush(self._most_tiles, (-tiles, index))
+
+    def find(self, tiles: int) -> int | None:
+        """Return a node with room for so many tiles."""
+        heap = self._most_tiles if tiles else self._most_slots
+        while heap:
+            most, index = heap[0]
+            free_tiles, places, slots = self._free[index]
+            is_current = slots > 0 and (-most == free_tiles and places > 0 if tiles else -most == slots)
+            if is_current:
+                return index if not tiles or tiles <= free_tiles else None
+            heapq.heappop(heap)
+        return None
+
+    def change(self, index: int, tiles: int, sign: int) -> None:
+        """Give a job its resources (``sign`` is -1), or take them back (1)."""
+        free = self._free[index]
+        free[0] += sign * tiles
+        free[1] += sign if tiles else 0
+        free[2] += sign
+        self._rank(index)
 
 
 def estimate_starts(
-    waiting: Iterable[QueuedJob], room: Room, endings: Iterable[Ending], now: float
+    waiting: Iterable[QueuedJob], rooms: Sequence[NodeRoom], endings: Mapping[int, Iterable[Ending]], now: float
 ) -> dict[str, float]:
     """Estimate when jobs that wait for room start if they start in this order, and all run to their limits.
 
     From the first one on whose time depends on a job without a limit, nothing is known.
     """
-    room = room.copy()
-    ends = [(ending.at, ending.tiles) for ending in endings]
+    outlook = _Outlook(rooms)
+    ends = [(ending.at, ending.tiles, index) for index, of_node in endings.items() for ending in of_node]
     heapq.heapify(ends)
     starts: dict[str, float] = {}
     at = now
     for job in waiting:
-        tiles = job.tiles
-        while not room.fits(tiles):
+        while (index := outlook.find(job.tiles)) is None:
             if not ends:
                 return starts
-            ended, given = heapq.heappop(ends)
+            ended, given, node = heapq.heappop(ends)
             at = max(at, ended)
-            room.tiles += given
-            room.places += 1 if given else 0
-            room.slots += 1
+            outlook.change(node, given, 1)
         starts[job.job_id] = at
-        room.take(tiles)
+        outlook.change(index, job.tiles, -1)
         if job.run_limit_s is not None:
-            heapq.heappush(ends, (at + job.run_limit_s, tiles))
+            heapq.heappush(ends, (at + job.run_limit_s, job.tiles, index))
     return starts

@@ -35,7 +35,7 @@ class Shares:
 
     def __init__(self, snapshot: QueueSnapshot) -> None:
         self._claims: Mapping[str, TenantShare] = snapshot.shares
-        self._tiles = max(snapshot.node.tiles, 1) if snapshot.node else 1
+        self._tiles = max(snapshot.tiles, 1)
         self._slots = max(snapshot.slots, 1)
         #: Active jobs of each tenant, and their tiles.
         self.jobs: Counter[str] = Counter()

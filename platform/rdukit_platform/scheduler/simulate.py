@@ -1,4 +1,4 @@
-"""Simulation of the queue (pure): a trace and a number of tiles in, when each job starts and ends out.
+"""Simulation of the queue (pure): a trace and a number of nodes in, when each job starts and ends out.
 
 Time is counted, never waited for: whenever a job comes or ends, ``decide`` says what starts, as it does in the
 platform. A job that is longer than its run limit ends with it.
@@ -11,9 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit_platform.nodes import NodeCapacity
+from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import WINDOW, ActiveJob, Decision, QueuedJob, QueueSnapshot, TenantShare
+from rdukit_platform.scheduler.model import (
+    WINDOW,
+    ActiveJob,
+    Decision,
+    NodeState,
+    QueuedJob,
+    QueueSnapshot,
+    TenantShare,
+)
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 from rdukit_platform.scheduler.traces import TraceJob
 
@@ -23,14 +31,20 @@ SHORT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSystem:
-    """Rules of a simulation. The tiles of all nodes are one pool."""
+    """Rules of a simulation: nodes of ``tiles`` each, where a job has tiles of one node, any of them."""
 
     tiles: int
-    #: Jobs that run at once at most; 0: as many as there are tiles.
+    #: Jobs that run at once at most, on all nodes; 0: as many as there are tiles.
     slots: int = 0
     tenant_jobs: int = 0
     starve_s: float = 60.0
     half_life_s: float = 3600.0
+    nodes: int = 1
+
+    @property
+    def all_tiles(self) -> int:
+        """Return the tiles of all nodes."""
+        return self.nodes * self.tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,7 @@ class SimulatedJob:
     job: TraceJob
     started: float
     ended: float
+    node: str = "0"
 
     @property
     def waited_s(self) -> float:
@@ -53,7 +68,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """Result: jobs in the order of their ends, those that need more tiles than there are, seconds of each decision."""
+    """Result: jobs in the order of their ends, those that need more tiles than a node has, seconds of each decision."""
 
     jobs: tuple[SimulatedJob, ...]
     refused: tuple[TraceJob, ...]
@@ -93,7 +108,7 @@ def simulate(
         if look is not None:
             look(snapshot, decision)
         for job_id in decision.admissions:
-            state.start(job_id, now)
+            state.start(job_id, decision.placements[job_id], now)
     refused = tuple(job for job in trace if job.tiles > system.tiles)
     return SimulatedRun(tuple(state.done), refused, tuple(decisions_s))
 
@@ -104,8 +119,11 @@ class _State:
     def __init__(self, system: SimulatedSystem, tenants: int) -> None:
         self._system, self._has_other_tenants = system, tenants > 1
         # One more than there are tiles: then none is the last one, which is kept for other tenants.
-        self._slots = system.slots or system.tiles + 1
-        self._free = system.tiles
+        self._slots = system.slots or system.all_tiles + system.nodes
+        share, rest = divmod(self._slots, system.nodes)
+        self._nodes = {str(number): share + (number < rest) for number in range(system.nodes)}
+        self._free = dict.fromkeys(self._nodes, system.tiles)
+        self._all_free = system.all_tiles
         #: Each tenant's queue by priority and age, and the jobs in it.
         self._lines: dict[str, list[tuple[int, float, str]]] = defaultdict(list)
         self._waiting: dict[str, tuple[TraceJob, QueuedJob]] = {}
@@ -121,7 +139,7 @@ class _State:
         while self.ends and self.ends[0][0] <= now:
             _, job_id = heapq.heappop(self.ends)
             ended, active = self._active.pop(job_id)
-            self._free += active.tiles
+            self._take(str(active.node), -active.tiles)
             self._usage.add(UsagePeriod(active.tenant_id, 1, active.tiles, ended.started, ended.ended))
             self.done.append(ended)
 
@@ -134,7 +152,7 @@ class _State:
 
     def may_start(self) -> bool:
         """Return whether a decision could start anything: a job waits, a tile is free, and so is a slot."""
-        return bool(self._waiting) and self._free > 0 and len(self._active) < self._slots
+        return bool(self._waiting) and self._all_free > 0 and len(self._active) < self._slots
 
     def snapshot(self, now: float) -> QueueSnapshot:
         system = self._system
@@ -142,24 +160,31 @@ class _State:
             now=now,
             queued=tuple(self._waiting[job_id][1] for line in self._lines.values() for *_, job_id in line[:WINDOW]),
             active=tuple(active for _, active in self._active.values()),
-            node=NodeCapacity(system.tiles, self._free, system.tiles),
-            slots=self._slots,
+            nodes=tuple(
+                NodeState(name, NodeCapacity(system.tiles, self._free[name], system.tiles), slots)
+                for name, slots in self._nodes.items()
+            ),
             tenant_jobs=system.tenant_jobs,
             starve_s=system.starve_s,
             has_other_tenants=self._has_other_tenants,
             shares={
                 tenant: TenantShare(1.0, past)
-                for tenant, past in self._usage.shares(now, system.tiles, self._slots).items()
+                for tenant, past in self._usage.shares(now, system.all_tiles, self._slots).items()
             },
         )
 
-    def start(self, job_id: str, now: float) -> None:
+    def start(self, job_id: str, node: str, now: float) -> None:
         job, queued = self._waiting.pop(job_id)
         line = self._lines[job.tenant_id]
         line.pop(bisect.bisect_left(line, (-job.priority, job.at, job_id)))
         limit_s = queued.run_limit_s
         ended = now + (job.runs_s if limit_s is None else min(job.runs_s, limit_s))
         ends_at = None if limit_s is None else now + limit_s
-        self._free -= job.tiles
-        self._active[job_id] = SimulatedJob(job, now, ended), ActiveJob(job_id, job.tenant_id, job.tiles, True, ends_at)
+        self._take(node, job.tiles)
+        active = ActiveJob(job_id, job.tenant_id, job.tiles, True, ends_at, node)
+        self._active[job_id] = SimulatedJob(job, now, ended, node), active
         heapq.heappush(self.ends, (ended, job_id))
+
+    def _take(self, node: str, tiles: int) -> None:
+        self._free[node] -= tiles
+        self._all_free -= tiles

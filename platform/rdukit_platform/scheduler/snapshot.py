@@ -14,8 +14,16 @@ from sqlalchemy.orm import Session
 from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.nodes import NodeCapacity
-from rdukit_platform.scheduler.model import WINDOW, ActiveJob, QueuedJob, QueueSnapshot, TenantShare, Wait
+from rdukit_platform.nodes.view import NodeCapacity
+from rdukit_platform.scheduler.model import (
+    WINDOW,
+    ActiveJob,
+    NodeState,
+    QueuedJob,
+    QueueSnapshot,
+    TenantShare,
+    Wait,
+)
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 from rdukit_platform.services import live_services
 from rdukit_platform.settings import SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
@@ -25,6 +33,9 @@ _HALF_LIVES: Final = 5
 _SLICES: Final = 16
 #: Seconds that a transaction which ends an attempt takes at most.
 COMMIT_S: Final = 5.0
+
+#: Name of the platform's node, which is the only one.
+LOCAL: Final = "local"
 
 _QUEUED: Final = str(JobState.QUEUED)
 _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
@@ -54,8 +65,7 @@ def read_snapshot(
             ActiveJob(job, tenant, tiles, held is not None, None if limit_s is None else (claimed_at or now) + limit_s)
             for job, tenant, tiles, held, claimed_at, limit_s in active
         ),
-        node=node,
-        slots=slots,
+        nodes=(NodeState(LOCAL, node, slots),),
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
         starve_s=resolve(SCHEDULER_STARVE_S),
         has_other_tenants=len(weights) > 1,

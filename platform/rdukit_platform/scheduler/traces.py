@@ -76,14 +76,15 @@ def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:
     return jobs
 
 
-def draw_trace(jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9) -> list[TraceJob]:
-    """Draw a trace that asks for ``load`` times what ``tiles`` tiles can do.
+def draw_trace(jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1) -> list[TraceJob]:
+    """Draw a trace that asks for ``load`` times what ``nodes`` nodes of ``tiles`` tiles can do.
 
-    Times are log-normal, tiles powers of two up to a quarter of all, arrivals as of a Poisson process; the n-th
-    tenant's part of the jobs goes with 1/n. Source: ours, as such traces usually look.
+    Times are log-normal, tiles powers of two up to a quarter of all and to what a node has, arrivals as of a Poisson
+    process; the n-th tenant's part of the jobs goes with 1/n. Source: ours, as such traces usually look.
     """
     draw = random.Random(seed)
-    sizes = [2**power for power in range(max(tiles, 1).bit_length()) if 2**power <= max(tiles // 4, 1)]
+    widest = max(min(nodes * tiles // 4, tiles), 1)
+    sizes = [2**power for power in range(widest.bit_length())]
     shares = [1.0 / (number + 1) for number in range(tenants)]
     drawn = []
     for number in range(jobs):
@@ -92,7 +93,7 @@ def draw_trace(jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9
         limit_s = runs_s * draw.uniform(1.0, _MOST_OF_LIMIT) if draw.random() < _LIMITED else None
         drawn.append(TraceJob(f"job-{number}", f"tenant-{tenant + 1}", draw.choice(sizes), 0.0, runs_s, limit_s))
     work = sum(job.tiles * job.runs_s for job in drawn)
-    rate = jobs * tiles * load / work if work else 1.0
+    rate = jobs * nodes * tiles * load / work if work else 1.0
     at, trace = 0.0, []
     for job in drawn:
         trace.append(TraceJob(job.job_id, job.tenant_id, job.tiles, at, job.runs_s, job.run_limit_s))

@@ -3,9 +3,16 @@
 import pytest
 
 from rdukit_platform.console.tiles import view_nodes
-from rdukit_platform.nodes import active_faults, healthy_rows, is_usable, node_health, view_for_scheduler
+from rdukit_platform.nodes.view import (
+    NodeCapacity,
+    active_faults,
+    healthy_rows,
+    is_usable,
+    node_health,
+    view_for_scheduler,
+)
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import NodeState, QueuedJob, QueueSnapshot
 
 
 def tiles(*rdus: str) -> list[dict[str, object]]:
@@ -38,8 +45,12 @@ def fault(uuid: str, severity: str = "Major", at: int = 1, state: str = "ACTIVE"
     }  # fmt: skip
 
 
+def alone(capacity: NodeCapacity) -> tuple[NodeState]:
+    return (NodeState("n", capacity, 4),)
+
+
 def why_waits(count: int, *rdus: str) -> str | None:
-    snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", count, 90.0),), (), view_for_scheduler(status(*rdus)), slots=4)
+    snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", count, 90.0),), (), alone(view_for_scheduler(status(*rdus))))
     wait = decide(snapshot).waits.get("j")
     return None if wait is None else wait.why
 
@@ -84,7 +95,7 @@ def test_a_job_that_broken_tiles_keep_out_says_so(count: int, rdus: tuple[str, .
 def test_a_job_that_broken_tiles_keep_out_holds_up_nobody() -> None:
     node = view_for_scheduler(status("oxoo"))
     queued = (QueuedJob("big", "t", 3, 0.0), QueuedJob("small", "t", 1, 90.0))
-    decision = decide(QueueSnapshot(100.0, queued, (), node, slots=4, starve_s=10.0))
+    decision = decide(QueueSnapshot(100.0, queued, (), alone(node), starve_s=10.0))
     assert decision.admissions == ("small",)
 
 
@@ -169,5 +180,5 @@ def test_a_cordoned_tile_is_not_free_and_jobs_wait_for_it() -> None:
         tile["cordon"] = "cordoned"
     view = view_for_scheduler(cordoned)
     assert (view.tiles, view.free_tiles, view.cordoned_tiles) == (4, 0, 4)
-    snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", 2, 90.0),), (), view, slots=4)
+    snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", 2, 90.0),), (), alone(view))
     assert "0 of 4 are free, 4 are cordoned" in decide(snapshot).waits["j"].why

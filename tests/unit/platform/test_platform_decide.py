@@ -1,18 +1,37 @@
 """Which jobs start, and why the others wait."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_platform.nodes import NodeCapacity
+from rdukit_platform.jobs.states import WaitCode
+from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import ActiveJob, Decision, QueuedJob, QueueSnapshot, TenantShare, WaitCode
+from rdukit_platform.scheduler.model import (
+    ActiveJob,
+    Decision,
+    NodeState,
+    QueuedJob,
+    QueueSnapshot,
+    TenantShare,
+)
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 
 NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
-EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
+EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), nodes=(NodeState("n", NODE, 4),))
+OTHER = object()
+
+
+def changed(snapshot: QueueSnapshot, node: object = OTHER, slots: int | None = None, **changes: Any) -> QueueSnapshot:
+    """Return a snapshot of one node with another ``node`` or number of slots, and other changes."""
+    (alone,) = snapshot.nodes
+    capacity = alone.capacity if node is OTHER else node
+    assert capacity is None or isinstance(capacity, NodeCapacity)
+    alone = replace(alone, capacity=capacity, slots=alone.slots if slots is None else slots)
+    return replace(snapshot, nodes=(alone,), **changes)
 
 
 def waiting(name: str, tiles: int = 1, since: float = 90.0, tenant: str = "a") -> QueuedJob:
@@ -24,13 +43,13 @@ def said(decision: Decision) -> dict[str, str]:
 
 
 def test_the_oldest_goes_first() -> None:
-    snapshot = replace(EMPTY, queued=(waiting("new", since=95), waiting("old", since=91)))
+    snapshot = changed(EMPTY, queued=(waiting("new", since=95), waiting("old", since=91)))
     assert decide(snapshot).admissions == ("old", "new")
 
 
 def test_tiles_that_are_promised_but_not_yet_held_are_not_given_again() -> None:
     pending = ActiveJob("other", "a", 6, holds_tiles=False)
-    decision = decide(replace(EMPTY, active=(pending,), queued=(waiting("big", 4), waiting("small", 2))))
+    decision = decide(changed(EMPTY, active=(pending,), queued=(waiting("big", 4), waiting("small", 2))))
     assert decision.admissions == ("small",)
     assert said(decision) == {"big": "it needs 4 tiles, 2 of 8 are free"}
 
@@ -38,55 +57,55 @@ def test_tiles_that_are_promised_but_not_yet_held_are_not_given_again() -> None:
 def test_tiles_that_the_node_shows_as_taken_are_counted_once() -> None:
     held = ActiveJob("other", "a", 4, holds_tiles=True)
     node = replace(NODE, free_tiles=4)
-    assert decide(replace(EMPTY, node=node, active=(held,), queued=(waiting("next", 4),))).admissions == ("next",)
+    assert decide(changed(EMPTY, node=node, active=(held,), queued=(waiting("next", 4),))).admissions == ("next",)
 
 
 def test_a_job_without_tiles_needs_no_node() -> None:
-    decision = decide(replace(EMPTY, node=None, queued=(waiting("host", 0), waiting("device", 1))))
+    decision = decide(changed(EMPTY, node=None, queued=(waiting("host", 0), waiting("device", 1))))
     assert decision.admissions == ("host",)
     assert said(decision) == {"device": "no node daemon answers"}
 
 
 def test_without_a_worker_all_wait() -> None:
-    assert said(decide(replace(EMPTY, slots=0, queued=(waiting("x"),)))) == {"x": "no worker is up"}
+    assert said(decide(changed(EMPTY, slots=0, queued=(waiting("x"),)))) == {"x": "no worker is up"}
 
 
 def test_worker_slots_limit_how_many_start() -> None:
-    decision = decide(replace(EMPTY, slots=1, queued=(waiting("x", since=1), waiting("y", since=2))))
+    decision = decide(changed(EMPTY, slots=1, queued=(waiting("x", since=1), waiting("y", since=2))))
     assert decision.admissions == ("x",)
     assert said(decision) == {"y": "all 1 worker slots are taken"}
 
 
 def test_a_tenant_that_floods_the_queue_does_not_keep_another_out() -> None:
     flood = tuple(waiting(f"flood-{i}", since=float(i)) for i in range(10))
-    decision = decide(replace(EMPTY, slots=2, queued=(*flood, waiting("quiet", since=50, tenant="b"))))
+    decision = decide(changed(EMPTY, slots=2, queued=(*flood, waiting("quiet", since=50, tenant="b"))))
     assert decision.admissions == ("flood-0", "quiet")
 
 
 def test_a_tenants_limit_holds() -> None:
     running = ActiveJob("r", "a", 1, holds_tiles=True)
-    decision = decide(replace(EMPTY, tenant_jobs=1, active=(running,), queued=(waiting("x"),)))
+    decision = decide(changed(EMPTY, tenant_jobs=1, active=(running,), queued=(waiting("x"),)))
     assert said(decision) == {"x": "its tenant has 1 of 1 jobs running"}
 
 
 def test_a_job_that_has_waited_long_lets_nothing_past_it() -> None:
     node = replace(NODE, free_tiles=4)
     queue = (waiting("big", 8, since=0), waiting("small", 1, since=50))
-    assert decide(replace(EMPTY, node=node, queued=queue)).admissions == ()
-    soon = decide(replace(EMPTY, node=node, queued=queue, now=10.0))
+    assert decide(changed(EMPTY, node=node, queued=queue)).admissions == ()
+    soon = decide(changed(EMPTY, node=node, queued=queue, now=10.0))
     assert soon.admissions == ("small",)
 
 
 def test_a_job_that_can_never_fit_keeps_nobody_out() -> None:
-    decision = decide(replace(EMPTY, queued=(waiting("huge", 100, since=0), waiting("small", 1))))
+    decision = decide(changed(EMPTY, queued=(waiting("huge", 100, since=0), waiting("small", 1))))
     assert decision.admissions == ("small",)
     assert said(decision) == {"huge": "it needs 100 tiles, the node has 8 healthy ones"}
 
 
 def test_a_pause_before_the_next_attempt_is_kept() -> None:
     later = replace(waiting("x"), not_before=101.5)
-    assert said(decide(replace(EMPTY, queued=(later,)))) == {"x": "its next attempt is due in 1.5 s"}
-    assert decide(replace(EMPTY, queued=(later,), now=102.0)).admissions == ("x",)
+    assert said(decide(changed(EMPTY, queued=(later,)))) == {"x": "its next attempt is due in 1.5 s"}
+    assert decide(changed(EMPTY, queued=(later,), now=102.0)).admissions == ("x",)
 
 
 @given(
@@ -102,8 +121,7 @@ def test_nothing_is_promised_twice_and_every_job_gets_an_answer(
         now=100.0,
         queued=tuple(QueuedJob(f"q{i}", tenant, tiles, since) for i, (tiles, since, tenant) in enumerate(queued)),
         active=tuple(ActiveJob(f"r{i}", "a", tiles, holds) for i, (tiles, holds) in enumerate(active)),
-        node=NodeCapacity(8, free, 8),
-        slots=slots,
+        nodes=(NodeState("n", NodeCapacity(8, free, 8), slots),),
     )
     decision = decide(snapshot)
     names = {job.job_id: job for job in snapshot.queued}
@@ -117,18 +135,18 @@ def test_nothing_is_promised_twice_and_every_job_gets_an_answer(
 
 def test_the_last_slot_is_another_tenants_where_there_are_others() -> None:
     flood = tuple(waiting(f"flood-{i}", since=float(i)) for i in range(10))
-    alone = decide(replace(EMPTY, queued=flood))
+    alone = decide(changed(EMPTY, queued=flood))
     assert len(alone.admissions) == 4
-    shared = decide(replace(EMPTY, queued=flood, has_other_tenants=True))
+    shared = decide(changed(EMPTY, queued=flood, has_other_tenants=True))
     assert shared.admissions == ("flood-0", "flood-1", "flood-2")
     assert shared.waits["flood-3"].why == "the last free worker slot is kept for other tenants"
-    late = replace(EMPTY, queued=(*flood, waiting("quiet", since=99, tenant="b")), has_other_tenants=True)
+    late = changed(EMPTY, queued=(*flood, waiting("quiet", since=99, tenant="b")), has_other_tenants=True)
     running = tuple(ActiveJob(f"r{i}", "a", 0, holds_tiles=False) for i in range(3))
-    assert decide(replace(late, active=running)).admissions == ("quiet",)
+    assert decide(changed(late, active=running)).admissions == ("quiet",)
 
 
 def test_a_tenant_without_jobs_gets_a_lone_slot() -> None:
-    assert decide(replace(EMPTY, slots=1, queued=(waiting("x"),), has_other_tenants=True)).admissions == ("x",)
+    assert decide(changed(EMPTY, slots=1, queued=(waiting("x"),), has_other_tenants=True)).admissions == ("x",)
 
 
 @given(queued=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=20), slots=st.integers(0, 20))
@@ -142,7 +160,7 @@ def test_the_turns_are_those_of_the_fewest_active_jobs_and_then_of_age(
         rest.remove(job)
         active[job.tenant_id] += 1
         wanted.append(job.job_id)
-    assert list(decide(replace(EMPTY, queued=jobs, slots=slots)).admissions) == wanted
+    assert list(decide(changed(EMPTY, queued=jobs, slots=slots)).admissions) == wanted
 
 
 def running(name: str, tiles: int, ends_at: float | None = None, tenant: str = "r") -> ActiveJob:
@@ -153,32 +171,32 @@ def test_priority_goes_before_age_and_before_shares() -> None:
     urgent = replace(waiting("urgent", tenant="busy", since=99), priority=5)
     humble = replace(waiting("humble", since=1), priority=-5)
     queue = (waiting("old", since=2), humble, waiting("new", since=98), urgent)
-    decision = decide(replace(EMPTY, slots=5, active=(running("r", 0, tenant="busy"),), queued=queue))
+    decision = decide(changed(EMPTY, slots=5, active=(running("r", 0, tenant="busy"),), queued=queue))
     assert decision.admissions == ("urgent", "old", "new", "humble")
 
 
 def test_a_tenant_of_twice_the_weight_gets_twice_as_much() -> None:
     queue = tuple(waiting(f"{tenant}{i}", since=float(i), tenant=tenant) for i in range(9) for tenant in "ab")
     shares = {"b": TenantShare(weight=2.0)}
-    admitted = decide(replace(EMPTY, slots=6, queued=queue, shares=shares)).admissions
+    admitted = decide(changed(EMPTY, slots=6, queued=queue, shares=shares)).admissions
     assert sorted(admitted) == ["a0", "a1", "b0", "b1", "b2", "b3"]
 
 
 def test_a_share_is_that_of_tiles_where_a_tenant_has_more_of_them_than_of_slots() -> None:
     active = (running("wide", 4, tenant="a"), running("thin-1", 0, tenant="b"), running("thin-2", 0, tenant="b"))
     queue = (waiting("more-a", since=1, tenant="a"), waiting("more-b", since=2, tenant="b"))
-    decision = decide(replace(EMPTY, slots=20, active=active, queued=queue))
+    decision = decide(changed(EMPTY, slots=20, active=active, queued=queue))
     assert decision.admissions == ("more-b", "more-a")
 
 
 def test_who_used_much_lately_comes_later() -> None:
     queue = (waiting("a", since=1, tenant="a"), waiting("b", since=2, tenant="b"))
-    decision = decide(replace(EMPTY, slots=1, queued=queue, shares={"a": TenantShare(past=0.3)}))
+    decision = decide(changed(EMPTY, slots=1, queued=queue, shares={"a": TenantShare(past=0.3)}))
     assert decision.admissions == ("b",)
 
 
 #: Four tiles are free, four get free at 200.
-HALF = replace(EMPTY, node=replace(NODE, free_tiles=4), active=(running("r", 4, ends_at=200.0),), slots=20)
+HALF = changed(EMPTY, node=replace(NODE, free_tiles=4), active=(running("r", 4, ends_at=200.0),), slots=20)
 
 
 def limited(name: str, tiles: int, run_limit_s: float | None, since: float = 95.0) -> QueuedJob:
@@ -192,7 +210,7 @@ def test_what_ends_before_a_reservation_passes_and_what_would_delay_it_does_not(
         limited("long", 1, 101.0, 97),
         limited("?", 1, None, 98),
     )
-    decision = decide(replace(HALF, queued=queue))
+    decision = decide(changed(HALF, queued=queue))
     assert decision.admissions == ("short",)
     assert said(decision) == {
         "big": "it needs 8 tiles, 4 of 8 are free",
@@ -211,30 +229,30 @@ def test_what_needs_none_of_the_reserved_tiles_passes_for_as_long_as_it_likes() 
         limited("wide", 2, None, 97),
         limited("last", 1, None, 98),
     )
-    assert decide(replace(HALF, queued=queue)).admissions == ("first", "last")
+    assert decide(changed(HALF, queued=queue)).admissions == ("first", "last")
 
 
 def test_waiting_long_changes_nothing_where_a_reservation_is_known() -> None:
     queue = (limited("big", 8, None, since=0), limited("short", 1, 100.0))
-    assert decide(replace(HALF, queued=queue)).admissions == ("short",)
+    assert decide(changed(HALF, queued=queue)).admissions == ("short",)
 
 
 def test_another_tenants_reservation_names_no_job_of_it() -> None:
     queue = (limited("big", 8, None, since=1), replace(limited("small", 1, None), tenant_id="b"))
-    why = said(decide(replace(HALF, queued=queue)))["small"]
+    why = said(decide(changed(HALF, queued=queue)))["small"]
     assert why == "a job of another tenant comes first for tiles, and this one has no run limit"
 
 
 def test_a_reservation_is_not_told_from_jobs_without_limits() -> None:
     queue = (limited("big", 8, 10.0), limited("small", 4, None, 96))
-    endless = replace(HALF, active=(running("r", 4),))
-    decision = decide(replace(endless, queued=queue))
+    endless = changed(HALF, active=(running("r", 4),))
+    decision = decide(changed(endless, queued=queue))
     assert decision.admissions == ("small",)
     assert decision.waits["big"].starts_at is None
 
 
 def test_a_job_that_overruns_its_limit_is_expected_to_end_at_once() -> None:
-    decision = decide(replace(HALF, now=300.0, queued=(limited("big", 8, 10.0),)))
+    decision = decide(changed(HALF, now=300.0, queued=(limited("big", 8, 10.0),)))
     assert decision.waits["big"].starts_at == 300.0
 
 
@@ -245,7 +263,7 @@ def test_waiting_jobs_are_told_when_they_start_if_all_run_to_their_limits() -> N
         limited("third", 4, None, 97),
         limited("never", 5, 1.0, 98),
     )
-    decision = decide(replace(HALF, queued=queue))
+    decision = decide(changed(HALF, queued=queue))
     assert decision.admissions == ("second",)
     starts = {job_id: wait.starts_at for job_id, wait in decision.waits.items()}
     assert starts == {"first": 200.0, "third": 250.0, "never": None}
@@ -254,7 +272,7 @@ def test_waiting_jobs_are_told_when_they_start_if_all_run_to_their_limits() -> N
 def test_a_time_is_told_for_a_slot_too_and_for_a_pause() -> None:
     active = (running("x", 0, ends_at=130.0),)
     paused = replace(waiting("paused", 0, 91), not_before=500.0)
-    decision = decide(replace(EMPTY, slots=1, active=active, queued=(waiting("next", 0), paused)))
+    decision = decide(changed(EMPTY, slots=1, active=active, queued=(waiting("next", 0), paused)))
     assert {job_id: wait.starts_at for job_id, wait in decision.waits.items()} == {"next": 130.0, "paused": 500.0}
     assert decision.waits["paused"].code is WaitCode.BEGIN_TIME
 
@@ -276,7 +294,7 @@ def test_who_passes_a_reservation_does_not_delay_it(
     )
     active = tuple(running(f"r{i}", tiles, at) for i, (tiles, at) in enumerate(ends))
     node = replace(NODE, free_tiles=8 - sum(tiles for tiles, _ in ends), free_applications=99)
-    snapshot = QueueSnapshot(now=100.0, queued=jobs, active=active, node=node, slots=99)
+    snapshot = QueueSnapshot(now=100.0, queued=jobs, active=active, nodes=(NodeState("n", node, 99),))
     decision = decide(snapshot)
     told = [job_id for job_id, wait in decision.waits.items() if wait.code is WaitCode.RESOURCES]
     if not told or decision.waits[told[0]].starts_at is None:

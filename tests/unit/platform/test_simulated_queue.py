@@ -36,6 +36,7 @@ SYSTEMS = st.builds(
     tenant_jobs=st.sampled_from([0, 2]),
     starve_s=st.sampled_from([0.0, 10.0, 60.0]),
     half_life_s=st.sampled_from([0.0, 30.0]),
+    nodes=st.sampled_from([1, 1, 2, 3]),
 )
 
 
@@ -53,8 +54,10 @@ def most_at_once(run: SimulatedRun, of: Sequence[int]) -> int:
 @given(trace=TRACES, system=SYSTEMS)
 def test_no_more_runs_than_there_is_room_for(trace: list[TraceJob], system: SimulatedSystem) -> None:
     run = simulate(trace, system)
-    assert most_at_once(run, [done.job.tiles for done in run.jobs]) <= TILES
-    assert most_at_once(run, [1] * len(run.jobs)) <= (system.slots or TILES)
+    for node in map(str, range(system.nodes)):
+        of_node = [done.job.tiles if done.node == node else 0 for done in run.jobs]
+        assert most_at_once(run, of_node) <= TILES
+    assert most_at_once(run, [1] * len(run.jobs)) <= (system.slots or system.all_tiles)
     for tenant in "abc":
         of = [int(done.job.tenant_id == tenant) for done in run.jobs]
         assert not system.tenant_jobs or most_at_once(run, of) <= system.tenant_jobs
@@ -77,20 +80,24 @@ def test_nothing_waits_without_a_cause(trace: list[TraceJob], system: SimulatedS
     """What a decision leaves waiting lacks room, but for jobs behind a reservation and those of a limited tenant."""
 
     def look(snapshot: QueueSnapshot, decision: Decision) -> None:
-        assert snapshot.node is not None
         jobs = {job.job_id: job for job in snapshot.queued}
-        tiles = snapshot.node.free_tiles - sum(jobs[job_id].tiles for job_id in decision.admissions)
+        free = {node.name: node.capacity.free_tiles for node in snapshot.nodes if node.capacity}
+        for job_id, node in decision.placements.items():
+            free[node] -= jobs[job_id].tiles
+        assert min(free.values()) >= 0, "a node has no more than its tiles"
         slots = snapshot.slots - len(snapshot.active) - len(decision.admissions)
         for job_id, wait in decision.waits.items():
             if wait.code not in {WaitCode.PRIORITY, WaitCode.TENANT_LIMIT}:
-                assert slots <= 0 or jobs[job_id].tiles > tiles
+                assert slots <= 0 or jobs[job_id].tiles > max(free.values()) or "worker slot" in wait.why
         assert decision.admissions or snapshot.active, "the node is idle beside jobs that wait"
 
     simulate(trace, system, look=look)
 
 
-@given(trace=TRACES, starve_s=st.sampled_from([0.0, 60.0]))
-def test_who_is_first_in_the_queue_starts_by_the_time_that_it_was_told(trace: list[TraceJob], starve_s: float) -> None:
+@given(trace=TRACES, starve_s=st.sampled_from([0.0, 60.0]), nodes=st.integers(1, 3))
+def test_who_is_first_in_the_queue_starts_by_the_time_that_it_was_told(
+    trace: list[TraceJob], starve_s: float, nodes: int
+) -> None:
     """Of one tenant's jobs of one priority, all with run limits, none is passed by one that would delay it."""
     told: dict[str, float] = {}
 
@@ -103,7 +110,7 @@ def test_who_is_first_in_the_queue_starts_by_the_time_that_it_was_told(trace: li
             told[first] = min(at, told.get(first, at))
 
     jobs = [replace(job, tenant_id="a", priority=0, run_limit_s=job.run_limit_s or job.runs_s) for job in trace]
-    run = simulate(jobs, SimulatedSystem(TILES, starve_s=starve_s), look=look)
+    run = simulate(jobs, SimulatedSystem(TILES, starve_s=starve_s, nodes=nodes), look=look)
     late = {done.job.job_id: done.started for done in run.jobs if done.started > told.get(done.job.job_id, 1e9) + 1e-6}
     assert late == {}
 

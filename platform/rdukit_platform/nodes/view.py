@@ -4,7 +4,7 @@
 ``read_nodes`` and ``find_node_view``, which ask the daemon.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,10 @@ class NodeCapacity:
     rows: tuple[int, ...] = ()
     #: Tiles that work and that an administrator keeps from being allocated; they are not free.
     cordoned_tiles: int = 0
+    #: Lengths of the rows of neighbouring free tiles, each inside one RDU, in the order in which the daemon gives them.
+    free_rows: tuple[int, ...] = ()
+    #: A part of it works worse than new, or not at all.
+    is_degraded: bool = False
 
     def repaired(self) -> "NodeCapacity":
         """Return the node as it would be with all its tiles in service."""
@@ -82,13 +86,20 @@ def active_faults(faults: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
-def healthy_rows(tiles: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+def is_free(tile: Mapping[str, object]) -> bool:
+    """Return whether a tile of ``status`` can be leased now."""
+    return is_usable(tile) and not tile.get("lease") and not tile.get("cordon")
+
+
+def healthy_rows(
+    tiles: Sequence[Mapping[str, Any]], belongs: Callable[[Mapping[str, Any]], bool] = is_usable
+) -> tuple[int, ...]:
     """Return the lengths of the rows of neighbouring usable tiles, a row ending where its RDU does."""
     rows: list[int] = []
     before: tuple[object, object] = (None, None)
     for tile in tiles:
         rdu, number = tile.get("rdu"), tile.get("tile")
-        if is_usable(tile):
+        if belongs(tile):
             follows = isinstance(number, int) and before == (rdu, number - 1)
             if follows:
                 rows[-1] += 1
@@ -109,13 +120,24 @@ def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
         by_rdu[tile.get("rdu")] = by_rdu.get(tile.get("rdu"), 0) + 1
     return NodeCapacity(
         tiles=len(usable),
-        free_tiles=sum(1 for tile in usable if not tile.get("lease") and not tile.get("cordon")),
+        free_tiles=sum(1 for tile in usable if is_free(tile)),
         free_applications=max(limit - len(applications), 0),
         broken_tiles=len(tiles) - len(usable),
         rdu_tiles=max(by_rdu.values(), default=0),
         rows=healthy_rows(tiles),
         cordoned_tiles=sum(1 for tile in usable if tile.get("cordon")),
+        free_rows=healthy_rows(tiles, is_free),
+        is_degraded=node_health(status) != "FUNCTIONAL" or any(_is_worn(tile) for tile in tiles),
     )
+
+
+def _is_worn(tile: Mapping[str, object]) -> bool:
+    return str(tile.get("health") or "online").lower() != "online"
+
+
+def leased_jobs(status: Mapping[str, Any]) -> frozenset[str]:
+    """Return the jobs that hold tiles of a node, by their ids."""
+    return frozenset(str(lease["job"]) for lease in status.get("leases") or [] if lease.get("job"))
 
 
 ANSWER_TIMEOUT_S: Final = 2.0

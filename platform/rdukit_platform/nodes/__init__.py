@@ -1,0 +1,1 @@
+"""Nodes: how they are, which there are, and what is asked of them."""

@@ -1,0 +1,172 @@
+"""Free resources of all nodes while a decision is made (pure): rows of tiles, places of applications, worker slots.
+
+A job of no more tiles than an RDU has needs as many neighbours in one; a larger one has whole RDUs. The node of a job
+is the one whose smallest sufficient row of free tiles is the shortest, so that long rows and whole RDUs stay free for
+larger jobs; nodes that are degraded come last. In the node, its daemon takes the first row that suffices.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rdukit_platform.scheduler.model import ActiveJob, NodeState
+
+#: Bits of each part of a node's rank.
+_BITS: Final = 20
+_LOW: Final = (1 << _BITS) - 1
+
+
+class NodeRoom:
+    """Free resources of one node."""
+
+    __slots__ = ("_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles")
+
+    def __init__(self, index: int, node: NodeState) -> None:
+        self.index, self.node, self.slots = index, node, node.slots
+        capacity = node.capacity
+        self.tiles, self.places, self.is_degraded = 0, 0, False
+        self._rows: list[int] = []
+        #: 0: which tiles are neighbours is not known, and any do.
+        self._rdu_tiles = 0
+        if capacity is not None:
+            self.tiles, self.places = capacity.free_tiles, capacity.free_applications
+            self.is_degraded = capacity.is_degraded
+            is_known = capacity.rdu_tiles > 0 and sum(capacity.free_rows) == capacity.free_tiles
+            self._rows = list(capacity.free_rows) if is_known else [capacity.free_tiles]
+            self._rdu_tiles = capacity.rdu_tiles if is_known else 0
+
+    @property
+    def longest(self) -> int:
+        """Return the longest row of free tiles."""
+        return max(self._rows, default=0)
+
+    def rank(self, tiles: int) -> int | None:
+        """Return how well the node fits a job, the lowest best; ``None``: not at all, now."""
+        if self.slots <= 0:
+            return None
+        if tiles == 0:
+            return (_LOW - min(self.slots, _LOW)) << _BITS | self.index
+        if self.places <= 0 or tiles > self.tiles:
+            return None
+        if self._rdu_tiles and tiles > self._rdu_tiles:
+            row = self._rows.count(self._rdu_tiles) - -(-tiles // self._rdu_tiles)
+            if row < 0:
+                return None
+        else:
+            row = min((row for row in self._rows if row >= tiles), default=-1)
+            if row < 0:
+                return None
+        return ((self.is_degraded << _BITS | row) << _BITS | min(self.tiles, _LOW)) << _BITS | self.index
+
+    def take(self, tiles: int) -> int:
+        """Give a job its resources, as far as they are there. Returns how many tiles it gets."""
+        self.slots -= 1
+        if tiles == 0:
+            return 0
+        self.places -= 1
+        rows, rdu = self._rows, self._rdu_tiles
+        if rdu and tiles > rdu:
+            tiles = -(-tiles // rdu) * rdu
+            for _ in range(tiles // rdu):
+                if rdu in rows:
+                    rows.remove(rdu)
+        else:
+            for at, row in enumerate(rows):
+                if row >= tiles:
+                    rows[at] = row - tiles
+                    break
+            else:  # what the daemon told has changed since: nothing is promised there until it tells again
+                rows.clear()
+        self.tiles -= tiles
+        return tiles
+
+
+class Rooms:
+    """All nodes, and which of them is the best for so many tiles. A search costs the logarithm of their number."""
+
+    def __init__(self, nodes: Sequence[NodeState], active: Iterable[ActiveJob]) -> None:
+        self.all = [NodeRoom(index, node) for index, node in enumerate(nodes)]
+        self._named = {room.node.name: room for room in self.all}
+        for job in active:
+            room = self.of(job)
+            if room is None:
+                continue
+            if job.holds_tiles:
+                room.slots -= 1
+            else:
+                room.take(job.tiles)
+        #: Free worker slots of all nodes.
+        self.slots = sum(max(room.slots, 0) for room in self.all)
+        #: Nodes that have changed, and for each size the nodes by rank and how many of the changes they have seen.
+        self._changes: list[int] = []
+        self._ranks: dict[int, tuple[list[int], int]] = {}
+        self._whys: dict[int, tuple[int, str]] = {}
+
+    def of(self, job: ActiveJob) -> NodeRoom | None:
+        """Return the node of an active job; ``None``: it is not among them."""
+        if job.node is None:
+            return self.all[0] if len(self.all) == 1 else None
+        return self._named.get(job.node)
+
+    def find(self, tiles: int, apart: NodeRoom | None = None) -> NodeRoom | None:
+        """Find the best node for a job, apart from one; ``None``: none has room."""
+        ranks, seen = self._ranks.get(tiles) or (None, 0)
+        if ranks is None:
+            ranks = [rank for room in self.all if (rank := room.rank(tiles)) is not None]
+            heapq.heapify(ranks)
+        else:
+            for index in set(self._changes[seen:]):
+                if (rank := self.all[index].rank(tiles)) is not None:
+                    heapq.heappush(ranks, rank)
+        self._ranks[tiles] = ranks, len(self._changes)
+        left_out: list[int] = []
+        found = None
+        while ranks:
+            room = self.all[ranks[0] & _LOW]
+            if room.rank(tiles) != ranks[0]:
+                heapq.heappop(ranks)
+            elif room is apart:
+                left_out.append(heapq.heappop(ranks))
+            else:
+                found = room
+                break
+        for rank in left_out:
+            heapq.heappush(ranks, rank)
+        return found
+
+    def take(self, room: NodeRoom, tiles: int) -> int:
+        """Give a job its resources on a node. Returns how many tiles it gets."""
+        self.slots -= 1
+        self._changes.append(room.index)
+        return room.take(tiles)
+
+    def why_none(self, tiles: int) -> str:
+        """Say why no node has room for so many tiles: of several nodes, as it was when the first job found none."""
+        known = self._whys.get(tiles)
+        if known is None or (len(self.all) == 1 and known[0] != len(self._changes)):
+            known = self._whys[tiles] = len(self._changes), self._find_why(tiles)
+        return known[1]
+
+    def _find_why(self, tiles: int) -> str:
+        answering = [(room, room.node.capacity) for room in self.all if room.node.capacity is not None]
+        free = sum(max(room.tiles, 0) for room, _ in answering)
+        total = sum(capacity.tiles for _, capacity in answering)
+        enough = [room for room, _ in answering if room.tiles >= tiles]
+        if not enough:
+            why = f"it needs {tiles} tiles, {free} of {total} are free"
+            if len(answering) > 1:
+                why += f" on {len(answering)} nodes, {max(max(room.tiles, 0) for room, _ in answering)} of them on one"
+            if cordoned := sum(capacity.cordoned_tiles for _, capacity in answering):
+                why += f", {cordoned} are cordoned or in maintenance"
+            return why
+        if all(room.places <= 0 for room in enough):
+            where = "the node runs" if len(self.all) == 1 else "the nodes with room run"
+            return f"{where} as many applications as it may" if len(self.all) == 1 else f"{where} all that they may"
+        if all(room.slots <= 0 or room.places <= 0 for room in enough):
+            return "the nodes with room have no free worker slot"
+        rdu_tiles = Counter(capacity.rdu_tiles for _, capacity in answering).most_common(1)[0][0]
+        if tiles > rdu_tiles:
+            return f"it needs {-(-tiles // rdu_tiles)} whole RDUs, and its {free} free tiles are not in as many"
+        longest = max(room.longest for room in enough)
+        return f"it needs {tiles} tiles in a row inside an RDU, the longest free row has {longest}"
