@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from rdukit_platform.backup.manifest import FORMAT, read_manifest, write_manifest
@@ -20,6 +21,7 @@ from support.platform.processes import PlatformUnderTest, platform_under_test, r
 from support.postgres import new_database, postgres_server
 
 BOX = Path(__file__).parent / "platform_box.py"
+CONTENT = bytes(range(250)) * 4
 QUICK = {"RDUKIT_JOB_BACKOFF_S": "0.1"}
 
 
@@ -67,9 +69,19 @@ def fill(platform: PlatformUnderTest) -> dict[str, Any]:
     assert done["state"] == "succeeded", done
     made = client.post("/v1/tenants", {"name": "second"})
     token = client.post(f"/v1/tenants/{made['id']}/tokens", {"scopes": ["read"]})["token"]
-    content = b"x" * 1000
-    files = [{"path": "half.bin", "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}]
-    return {"data": data, "done": done, "token": token, "files": files, "checkpoint": done["outputs"]["checkpoint"]}
+    files = [{"path": "half.bin", "digest": hashlib.sha256(CONTENT).hexdigest(), "bytes": len(CONTENT)}]
+    body = {"name": "half", "kind": "file", "files": files}
+    upload = client.post("/v1/uploads", body)["id"]
+    put_piece(platform, upload, 0, CONTENT[:400])
+    facts = {"data": data, "done": done, "token": token, "upload": upload}
+    return facts | {"checkpoint": done["outputs"]["checkpoint"]}
+
+
+def put_piece(platform: PlatformUnderTest, upload: str, offset: int, piece: bytes) -> None:
+    """Send a piece of the file of an upload."""
+    token = (platform.home / "token").read_text().strip()
+    url = f"{platform.running['url']}/v1/uploads/{upload}/files/0?offset={offset}"
+    httpx.put(url, content=piece, headers={"Authorization": f"Bearer {token}"}).raise_for_status()
 
 
 def submit_until(platform: PlatformUnderTest, stop: threading.Event) -> None:
@@ -92,6 +104,9 @@ def check_restored(home: Path, facts: dict[str, Any], environment: dict[str, str
         assert {tenant["name"] for tenant in platform.client.get("/v1/tenants")["tenants"]} == {"default", "second"}
         with ApiClient(platform.running["url"], facts["token"]) as second:
             assert second.get("/v1/jobs")["jobs"] == [], "the token is valid, and another tenant's"
+        put_piece(platform, facts["upload"], 400, CONTENT[400:])
+        uploaded = platform.client.post(f"/v1/uploads/{facts['upload']}/finish")
+        assert uploaded["bytes"] == len(CONTENT), "the upload went on where it was"
         # What ran when it was backed up is lost, and runs again; what waited, waits no more.
         again = platform.wait_job(facts["running"], lambda job: job["attempt"] > 1 and job["state"] == "running")
         assert again["attempts"][0]["outcome"] == "expired"
