@@ -61,15 +61,18 @@ def test_a_forked_box_works_and_so_do_its_operations(warm: WarmBoxes, tmp_path: 
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
+    forked = {"rdukit-verb", "rdukit-verbs"}
     with BoxClient(box.rest_url) as client:
-        operation = client.submit("preprocess", {}, {}, str(tmp_path / "out"), "key")
-        state = ""
-        for event in client.events(operation["id"]):
-            state = str((event.get("operation") or {}).get("state"))
+        # A verb may be over before anybody looks: then the next one is looked at.
+        for number in range(100):
+            operation = client.submit("preprocess", {}, {}, str(tmp_path / "out" / str(number)), f"key-{number}")
+            *_, last = client.events(operation["id"])
+            assert last["operation"]["state"] == "succeeded"
+            if forked <= names:
+                break
         has_ended.set()
         watcher.join()
-        assert state == "succeeded"
-    assert {"rdukit-verb", "rdukit-verbs"} <= names
+    assert forked <= names
     everything = [facts.pid for facts in tree_of(box.pid)]
     box.stop()
     assert box.events()[-1].end is BoxEnd.EXITED
