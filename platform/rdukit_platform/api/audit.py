@@ -48,7 +48,7 @@ class AuditPage(BaseModel):
 
 
 class AuditVerdict(BaseModel):
-    """Whether the chains of the log are intact, and else which entry is the first that is not."""
+    """Result of a check whether the chains of the log are intact, and else which entry is the first that is not."""
 
     intact: bool
     chains: int

@@ -29,7 +29,7 @@ from rdukit_platform.tenants.scopes import (
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a route asks for: all scopes of one of ``alternatives``. Without any, ``needs_token`` says who may."""
+    """Permission for a route: all scopes of one of ``alternatives``. Without any, ``needs_token`` says who may."""
 
     alternatives: tuple[frozenset[str], ...] = ()
     needs_token: bool = True

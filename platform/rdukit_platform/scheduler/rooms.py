@@ -83,7 +83,7 @@ class NodeRoom:
 
 
 class Rooms:
-    """All nodes, and which of them is the best for so many tiles. A search costs the logarithm of their number."""
+    """Rooms of all nodes. A search for the best one for so many tiles costs the logarithm of their number."""
 
     def __init__(self, nodes: Sequence[NodeState], active: Iterable[ActiveJob]) -> None:
         self.all = [NodeRoom(index, node) for index, node in enumerate(nodes)]

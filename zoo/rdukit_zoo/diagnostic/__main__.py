@@ -60,7 +60,7 @@ class Probe(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a training leaves: the losses of its steps, and all parameters in one row."""
+    """Result of a training: the losses of its steps, and all parameters in one row."""
 
     losses: torch.Tensor
     parameters: torch.Tensor
