@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import os
-import pwd
-import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,35 +15,14 @@ from rdukit_platform.audit.chain import GENESIS, ChainEnds, export, verify, veri
 from rdukit_platform.audit.service import Act, AuditOutcome, AuditRecord, prune, record
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
-from support.platform.processes import fresh_database, short_folder
+from support.platform.processes import fresh_database
+from support.postgres import new_database, postgres_server
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A PostgreSQL server of this module's own, at a socket."""
-    programs = shutil.which("initdb"), shutil.which("pg_ctl"), shutil.which("createdb")
-    if None in programs:
-        pytest.skip("no PostgreSQL server is installed")
-    # It does not run as root.
-    name = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-    user = pwd.getpwnam(name)
-    become = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.getuid() == 0 else {}
-
-    def run(*command: str) -> None:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, start_new_session=True,
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, **become,  # type: ignore[call-overload]
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-
-    with short_folder() as folder:
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        run("initdb", "-D", "data", "-U", "rdukit", "-A", "trust", "-N", "-E", "UTF8")
-        run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", f"-k {folder} -c listen_addresses='' -F", "start")
-        try:
-            yield str(folder)
-        finally:
-            run("pg_ctl", "-D", "data", "-m", "immediate", "stop")
+    with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -56,10 +31,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         with fresh_database(tmp_path) as made:
             yield made
         return
-    folder = request.getfixturevalue("server")
-    name = f"test{abs(hash(request.node.nodeid))}"
-    subprocess.run(["createdb", "-h", folder, "-U", "rdukit", name], check=True, timeout=60)
-    with closing(Database(f"postgresql+psycopg://rdukit@/{name}?host={folder}")) as made:
+    server, name = request.getfixturevalue("server"), f"test{abs(hash(request.node.nodeid))}"
+    with closing(Database(new_database(server, name))) as made:
         migrate(made)
         yield made
 
