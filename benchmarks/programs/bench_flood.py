@@ -21,7 +21,7 @@ from pathlib import Path
 from rdukit_bench.comparisons.machine import write_json
 
 from rdukit.errors import RdukitError
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from support.platform.processes import PlatformUnderTest, platform_under_test

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rdukit_bench.comparisons.machine import write_json
 
-from rdukit_platform.cli.client import FINAL_STATES
+from rdukit_platform.client.http import FINAL_STATES
 from rdukit_platform.settings import Home
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from rdukit_platform.backup.manifest import FORMAT, read_manifest, write_manifest
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 from support.postgres import new_database, postgres_server
 

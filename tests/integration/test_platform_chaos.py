@@ -23,9 +23,9 @@ from safetensors.torch import load
 
 from rdukit.errors import RdukitError
 from rdukit_platform.backends.process_tree import tree_of
-from rdukit_platform.cli.client import FINAL_STATES
 from rdukit_platform.cli.local import STEPS as VERBS
 from rdukit_platform.cli.local import demo_steps
+from rdukit_platform.client.http import FINAL_STATES
 from support.helpers import wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rdukit.errors import Unavailable
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 
 
 class DyingGateway:

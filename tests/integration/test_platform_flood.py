@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"

@@ -17,7 +17,7 @@ from rdukit.errors import (
     Unauthenticated,
     UnknownParameter,
 )
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from rdukit_platform.jobs.broker import TASK, make_app
 from rdukit_platform.settings import Home
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder

@@ -15,8 +15,8 @@ from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, Per
 from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_platform.artifacts.store import BlobStore
-from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.cli.job import job as job_commands
+from rdukit_platform.client.http import ApiClient
 from support import wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 

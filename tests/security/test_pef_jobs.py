@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rdukit.fence.probe import what_holds
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from support.pefs.examples import forge_pef, write_example_pef
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 

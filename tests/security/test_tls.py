@@ -23,7 +23,7 @@ from rdukit.http.tls import client_context, find_server_files, make_server_conte
 from rdukit_node.snml.client import SnmlClient
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.broker import Notifier
 from support import wait_until

@@ -1,18 +1,17 @@
 """``rdukit artifact``: list, show, fetch, add, pin and delete artifacts, and collect content."""
 
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
-from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
 
 if TYPE_CHECKING:
-    from rdukit_platform.cli.client import ApiClient
+    pass
 
 
 #: From this size on an artifact goes in pieces.
@@ -40,7 +39,7 @@ def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_
     Example: rdukit artifact list --kind pef
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/artifacts", kind=kind, job=job, limit=limit, cursor=cursor)
@@ -69,7 +68,7 @@ def show_(artifact_id: str, as_json: bool) -> None:
     Example: rdukit artifact show art-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}")
@@ -94,16 +93,11 @@ def get(artifact_id: str, output: Path) -> None:
 
     Example: rdukit artifact get art-7k2m9x41abcd -o checkpoint/
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
+    from rdukit_platform.client.transfers import fetch_artifact
 
-    if output.exists():
-        raise Conflict(f"{output} exists already; name a path that does not")
     with ApiClient.of_home() as client:
-        found = client.get(f"/v1/artifacts/{artifact_id}")
-        if found["is_folder"]:
-            _fetch_folder(client, found, output)
-        else:
-            client.fetch_file(f"/v1/artifacts/{artifact_id}/content", output.absolute(), found["digest"])
+        found = fetch_artifact(client, artifact_id, output)
     click.echo(f"{output}: {format_bytes(found['bytes'])}", err=True)
 
 
@@ -121,21 +115,15 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     Example: rdukit artifact add digits/ --kind data
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient, read_folder
+    from rdukit_platform.client.http import ApiClient
+    from rdukit_platform.client.transfers import add_artifact
 
-    if not path.exists():
-        raise NotFound(f"there is nothing at {path}")
-    files = read_folder(path) if path.is_dir() else [(path.name, path)]
-    form = {"kind": kind, "name": name or path.name, "folder": str(path.is_dir()).lower()}
-    with ExitStack() as stack, ApiClient.of_home() as client:
-        if files and sum(file.stat().st_size for _, file in files) >= IN_PIECES_BYTES:
-            try:
-                added = client.upload_pieces(files, kind, form["name"], is_folder=path.is_dir())
-            except (KeyboardInterrupt, Unavailable):
-                click.echo("what has come is kept for a day; the same command goes on with it", err=True)
-                raise
-        else:
-            added = client.upload([(title, stack.enter_context(file.open("rb"))) for title, file in files], form)
+    with ApiClient.of_home() as client:
+        try:
+            added = add_artifact(client, path, kind, name)
+        except (KeyboardInterrupt, Unavailable):
+            click.echo("what has come in pieces is kept for a day; the same command goes on with it", err=True)
+            raise
     if as_json:
         show.print_json(added)
     else:
@@ -152,7 +140,7 @@ def delete(artifact_id: str, as_json: bool) -> None:
     Example: rdukit artifact delete art-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         gone = client.delete(f"/v1/artifacts/{artifact_id}")
@@ -173,7 +161,7 @@ def pin(artifact_id: str, as_json: bool) -> None:
     Example: rdukit artifact pin art-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         kept = client.put(f"/v1/artifacts/{artifact_id}/pin")
@@ -190,7 +178,7 @@ def unpin(artifact_id: str, as_json: bool) -> None:
     Example: rdukit artifact unpin art-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         freed = client.delete(f"/v1/artifacts/{artifact_id}/pin")
@@ -209,12 +197,12 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     """
     from rdukit_platform.artifacts.store import ContentDamaged
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     if (artifact_id is None) is not is_all:
         raise InvalidArgument("say which artifact, or --all; legal: one of the two")
     with ApiClient.of_home() as client:
-        ids = [artifact_id] if artifact_id is not None else _all_ids(client)
+        ids = [artifact_id] if artifact_id else [a["id"] for a in client.pages("/v1/artifacts", "artifacts", limit=200)]
         found = [client.post(f"/v1/artifacts/{each}/verify") for each in ids]
     wrong = [(each["id"], problem) for each in found for problem in each["problems"]]
     if as_json:
@@ -243,7 +231,7 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     """
     from rdukit_platform.artifacts.picture import draw_lineage, graph_of
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
@@ -272,7 +260,7 @@ def gc(dry_run: bool, as_json: bool) -> None:
     Example: rdukit artifact gc --dry-run
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.post(f"/v1/artifacts/gc?dry_run={str(dry_run).lower()}")
@@ -284,24 +272,3 @@ def gc(dry_run: bool, as_json: bool) -> None:
         f"{did} {found['removed']} blobs with {format_bytes(found['removed_bytes'])}; "
         f"kept {found['kept']} that artifacts name, and {found['young']} that are too young to tell"
     )
-
-
-def _all_ids(client: "ApiClient") -> list[str]:
-    ids, cursor = list[str](), None
-    while True:
-        page = client.get("/v1/artifacts", limit=200, cursor=cursor)
-        ids += [each["id"] for each in page["artifacts"]]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return ids
-
-
-def _fetch_folder(client: "ApiClient", found: dict[str, Any], output: Path) -> None:
-    # The folder gets its name when all its files are there; until then the next call goes on with them.
-    incoming = output.absolute().with_name(f".{output.name}.{found['digest'][:16]}.part")
-    incoming.mkdir(parents=True, exist_ok=True)
-    for file in found["files"]:
-        target = incoming / file["path"]
-        if not target.exists():
-            client.fetch_file(f"/v1/artifacts/{found['id']}/content", target, file["digest"], path=file["path"])
-    incoming.rename(output)

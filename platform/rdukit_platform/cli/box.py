@@ -22,7 +22,7 @@ def install(source: str, as_json: bool) -> None:
     Example: rdukit box install mine
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     folder = Path(source)
     if folder.name == "modelbox.yaml":
@@ -51,7 +51,7 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
     Example: rdukit box installed
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         if box is not None:
@@ -84,7 +84,7 @@ def uninstall(box: str, as_json: bool) -> None:
     Example: rdukit box uninstall mine:1
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         gone = client.delete(f"/v1/boxes/{quote(box, safe='')}")

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rdukit.errors import Unavailable
 from rdukit.settings import HOME
 from rdukit.system.process import die_with_parent
-from rdukit_platform.cli.client import FINAL_STATES, ApiClient
 from rdukit_platform.cli.show import describe_progress
+from rdukit_platform.client.http import FINAL_STATES, ApiClient
 
 POLL_S: Final = 0.25
 #: Into a pipe, progress of a running step is told at most this often.

@@ -56,7 +56,7 @@ def create(
 
     Example: rdukit endpoint create digits --expert digits:2 --replicas 2 --wait
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     body = {"name": name, "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles}
     with ApiClient.of_home() as client:
@@ -75,7 +75,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     Example: rdukit endpoint list --limit 10
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/endpoints", limit=limit, cursor=cursor)
@@ -105,7 +105,7 @@ def show_(name: str, as_json: bool) -> None:
     Example: rdukit endpoint show digits
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get(_path(name))
@@ -168,7 +168,7 @@ def update(
 
     Example: rdukit endpoint update digits --expert digits:3 --wait
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     body = {"expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles, "replicas": replicas}
     with ApiClient.of_home() as client:
@@ -188,7 +188,7 @@ def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None
 
     Example: rdukit endpoint rollback digits --wait
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         _tell(client, client.post(f"{_path(name)}/rollback", {"revision": revision}), wait, as_json)
@@ -204,7 +204,7 @@ def delete(name: str, as_json: bool) -> None:
     Example: rdukit endpoint delete digits
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         gone = client.delete(_path(name))
@@ -227,7 +227,7 @@ def call(name: str, prompt: str | None, rows: str | None, max_tokens: int, as_js
     Example: rdukit endpoint call digits --rows rows.json
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     if (prompt is None) == (rows is None):
         raise click.UsageError("Give either --prompt TEXT or --rows FILE.")

@@ -30,7 +30,7 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
     Example: rdukit expert promote job-7k2m9x41abcd --name digits --description "Reads handwritten digits."
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     body = {"job": job, "name": name, "description": description, "licence": licence}
     with ApiClient.of_home() as client:
@@ -56,7 +56,7 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
     """
     from rdukit_platform.catalog.figures import figure_text, headline
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get(
@@ -89,7 +89,7 @@ def show_(name: str, as_json: bool) -> None:
     Example: rdukit expert show digits:1
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get(_path(name))
@@ -128,7 +128,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
     """
     from rdukit_platform.catalog.figures import compare_figures
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         one, other = client.get(_path(a)), client.get(_path(b))
@@ -159,7 +159,7 @@ def deprecate(name: str, reason: str, as_json: bool) -> None:
     Example: rdukit expert deprecate digits:1 --reason "digits:2 reads sevens too"
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         marked = client.post(f"{_path(name)}/deprecate", {"reason": reason})

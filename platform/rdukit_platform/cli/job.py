@@ -17,7 +17,7 @@ from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
 if TYPE_CHECKING:
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
 #: Exit status of a command that waited for a job which did not succeed.
 NOT_SUCCEEDED = 4
@@ -287,7 +287,7 @@ def _row(one: dict[str, Any]) -> Sequence[object]:
 
 
 def _client() -> "ApiClient":
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     return ApiClient.of_home()
 

@@ -102,7 +102,7 @@ def resume(job_id: str, as_json: bool) -> None:
 
 def _change(job_id: str, act: str, as_json: bool) -> None:
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.post(f"/v1/jobs/{job_id}/{act}")

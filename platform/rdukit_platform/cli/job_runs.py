@@ -78,7 +78,7 @@ def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
     Example: rdukit job compare job-7k2m9x41abcd job-9m4p2x63cdef
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get("/v1/jobs/compare", ids=",".join(jobs))
@@ -102,7 +102,7 @@ def metrics(job_id: str, as_csv: bool, out: Path | None, as_json: bool) -> None:
     Example: rdukit job metrics job-7k2m9x41abcd --csv --out loss.csv
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     if as_csv and as_json:
         raise InvalidArgument("--csv does not go with --json; give one")

@@ -14,7 +14,7 @@ from rdukit.units import format_bytes, format_count, format_seconds
 from rdukit_platform.settings import GATEWAY_HOST, GATEWAY_PORT, checked_home
 
 if TYPE_CHECKING:
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
     from rdukit_platform.up.run import Running
 
 

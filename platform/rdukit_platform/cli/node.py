@@ -107,14 +107,14 @@ def end_maintenance(window: str, node: str, as_json: bool) -> None:
 
     Example: rdukit node end-maintenance mw-472c71ce
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         _show(client.delete(f"/v1/nodes/{quote(node, safe='')}/maintenance/{quote(window, safe='')}"), as_json)
 
 
 def _change(node: str, what: str, body: Mapping[str, object], as_json: bool) -> None:
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         _show(client.post(f"/v1/nodes/{quote(node, safe='')}/{what}", dict(body)), as_json)

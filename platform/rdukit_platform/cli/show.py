@@ -147,7 +147,7 @@ def list_(action: str | None, outcome: str | None, limit: int, cursor: str | Non
 
     Example: rdukit audit list --action token.create --json
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/audit", action=action, outcome=outcome, limit=limit, cursor=cursor)
@@ -180,7 +180,7 @@ def verify(exported: Path | None, as_json: bool) -> None:
 
     Example: rdukit audit verify
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     if exported is None:
         with ApiClient.of_home() as client:
@@ -215,7 +215,7 @@ def export(output: Path | None) -> None:
     Example: rdukit audit export --output audit.jsonl
     """
     from rdukit.files.atomic import atomic_target
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         lines = client.lines("/v1/audit/export")

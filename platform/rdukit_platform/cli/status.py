@@ -13,7 +13,7 @@ _MAX_JOBS: Final = 200
 
 def report_platform() -> Iterator[PartStatus]:
     """Ask the gateway that the settings or the home folder name."""
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     try:
         client = ApiClient.of_home()

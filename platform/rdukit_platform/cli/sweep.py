@@ -56,7 +56,7 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
     Example: rdukit sweep submit --box logreg --input pef=art-1 --input dataset=art-2 --grid lr=0.1,0.01 --wait
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     body = read_file(file, options) if file is not None else make_body(options)
     with ApiClient.of_home() as client:
@@ -85,7 +85,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     Example: rdukit sweep list --limit 10
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/sweeps", limit=limit, cursor=cursor)
@@ -112,7 +112,7 @@ def show_(sweep_id: str, as_json: bool) -> None:
     Example: rdukit sweep show sweep-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/sweeps/{sweep_id}")
@@ -132,7 +132,7 @@ def cancel(sweep_id: str, as_json: bool) -> None:
     Example: rdukit sweep cancel sweep-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.post(f"/v1/sweeps/{sweep_id}/cancel")

@@ -47,7 +47,7 @@ def list_(as_json: bool) -> None:
     Example: rdukit tenant list
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get("/v1/tenants")
@@ -71,7 +71,7 @@ def create(name: str, weight: float, as_json: bool) -> None:
     Example: rdukit tenant create lab
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         made = client.post("/v1/tenants", {"name": name, "weight": weight})
@@ -99,7 +99,7 @@ def set_(tenant_id: str, weight: float | None, artifact_bytes: int | str | None,
     Example: rdukit tenant set lab --weight 2 --artifact-bytes 10GiB
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     body: dict[str, object] = {} if weight is None else {"weight": weight}
     if artifact_bytes is not None:
@@ -142,7 +142,7 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
     Example: rdukit tenant show lab
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         tenant_id = tenant_id or str(client.get("/v1/me")["tenant"]["id"])
@@ -176,7 +176,7 @@ def token(
     Example: rdukit tenant token lab --scope read --expires-in 30d
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     if break_glass:
         made = _break_glass(life_s, reason)

@@ -80,7 +80,7 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
     Example: rdukit token list
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/tokens", tenant=tenant, limit=limit, cursor=cursor)
@@ -111,7 +111,7 @@ def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | N
 
     Example: rdukit token create dashboard --scope read --expires-in 90d
     """
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         made = client.post("/v1/tokens", {"name": name} | access_body(scopes, role) | life_body(life_s))
@@ -132,7 +132,7 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
     Example: rdukit token rotate --grace 10m
     """
     from rdukit.files.atomic import write_atomic
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
     from rdukit_platform.settings import current_home
 
     with ApiClient.of_home() as client:
@@ -156,7 +156,7 @@ def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
     Example: rdukit token revoke tok-7k2m9x41abcd --with-made
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         gone = client.delete(f"/v1/tokens/{quote(token_id, safe='')}{'?with_made=true' if with_made else ''}")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from rdukit.pef.trust import key_path
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from support import wait_until
 from support.platform.processes import PlatformUnderTest
 

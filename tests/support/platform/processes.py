@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rdukit_platform.catalog.model import Boxes, read_box
-from rdukit_platform.cli.client import FINAL_STATES, ApiClient
 from rdukit_platform.cli.demo_run import started_platform
+from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 

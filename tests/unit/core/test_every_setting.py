@@ -113,7 +113,7 @@ def _kernel_cache() -> object:
 
 
 def _client() -> object:
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
     from rdukit_platform.settings import current_home
 
     current_home().token_file.write_text("from the home folder")

@@ -25,7 +25,7 @@ from rdukit_platform.artifacts.picture import (
     nearest,
     place,
 )
-from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.client.http import ApiClient
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 

@@ -14,7 +14,7 @@ from rdukit_platform.catalog import own
 from rdukit_platform.catalog.catalog import MAX_READ, Catalog, clear_incoming, describe_folder, incoming_folder
 from rdukit_platform.catalog.check import check_parameters
 from rdukit_platform.catalog.model import Selector, read_box, read_selector
-from rdukit_platform.cli.client import read_box_folder
+from rdukit_platform.client.http import read_box_folder
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import pipelines, service

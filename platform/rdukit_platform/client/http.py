@@ -1,7 +1,8 @@
-"""The platform's REST API, from the command line's side."""
+"""The platform's REST API, for commands and for ``Platform``: requests, streams and transfers as plain JSON values."""
 
 import hashlib
 import json
+import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import httpx
 from rdukit.cli.commands import given_token
 from rdukit.errors import (
     Conflict,
+    DeadlineExceeded,
     InvalidArgument,
     NotFound,
     RangeNotSatisfiable,
@@ -29,6 +31,10 @@ from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, Home, current_ho
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
+#: A stream that is silent for so long is attached to anew: the gateway sends a comment every 10 s.
+SILENCE_S: Final = 60.0
+#: Pauses before a request that may be said twice is sent again, where the gateway had answered before.
+RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
 
 
 class ApiClient(Closable):
@@ -36,6 +42,8 @@ class ApiClient(Closable):
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url
+        #: Whether the gateway has answered, so that one which is away is one that restarts.
+        self._was_answered = False
         self._http = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
@@ -45,20 +53,20 @@ class ApiClient(Closable):
         )
 
     @classmethod
-    def of_home(cls, home: Home | None = None) -> Self:
-        """Return a client with the address and token that the settings, or the home folder, name.
+    def of_home(cls, home: Home | None = None, url: str | None = None, token: str | None = None) -> Self:
+        """Return a client with the address and token that are given, or that the settings, or the home folder, name.
 
         Raises:
             Unavailable: there is no token, so no platform has ever run here.
         """
         home = home or current_home()
-        url = resolve(GATEWAY_URL)
+        url = resolve(GATEWAY_URL, url)
         if not url:
             try:
                 url = str(json.loads(home.address_file.read_bytes())["url"])
             except (FileNotFoundError, ValueError, KeyError):
                 url = f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
-        token = given_token()
+        token = token or given_token()
         if not token:
             try:
                 token = home.token_file.read_text().strip()
@@ -231,21 +239,30 @@ class ApiClient(Closable):
         with self._stream(path, parameters, {}) as answer:
             yield from answer.iter_lines()
 
-    def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Yield a job's events until it ends; a broken stream is attached to again. Raises as ``get``."""
+    def follow(self, job_id: str, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """Yield a job's events until it ends; a broken stream is attached to again. Raises as ``get``.
+
+        Raises:
+            DeadlineExceeded: it has not ended within ``timeout_s``.
+        """
         after, failures = 0, 0
+        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            left_s = _left_s(job_id, ends_at, timeout_s)
             try:
                 with self._stream(
-                    f"/v1/jobs/{job_id}/events", {"after": str(after)}, {"Accept": "text/event-stream"}
-                ) as answer:
+                    f"/v1/jobs/{job_id}/events", {"after": str(after)}, {"Accept": "text/event-stream"},
+                    min(SILENCE_S, left_s),
+                ) as answer:  # fmt: skip
                     for line in answer.iter_lines():
                         if line.startswith("data: "):
                             event: dict[str, Any] = json.loads(line.removeprefix("data: "))
                             after, failures = int(event["sequence"]), 0
                             yield event
+                        _left_s(job_id, ends_at, timeout_s)
                 return
             except (httpx.HTTPError, Unavailable) as cause:
+                _left_s(job_id, ends_at, timeout_s)
                 failures += 1
                 if failures > MAX_REATTACH:
                     raise Unavailable(f"the gateway at {self.url} does not answer: {cause}") from cause
@@ -270,23 +287,48 @@ class ApiClient(Closable):
         return body
 
     def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> httpx.Response:
-        # A gateway that restarts breaks the connections that it had.
+        # A gateway that restarts breaks the connections that it had, and takes none for a moment.
         may_be_said_twice = method == "GET" or "idempotency_key" in arguments.get("json", ())
-        for tries_left in (2, 1, 0) if may_be_said_twice else (0,):
+        pauses = iter(RETRY_PAUSES_S if may_be_said_twice else ())
+        while True:
             try:
-                return self._http.request(method, path, **arguments)
-            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as cause:
-                if not tries_left:
-                    raise self._away(cause) from cause
+                answer = self._http.request(method, path, **arguments)
             except httpx.HTTPError as cause:
-                raise self._away(cause) from cause
-        raise AssertionError
+                is_broken = isinstance(cause, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+                is_gone = isinstance(cause, httpx.ConnectError) and self._was_answered
+                pause_s = next(pauses, None) if is_broken or is_gone else None
+                if pause_s is None:
+                    raise self._away(cause) from cause
+                time.sleep(pause_s)
+            else:
+                self._was_answered = True
+                return answer
 
-    def _stream(self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str]) -> "_Stream":
-        return _Stream(self, self._http.stream("GET", path, params=parameters, headers=headers))
+    def pages(self, path: str, key: str, /, **parameters: str | int | Sequence[str] | None) -> Iterator[dict[str, Any]]:
+        """Yield what a list has under ``key``, page after page. Raises as ``get``."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, cursor=cursor, **parameters)
+            yield from page[key]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def _stream(
+        self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], silence_s: float = 60.0
+    ) -> "_Stream":
+        timeout = httpx.Timeout(silence_s, connect=5.0)
+        return _Stream(self, self._http.stream("GET", path, params=parameters, headers=headers, timeout=timeout))
 
     def _away(self, cause: httpx.HTTPError) -> Unavailable:
         return Unavailable(f"no gateway answers at {self.url} ({cause}); start a platform with: rdukit up")
+
+
+def _left_s(job_id: str, ends_at: float, timeout_s: float | None) -> float:
+    left_s = ends_at - time.monotonic()
+    if left_s <= 0:
+        raise DeadlineExceeded(f"job {job_id} has not ended within {timeout_s:g} s; it goes on: wait for it again")
+    return left_s
 
 
 def _digest_of(path: Path) -> str:

@@ -1,0 +1,18 @@
+"""Client of the platform, which programs and notebooks import; the command line uses it too."""
+
+from rdukit_platform.client.artifacts import Artifact
+from rdukit_platform.client.jobs import Job
+from rdukit_platform.client.platform import Platform
+from rdukit_platform.client.values import ArtifactInfo, AttemptInfo, Event, FileInfo, JobInfo, MetricPoint
+
+__all__ = [
+    "Artifact",
+    "ArtifactInfo",
+    "AttemptInfo",
+    "Event",
+    "FileInfo",
+    "Job",
+    "JobInfo",
+    "MetricPoint",
+    "Platform",
+]

@@ -1,0 +1,203 @@
+"""Jobs of a platform, for programs: submit, wait, read logs and metrics, fetch outputs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rdukit.errors import Cancelled, RdukitError, error_from_body
+from rdukit_platform.client.artifacts import Artifact
+from rdukit_platform.client.http import FINAL_STATES, ApiClient
+from rdukit_platform.client.values import Event, JobInfo, MetricPoint, read_value
+
+
+class Job:
+    """A job. Its properties say how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
+
+    def __init__(self, api: ApiClient, info: JobInfo) -> None:
+        self._api, self._info = api, info
+
+    @property
+    def info(self) -> JobInfo:
+        """All that the API says of the job."""
+        return self._info
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._info.id
+
+    @property
+    def state(self) -> str:
+        """The job's state, such as ``running``."""
+        return self._info.state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the state is final."""
+        return self._info.state in FINAL_STATES
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """Figures that the verb ended with; empty before."""
+        return self._info.result or {}
+
+    @property
+    def outputs(self) -> Mapping[str, Artifact]:
+        """Artifacts that the job made, by slot; empty until it has succeeded."""
+        return {slot: Artifact(self._api, each) for slot, each in self._info.outputs.items()}
+
+    def refresh(self) -> "Job":
+        """Read the job anew. Returns itself."""
+        self._info = JobInfo.of(self._api.get(f"/v1/jobs/{self.id}"))
+        return self
+
+    def wait(
+        self, timeout_s: float | None = None, *, check: bool = True, on_event: Callable[[Event], object] | None = None
+    ) -> "Job":
+        """Wait until the job has ended. Returns itself, read anew.
+
+        Args:
+            check: raise if it does not succeed.
+            on_event: called with each event from the job's beginning on, such as ``print``.
+        Raises:
+            RdukitError: it failed; the class is the one that the error's code names.
+            Cancelled: it was cancelled.
+            DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
+        """
+        for event in self._api.follow(self.id, timeout_s):
+            if on_event is not None:
+                on_event(read_value(Event, event))
+        self.refresh()
+        if check and self.state != "succeeded":
+            raise self._failure()
+        return self
+
+    def _failure(self) -> RdukitError:
+        info = self._info
+        error = info.error or {}
+        said = f"job {info.id} is {info.state} ({info.reason})"
+        said += f": {error['message']}" if error.get("message") else f". {info.advice}" if info.advice else ""
+        if info.state == "cancelled":
+            return Cancelled(said, job=info.id, reason=info.reason)
+        detail = {**(error.get("detail") or {}), "job": info.id, "reason": info.reason}
+        return error_from_body({"error": {"code": error.get("code"), "message": said, "detail": detail}})
+
+    def events(self, *, follow: bool = False) -> Iterator[Event]:
+        """Yield what happened to the job, oldest first; with ``follow`` until it has ended."""
+        if follow:
+            yield from (read_value(Event, each) for each in self._api.follow(self.id))
+            return
+        after = 0
+        while page := self._api.get(f"/v1/jobs/{self.id}/events", after=after)["events"]:
+            yield from (read_value(Event, each) for each in page)
+            after = page[-1]["sequence"]
+
+    def logs(self, *, follow: bool = False) -> Iterator[str]:
+        """Yield the lines of the job's log; with ``follow`` until it has ended, over restarts of the gateway too."""
+        if follow:
+            yield from (str(event.data.get("line", "")) for event in self.events(follow=True) if event.kind == "log")
+        else:
+            yield from self._api.lines(f"/v1/jobs/{self.id}/logs")
+
+    def metrics(self) -> Iterator[MetricPoint]:
+        """Yield the figures of each progress event, oldest first: full curves."""
+        return (read_value(MetricPoint, each) for each in self._api.metrics(self.id))
+
+    def cancel(self) -> "Job":
+        """End the job now, whatever it does. Cancelling twice is no error."""
+        return self._change("cancel")
+
+    def pause(self) -> "Job":
+        """Hold the job until it is resumed; a training that runs writes a checkpoint first."""
+        return self._change("pause")
+
+    def resume(self) -> "Job":
+        """Let a paused job go on."""
+        return self._change("resume")
+
+    def clone(
+        self,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        inputs: Mapping[str, "Artifact | str"] | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> "Job":
+        """Submit a job like this one, of the same version of its box, with changes. Returns the new job."""
+        body = {
+            "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
+            "idempotency_key": idempotency_key,
+        }  # fmt: skip
+        body = {key: value for key, value in body.items() if value is not None}
+        return Job(self._api, JobInfo.of(self._api.submit(f"/v1/jobs/{self.id}/clone", body)))
+
+    def _change(self, act: str) -> "Job":
+        self._info = JobInfo.of(self._api.post(f"/v1/jobs/{self.id}/{act}"))
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self._info.verb} of {self._info.box}: {self.state}>"
+
+
+class Jobs:
+    """The tenant's jobs: ``platform.jobs``."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    def submit(
+        self,
+        box: str,
+        verb: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        inputs: Mapping[str, Artifact | str] | None = None,
+        name: str | None = None,
+        tiles: int | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        run_limit_s: float | None = None,
+        deadline: datetime | float | None = None,
+        retry: Mapping[str, object] | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Submit a job. Over a broken connection it is sent again, and recorded once.
+
+        Args:
+            inputs: artifacts, such as another job's outputs, or their ids, by slot.
+            deadline: when it has to be done: a time with its zone, or seconds from now.
+            retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
+            idempotency_key: the same key gives the same job; without it each call submits a new one.
+        Raises:
+            NotFound: there is no such box or artifact.
+            InvalidArgument: verb, parameters or inputs are not legal; the message says what would be.
+        """
+        body = {
+            "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
+            "tiles": tiles, "max_attempts": max_attempts, "priority": priority, "run_limit_s": run_limit_s,
+            "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
+            "deadline_s": None if isinstance(deadline, datetime) else deadline,
+            "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
+            "idempotency_key": idempotency_key,
+        }  # fmt: skip
+        body = {key: value for key, value in body.items() if value is not None}
+        return Job(self._api, JobInfo.of(self._api.submit("/v1/jobs", body)))
+
+    def get(self, job_id: str) -> Job:
+        """Return one of the tenant's jobs.
+
+        Raises:
+            NotFound: there is none of this id.
+        """
+        return Job(self._api, JobInfo.of(self._api.get(f"/v1/jobs/{job_id}")))
+
+    def list(self, *, state: str | None = None, labels: Mapping[str, str] | None = None) -> Iterator[Job]:
+        """Yield jobs, newest first, of ``labels`` those that have all; pages are fetched as they are needed."""
+        wanted: Sequence[str] | None = [f"{key}={value}" for key, value in (labels or {}).items()] or None
+        for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, limit=200):
+            yield Job(self._api, JobInfo.of(each))
+
+
+def _ids(inputs: Mapping[str, Artifact | str] | None) -> dict[str, str]:
+    return {slot: each.id if isinstance(each, Artifact) else each for slot, each in (inputs or {}).items()}

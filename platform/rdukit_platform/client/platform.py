@@ -1,0 +1,37 @@
+"""A platform for programs and notebooks."""
+
+from rdukit.interfaces import Closable
+from rdukit_platform.client.artifacts import Artifacts
+from rdukit_platform.client.http import ApiClient
+from rdukit_platform.client.jobs import Jobs
+
+
+class Platform(Closable):
+    """A platform, by its gateway. Safe for threads.
+
+    Without arguments it is the one that the command line talks to: address and token are those of the settings
+    (``RDUKIT_GATEWAY_URL``, ``RDUKIT_TOKEN``), or those of the platform of this home folder.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        """Connect to nothing yet.
+
+        Raises:
+            Unavailable: there is no token.
+        """
+        #: All routes, as plain JSON values.
+        self.api = ApiClient.of_home(url=url, token=token)
+        self.jobs = Jobs(self.api)
+        self.artifacts = Artifacts(self.api)
+
+    @property
+    def url(self) -> str:
+        """Address of the gateway."""
+        return self.api.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.api.close()
+
+    def __repr__(self) -> str:
+        return f"<Platform {self.url}>"

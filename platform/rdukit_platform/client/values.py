@@ -1,0 +1,133 @@
+"""What the API says, as typed values: one dataclass for each schema, with the same names.
+
+A key that is not known here (a newer platform) is left out, and one that is missing (an older one) has its default.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+V = TypeVar("V")
+
+
+def read_value(cls: type[V], value: Mapping[str, Any], **replaced: object) -> V:
+    """Make a value of the keys that ``cls`` has; ``replaced`` goes before what ``value`` says."""
+    known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: each for name, each in {**value, **replaced}.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """An attempt at a job. Times are seconds since the epoch."""
+
+    number: int
+    worker: str | None = None
+    outcome: str | None = None
+    error: dict[str, Any] | None = None
+    tiles: list[str] | None = None
+    published_at: float = 0.0
+    claimed_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    box: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job as it was when it was read. ``outputs`` has ids of artifacts by slot."""
+
+    id: str
+    name: str
+    box: str
+    verb: str
+    state: str
+    reason: str | None = None
+    advice: str | None = None
+    error: dict[str, Any] | None = None
+    waits_for: str | None = None
+    wait_code: str | None = None
+    estimated_start: float | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    tiles: int = 0
+    priority: int = 0
+    run_limit_s: float | None = None
+    deadline_at: float | None = None
+    retry: dict[str, Any] | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    attempt: int = 0
+    max_attempts: int = 0
+    pipeline: str | None = None
+    step: str | None = None
+    version: int = 0
+    created_at: float = 0.0
+    queued_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    attempts: tuple[AttemptInfo, ...] | None = None
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> "JobInfo":
+        """Read what the API says of a job."""
+        attempts = value.get("attempts")
+        read = None if attempts is None else tuple(read_value(AttemptInfo, each) for each in attempts)
+        return read_value(cls, value, attempts=read)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to a job: ``kind`` is ``state``, ``progress`` or ``log``."""
+
+    sequence: int
+    kind: str
+    at: float
+    attempt: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """Figures of one progress event; after a retry steps may come again with a later ``attempt``."""
+
+    sequence: int
+    at: float
+    attempt: int
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file of a folder."""
+
+    path: str
+    digest: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactInfo:
+    """An artifact. ``digest`` is the SHA-256 of the file, or of the folder's manifest."""
+
+    id: str
+    name: str
+    kind: str
+    digest: str
+    bytes: int
+    is_folder: bool
+    file_name: str | None = None
+    job_id: str | None = None
+    slot: str | None = None
+    created_at: float = 0.0
+    pinned_at: float | None = None
+    deleted_at: float | None = None
+    files: tuple[FileInfo, ...] | None = None
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> "ArtifactInfo":
+        """Read what the API says of an artifact."""
+        files = value.get("files")
+        read = None if files is None else tuple(read_value(FileInfo, each) for each in files)
+        return read_value(cls, value, files=read)

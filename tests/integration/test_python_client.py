@@ -1,0 +1,105 @@
+"""The Python client: its page as its reader follows it, and jobs of every state behind a gateway."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rdukit.errors import Cancelled, Conflict, DeadlineExceeded, IllegalValue, NotFound, Unavailable
+from rdukit_platform.client import Platform
+from rdukit_platform.tenants.service import find_tenant
+from support.platform.gateway import Example, gateway_under_test
+from support.platform.processes import platform_under_test, short_folder
+
+PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
+
+
+def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    with short_folder() as home, platform_under_test(home, None, {"RDUKIT_KERNELS": "portable"}):
+        monkeypatch.setenv("RDUKIT_HOME", str(home))
+        monkeypatch.chdir(tmp_path)
+        names: dict[str, Any] = {}
+        for block in blocks:
+            exec(compile(block, str(PAGE), "exec"), names)
+        names["platform"].close()
+    said = capsys.readouterr().out
+    assert "succeeded 0.9" in said and "epochs" in said
+    assert len([line for line in said.splitlines() if line.startswith("job-")]) == 3
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, dict[str, str], Example]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_HOME", str(tmp_path_factory.mktemp("home")))
+        with gateway_under_test() as gateway:
+            opened = gateway.platform
+            with opened.database.read() as session:
+                tenant = find_tenant(session, "default")
+                assert tenant is not None
+            example = Example(opened.database, opened.store, tenant.id, opened.clock.now())
+            with Platform(gateway.url) as platform:
+                yield platform, example.fill(), example
+
+
+Filled = tuple[Platform, dict[str, str], Example]
+
+
+def test_a_failed_job_raises_the_class_of_its_error(example: Filled) -> None:
+    platform, ids, _ = example
+    with pytest.raises(IllegalValue, match="batch_size is 33") as caught:
+        platform.jobs.get(ids["failed"]).wait()
+    assert caught.value.detail["job"] == ids["failed"]
+    assert platform.jobs.get(ids["failed"]).wait(check=False).info.reason == "box-failed"
+    with pytest.raises(Cancelled, match="cancelled-by-user"):
+        platform.jobs.get(ids["cancelled"]).wait()
+    with pytest.raises(NotFound):
+        platform.jobs.get("job-none")
+
+
+def test_waiting_ends_in_time_and_the_job_goes_on(example: Filled) -> None:
+    platform, ids, _ = example
+    job = platform.jobs.get(ids["running"])
+    with pytest.raises(DeadlineExceeded, match="it goes on"):
+        job.wait(timeout_s=0.3)
+    assert job.refresh().state == "running"
+
+
+def test_lists_go_over_pages_and_find_by_label(example: Filled) -> None:
+    platform, _, _ = example
+    mine = [
+        platform.jobs.submit("logreg", "compile", labels={"set": "pages"}, idempotency_key=f"page-{n % 3}").id
+        for n in range(4)
+    ]
+    assert mine[3] == mine[0]
+    pages = platform.api.pages("/v1/jobs", "jobs", label=["set=pages"], limit=1)
+    assert {each["id"] for each in pages} == set(mine)
+    assert {job.id for job in platform.jobs.list(labels={"set": "pages"})} == set(mine)
+    assert next(platform.jobs.list()).id in mine
+    for job in platform.jobs.list(labels={"set": "pages"}):
+        assert job.cancel().cancel().has_ended
+
+
+def test_what_a_job_made_and_said_is_there(example: Filled, tmp_path: Path) -> None:
+    platform, ids, _ = example
+    job = platform.jobs.get(ids["succeeded"])
+    assert [event.data["to"] for event in job.events() if event.kind == "state"][-1] == "succeeded"
+    assert list(job.logs()) == list(job.logs(follow=True))
+    steps = [point.values["step"] for point in job.metrics()]
+    assert steps and steps == sorted(steps)
+    (artifact,) = job.outputs.values()
+    path = artifact.download(tmp_path / "got")
+    assert path.exists() and artifact.info.job_id == job.id
+    with pytest.raises(Conflict, match="exists already"):
+        artifact.download(path)
+    again = platform.jobs.submit("logreg", "compile").cancel().clone(name="once more")
+    assert (again.info.name, again.info.verb, again.cancel().state) == ("once more", "compile", "cancelled")
+
+
+def test_without_a_token_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    with pytest.raises(Unavailable, match="RDUKIT_TOKEN"):
+        Platform("http://127.0.0.1:9")

@@ -1,0 +1,33 @@
+"""The client's values beside the schemas of the API."""
+
+from dataclasses import fields
+
+import pytest
+from pydantic import BaseModel
+
+from rdukit_platform.artifacts import service
+from rdukit_platform.client import values
+from rdukit_platform.jobs import metrics, schemas
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        (values.JobInfo, schemas.Job),
+        (values.AttemptInfo, schemas.Attempt),
+        (values.Event, schemas.EventRecord),
+        (values.MetricPoint, metrics.MetricPoint),
+        (values.ArtifactInfo, service.Artifact),
+        (values.FileInfo, service.File),
+    ],
+)
+def test_a_value_has_the_keys_of_its_schema(value: type, schema: type[BaseModel]) -> None:
+    assert [field.name for field in fields(value)] == list(schema.model_fields)
+
+
+def test_a_value_leaves_out_what_it_does_not_know_and_has_defaults_for_what_is_missing() -> None:
+    job = values.JobInfo.of(
+        {"id": "job-1", "name": "n", "box": "b", "verb": "train", "state": "running", "colour": "red",
+         "attempts": [{"number": 1, "mood": "good"}]}
+    )  # fmt: skip
+    assert (job.labels, job.attempts) == ({}, (values.AttemptInfo(1),))
