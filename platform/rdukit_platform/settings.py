@@ -219,6 +219,17 @@ SCHEDULER_HALF_LIFE_S: Final = Setting(
     "scheduler.half_life_s", 3600.0,
     "Seconds after which what a tenant has used counts half in its share; 0: only what it uses now counts.", float,
 )  # fmt: skip
+SCHEDULER_PREEMPT_PRIORITY: Final = Setting(
+    "scheduler.preempt_priority", 10,
+    "By how much a job's priority must be higher than a preemptible one's to take its tiles; 0: none does.",
+    _not_negative(int),
+)  # fmt: skip
+SCHEDULER_PREEMPT_MIN_RUN_S: Final = Setting(
+    "scheduler.preempt_min_run_s", 60.0, "Seconds that an attempt has before it may be preempted.", _not_negative(float)
+)
+SCHEDULER_PREEMPT_MOST: Final = Setting(
+    "scheduler.preempt_most", 5, "How often one job may be preempted; 0: never.", _not_negative(int)
+)
 ARTIFACT_KEEP_DAYS: Final = Setting(
     "artifacts.keep_days", "0",
     "Days that artifacts are kept that nothing needs and nobody pinned: a number for all, or by kind, such as "
@@ -296,6 +307,9 @@ PLATFORM_SETTINGS: Final = (
     SCHEDULER_TENANT_JOBS,
     SCHEDULER_STARVE_S,
     SCHEDULER_HALF_LIFE_S,
+    SCHEDULER_PREEMPT_PRIORITY,
+    SCHEDULER_PREEMPT_MIN_RUN_S,
+    SCHEDULER_PREEMPT_MOST,
     ARTIFACT_KEEP_DAYS,
     ARTIFACT_GRACE_S,
     ARTIFACT_TENANT_BYTES,

@@ -27,7 +27,8 @@ BOX = Path(__file__).parent / "platform_box.py"
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[PlatformUnderTest]:
-    with short_folder() as home, platform_under_test(home, BOX, {"RDUKIT_JOB_BACKOFF_S": "0.1"}) as running:
+    settings = {"RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_PREEMPT_MIN_RUN_S": "0.1"}
+    with short_folder() as home, platform_under_test(home, BOX, settings) as running:
         yield running
 
 
@@ -154,6 +155,21 @@ def test_a_paused_job_gives_its_tiles_back_and_goes_on_from_where_it_was(
     assert platform.states(job) == [
         "submitted", "queued", "starting", "running", "paused", "queued", "starting", "running", "succeeded",
     ]  # fmt: skip
+
+
+def test_a_job_of_higher_priority_gets_the_tiles_of_a_training_that_goes_on_afterwards(
+    platform: PlatformUnderTest, dataset: str
+) -> None:
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    wide, low = {"tiles": len(node["tiles"])}, {"steps": 30, "step_s": 0.1}
+    victim = platform.submit("train", inputs={"dataset": dataset}, parameters=low, preemptible=True, **wide)["id"]
+    platform.wait_job(victim, lambda found: found["state"] == "running" and bool(found["progress"]))
+    urgent = platform.submit("train", inputs={"dataset": dataset}, parameters={"steps": 2}, priority=10, **wide)["id"]
+    assert platform.wait_end(urgent)["state"] == "succeeded"
+    done = platform.wait_end(victim)
+    assert [attempt["outcome"] for attempt in done["attempts"]] == ["preempted", "succeeded"]
+    assert (done["state"], done["preemptions"]) == ("succeeded", 1)
+    assert done["result"]["resumed_from_step"] > 0
 
 
 def test_a_job_that_misses_its_deadline_is_ended_and_says_what_to_do(platform: PlatformUnderTest, dataset: str) -> None:

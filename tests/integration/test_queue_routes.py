@@ -52,3 +52,16 @@ def test_administrators_weigh_tenants(gateway: GatewayUnderTest) -> None:
     assert gateway.refused("PATCH", "/v1/tenants/nobody", gateway.admin, json={"weight": 1})[0] == 404
     for wrong in (0, -1, 1001, "2", None):
         assert gateway.ask("PATCH", "/v1/tenants/lab", gateway.admin, json={"weight": wrong}).status_code in {400, 422}
+
+
+def test_administrators_give_tenants_quotas_and_limits(gateway: GatewayUnderTest) -> None:
+    body = {"quota": 8, "max_tiles": 16, "max_jobs": 3}
+    made = gateway.ask("POST", "/v1/tenants", gateway.admin, json={"name": "school", **body})
+    assert (made.status_code, {key: made.json()[key] for key in body}) == (201, body)
+    changed = gateway.ask("PATCH", "/v1/tenants/school", gateway.admin, json={"quota": None, "max_tiles": 4})
+    assert {key: changed.json()[key] for key in body} == {"quota": None, "max_tiles": 4, "max_jobs": 3}
+    too_many = gateway.refused("PATCH", "/v1/tenants/school", gateway.admin, json={"quota": 5})
+    assert too_many[0] == 400 and "legal: 0 to 4" in too_many[1]
+    school = gateway.token("school", "read", "write")
+    assert gateway.refused("PATCH", "/v1/tenants/school", school, json={"quota": 4})[0] == 403
+    assert gateway.ask("GET", "/v1/tenants/school", school).json()["max_tiles"] == 4

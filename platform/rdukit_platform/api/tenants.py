@@ -43,6 +43,10 @@ class Tenant(BaseModel):
     name: str
     created_at: float | None = None
     weight: float | None = None
+    #: Tiles that are its own when its jobs want them, tiles and active jobs that it may have at once; null: not set.
+    quota: int | None = None
+    max_tiles: int | None = None
+    max_jobs: int | None = None
 
 
 class TenantList(BaseModel):
@@ -63,14 +67,30 @@ class TenantDetail(Tenant):
     artifacts: ArtifactUseView
 
 
-class TenantRequest(RequestBody):
+#: Tiles or jobs, on all nodes together.
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class TenantLimits(RequestBody):
+    """Base of what says how much a tenant may have; null: as without the key."""
+
+    quota: Count | None = Field(
+        default=None, description="Tiles that are its own when its jobs want them; what it has beyond, it borrows."
+    )
+    max_tiles: Count | None = Field(default=None, description="Tiles that its jobs may have at once.")
+    max_jobs: Count | None = Field(
+        default=None, description="Active jobs that it may have at once; by default as scheduler.tenant_jobs says."
+    )
+
+
+class TenantRequest(TenantLimits):
     """Body of ``POST /v1/tenants``."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
     weight: Weight = 1.0
 
 
-class TenantChange(RequestBody):
+class TenantChange(TenantLimits):
     """Body of ``PATCH /v1/tenants/{id}``: what is to be changed."""
 
     weight: Weight | None = None
@@ -188,6 +208,8 @@ def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
     with platform.database.write() as session:
         check_may_add(session, platform.clock.now())
         row = create_tenant(session, body.name, platform.clock.now(), body.weight)
+        row.quota, row.max_tiles, row.max_jobs = body.quota, body.max_tiles, body.max_jobs
+        _check_limits(row)
         record(session, entry_of(request, caller, Act.CREATE_TENANT, row.id, row.id))
         return _show(row)
 
@@ -217,6 +239,7 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
                 raise InvalidArgument("weight is null; legal: a number from 0.01 to 1000")
             told.append(f"{name} {getattr(row, name)} to {value}")
             setattr(row, name, value)
+        _check_limits(row)
         if not told:
             raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(TenantChange.model_fields)}")
         record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(told)))
@@ -342,5 +365,10 @@ def _show_new(row: TokenRow, text: str) -> Token:
     )  # fmt: skip
 
 
+def _check_limits(row: TenantRow) -> None:
+    if row.quota is not None and row.max_tiles is not None and row.quota > row.max_tiles:
+        raise InvalidArgument(f"quota is {row.quota}, more than max_tiles; legal: 0 to {row.max_tiles}")
+
+
 def _show(row: TenantRow) -> Tenant:
-    return Tenant(id=row.id, name=row.name, created_at=row.created_at, weight=row.weight)
+    return Tenant.model_validate({name: getattr(row, name) for name in Tenant.model_fields})

@@ -72,6 +72,7 @@ def submit(
     retry_on: Sequence[str],
     retry_backoff: float | None,
     retry_max_backoff: float | None,
+    preemptible: bool,
     labels: Sequence[str],
     key: str | None,
     pipeline: Path | None,
@@ -101,7 +102,7 @@ def submit(
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
             "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
             "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
-            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff),
+            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible),
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
     submit_body(path, body, wait=wait, as_json=as_json)
@@ -155,6 +156,8 @@ def show_(job_id: str, as_json: bool) -> None:
         ("do", found["advice"] if found["reason"] != "completed" else None),
         ("waits for", found["waits_for"]),
         ("priority", found["priority"] or None),
+        ("preemptible", "yes" if found["preemptible"] else None),
+        ("preempted", f"{found['preemptions']} times" if found["preemptions"] else None),
         ("run limit", f"{found['run_limit_s']:g} s" if found["run_limit_s"] else None),
         ("deadline", f"{show.clock(found['deadline_at'])} UTC" if found["deadline_at"] else None),
         *(

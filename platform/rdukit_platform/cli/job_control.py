@@ -37,8 +37,12 @@ class Deadline(click.ParamType[dict[str, object]]):
 
 
 def queue_options(command: F) -> F:
-    """Add the options of a deadline and of a retry policy."""
+    """Add the options of preemption, of a deadline and of a retry policy."""
     for option in (
+        click.option(
+            "--preemptible", is_flag=True,
+            help="Jobs of much higher priority may take its tiles; it is queued again, a training goes on.",
+        ),
         click.option("--retry-max-backoff", type=Life(), default=None, help="Longest pause before another attempt."),
         click.option("--retry-backoff", type=Life(), default=None, help="Pause after the first failure; it doubles."),
         click.option(
@@ -56,12 +60,18 @@ def queue_options(command: F) -> F:
 
 
 def queue_body(
-    deadline: Mapping[str, object] | None, on: Sequence[str], backoff_s: float | None, max_backoff_s: float | None
+    deadline: Mapping[str, object] | None,
+    on: Sequence[str],
+    backoff_s: float | None,
+    max_backoff_s: float | None,
+    preemptible: bool = False,
 ) -> dict[str, object]:
     """Return the keys of a request that ``queue_options`` stand for (pure)."""
     policy = {"on": list(on) or None, "backoff_s": backoff_s, "max_backoff_s": max_backoff_s}
     given = {name: value for name, value in policy.items() if value is not None}
-    return {**(deadline or {}), **({"retry": given} if given else {})}
+    return {
+        **(deadline or {}), **({"retry": given} if given else {}), **({"preemptible": True} if preemptible else {})
+    }  # fmt: skip
 
 
 @click.command()

@@ -1,8 +1,9 @@
 """``rdukit tenant``: create and change tenants, and create API tokens."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -27,7 +28,44 @@ class ByteCount(click.ParamType[int | str]):
         return text if found is None else int(found[1]) << {None: 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}[found[2]]
 
 
+class Count(click.ParamType[int | str]):
+    """A count of tiles or jobs, or the word ``none``."""
+
+    name = "count"
+    NONE = "none"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the count, or ``none``."""
+        text = str(value).strip()
+        if text != self.NONE and not re.fullmatch(r"\d{1,7}", text):
+            self.fail(f"{text!r} is no count; legal: 0, 8, … or {self.NONE}", param, ctx)
+        return text if text == self.NONE else int(text)
+
+
 WEIGHT = click.FloatRange(0.01, 1000)
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LIMITS: Final = {
+    "quota": ("TILES", "Tiles that are its own when its jobs want them; beyond, it borrows; none: it has none."),
+    "max_tiles": ("TILES", "Tiles that its jobs may have at once; none: any number."),
+    "max_jobs": ("JOBS", "Jobs that it may have active at once; none: as scheduler.tenant_jobs says."),
+}
+
+
+def _limit_options(command: F) -> F:
+    for name, (metavar, text) in reversed(_LIMITS.items()):
+        flag = f"--{name.replace('_', '-')}"
+        command = click.option(flag, type=Count(), default=None, metavar=metavar, help=text)(command)
+    return command
+
+
+def _limits(**given: int | str | None) -> dict[str, object]:
+    return {name: None if value == Count.NONE else value for name, value in given.items() if value is not None}
+
+
+def describe_limits(tenant: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Describe the limits that a tenant has, by lines of a name and a text (pure)."""
+    return [(name.replace("_", " "), str(tenant[name])) for name in _LIMITS if tenant.get(name) is not None]
 
 
 @click.group(cls=ExtensibleGroup)
@@ -55,26 +93,35 @@ def list_(as_json: bool) -> None:
         show.print_json(found)
     else:
         show.print_table(
-            ("ID", "NAME", "WEIGHT", "CREATED"),
-            [(t["id"], t["name"], f"{t['weight']:g}", show.clock(t["created_at"])) for t in found["tenants"]],
-        )
+            ("ID", "NAME", "WEIGHT", "QUOTA", "MAX TILES", "MAX JOBS", "CREATED"),
+            [
+                (t["id"], t["name"], f"{t['weight']:g}", *("-" if t[name] is None else t[name] for name in _LIMITS),
+                 show.clock(t["created_at"]))
+                for t in found["tenants"]
+            ],
+        )  # fmt: skip
 
 
 @tenant.command()
 @click.argument("name")
 @click.option("--weight", type=WEIGHT, default=1.0, show_default=True, help="Its part of the node beside others'.")
+@_limit_options
 @JSON_OPTION
 @TOKEN_OPTION
-def create(name: str, weight: float, as_json: bool) -> None:
+def create(
+    name: str, weight: float, quota: int | str | None, max_tiles: int | str | None, max_jobs: int | str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Add a tenant. Prints its id. A NAME has lower-case letters, digits and hyphens.
 
-    Example: rdukit tenant create lab
+    Example: rdukit tenant create lab --quota 8 --max-tiles 16
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
-        made = client.post("/v1/tenants", {"name": name, "weight": weight})
+        body = {"name": name, "weight": weight, **_limits(quota=quota, max_tiles=max_tiles, max_jobs=max_jobs)}
+        made = client.post("/v1/tenants", body)
     if as_json:
         show.print_json(made)
     else:
@@ -91,12 +138,16 @@ def create(name: str, weight: float, as_json: bool) -> None:
     metavar="BYTES",
     help="Bytes of artifacts that it may keep, such as 10GiB; 0: any number; default: as artifacts.tenant_bytes says.",
 )
+@_limit_options
 @JSON_OPTION
 @TOKEN_OPTION
-def set_(tenant_id: str, weight: float | None, artifact_bytes: int | str | None, as_json: bool) -> None:
+def set_(
+    tenant_id: str, weight: float | None, artifact_bytes: int | str | None, quota: int | str | None,
+    max_tiles: int | str | None, max_jobs: int | str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Change a tenant (id or name).
 
-    Example: rdukit tenant set lab --weight 2 --artifact-bytes 10GiB
+    Example: rdukit tenant set lab --weight 2 --quota 8 --max-tiles 16 --artifact-bytes 10GiB
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -104,15 +155,19 @@ def set_(tenant_id: str, weight: float | None, artifact_bytes: int | str | None,
     body: dict[str, object] = {} if weight is None else {"weight": weight}
     if artifact_bytes is not None:
         body["artifact_bytes"] = None if artifact_bytes == ByteCount.DEFAULT else artifact_bytes
+    body |= _limits(quota=quota, max_tiles=max_tiles, max_jobs=max_jobs)
     if not body:
-        raise InvalidArgument("nothing is to be changed; legal: --weight, --artifact-bytes or both")
+        raise InvalidArgument(
+            "nothing is to be changed; legal: --weight, --quota, --max-tiles, --max-jobs, --artifact-bytes"
+        )
     with ApiClient.of_home() as client:
         changed = client.patch(f"/v1/tenants/{tenant_id}", body)
         found = client.get(f"/v1/tenants/{tenant_id}")
     if as_json:
         show.print_json(found)
     else:
-        click.echo(f"{changed['id']} has the weight {changed['weight']:g} and {show.describe_use(found['artifacts'])}")
+        told = [f"the weight {changed['weight']:g}", *(f"{name} {text}" for name, text in describe_limits(changed))]
+        click.echo(f"{changed['id']} has {', '.join(told)} and {show.describe_use(found['artifacts'])}")
 
 
 @tenant.command()
@@ -151,7 +206,9 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
         show.print_json(found)
         return
     click.echo(f"id         {found['id']}\nname       {found['name']}\ncreated    {show.clock(found['created_at'])}")
-    click.echo(f"weight     {found['weight']:g}\nartifacts  {show.describe_use(found['artifacts'])}")
+    lines = [("weight", f"{found['weight']:g}"), *describe_limits(found)]
+    click.echo("\n".join(f"{name:<9}  {text}" for name, text in lines))
+    click.echo(f"artifacts  {show.describe_use(found['artifacts'])}")
 
 
 @tenant.command()

@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -55,6 +56,12 @@ class TenantRow(Base):
     weight: Mapped[float] = mapped_column(Double, default=1.0, server_default="1.0")
     #: Bytes of artifacts that it may keep, 0: any number; none: as the setting artifacts.tenant_bytes says.
     artifact_bytes: Mapped[int | None] = mapped_column(BYTES)
+    #: Tiles that are its own when its jobs want them; none: all that it has is borrowed.
+    quota: Mapped[int | None]
+    #: Tiles that its jobs may have at once; none: any number.
+    max_tiles: Mapped[int | None]
+    #: Jobs that it may have active at once; none: as the setting scheduler.tenant_jobs says.
+    max_jobs: Mapped[int | None]
 
 
 class TokenRow(Base):
@@ -152,6 +159,8 @@ class JobRow(Base):
     start_by: Mapped[float | None]
     #: As ``RetryPolicy``; none: the usual.
     retry: Mapped[dict[str, object] | None]
+    #: Whether a job of higher priority may take its tiles.
+    preemptible: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
@@ -171,6 +180,8 @@ class JobRow(Base):
     failures: Mapped[int] = mapped_column(Integer, default=0)
     #: Attempts lost to the platform or its host; they count against the setting job.max_losses.
     losses: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    #: How often its tiles were taken for another job.
+    preemptions: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     #: Not admitted before this time.
     not_before: Mapped[float | None]
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
@@ -195,6 +206,8 @@ class AttemptRow(Base):
     lease_expires_at: Mapped[float | None]
     #: When a user asked for a pause: the worker is to end it.
     pause_asked_at: Mapped[float | None]
+    #: When the scheduler asked for its tiles: the same.
+    preempt_asked_at: Mapped[float | None]
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None] = mapped_column(Double, index=True)
     outcome: Mapped[str | None] = mapped_column(String(32))

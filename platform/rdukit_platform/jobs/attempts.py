@@ -31,6 +31,8 @@ class AttemptOutcome(StrEnum):
     DEADLINE_EXCEEDED = "deadline-exceeded"
     #: A user paused the job.
     PAUSED = "paused"
+    #: The scheduler took its tiles for a job that goes before it.
+    PREEMPTED = "preempted"
     #: No tiles after all, the message says what would fit; or what runs boxes does not answer.
     NO_RESOURCES = "no-resources"
     #: The attempt before still holds the job's folder.
@@ -64,6 +66,7 @@ FREE: Final = frozenset(
         AttemptOutcome.FOLDER_BUSY,
         AttemptOutcome.INTERRUPTED,
         AttemptOutcome.WITHDRAWN,
+        AttemptOutcome.PREEMPTED,
     }
 )
 
@@ -122,7 +125,7 @@ class AttemptVerdict:
 
 def judge(
     outcome: AttemptOutcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
-    max_losses: int, rule: RetryRule, is_pausing: bool = False,
+    max_losses: int, rule: RetryRule, is_pausing: bool = False, is_preempted: bool = False,
 ) -> AttemptVerdict:  # fmt: skip
     """Judge what the end of an attempt means for its job.
 
@@ -131,10 +134,13 @@ def judge(
         failures: counted failures before this attempt.
         losses: attempts that were lost before this one; with ``max_losses`` of them the job has failed.
         is_pausing: a user has asked for a pause: what would be tried again is paused instead.
+        is_preempted: the scheduler has asked for its tiles: interrupted, it is queued at once.
     """
     found = _judge(outcome, error_code, is_running, failures, max_attempts, losses, max_losses, rule)
     if is_pausing and found.event in {JobEvent.RETRY, JobEvent.REQUEUE}:
         return replace(found, event=JobEvent.PAUSE)
+    if is_preempted and outcome is AttemptOutcome.INTERRUPTED:
+        return replace(found, event=JobEvent.PREEMPT)
     return found
 
 
@@ -155,7 +161,7 @@ def _judge(
     if outcome is AttemptOutcome.PAUSED:
         return AttemptVerdict(JobEvent.PAUSE, None, failures, losses, 0.0)
     if outcome in FREE:
-        pause = 0.0 if outcome is AttemptOutcome.INTERRUPTED else FREE_PAUSE_S
+        pause = 0.0 if outcome in {AttemptOutcome.INTERRUPTED, AttemptOutcome.PREEMPTED} else FREE_PAUSE_S
         return AttemptVerdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, losses, pause)
     if outcome in LOST:
         losses += 1

@@ -25,6 +25,7 @@ class CloneRequest(DeadlineChoice):
     name: Name | None = None
     run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
     retry: RetryPolicy | None = None
+    preemptible: bool | None = None
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
@@ -65,7 +66,7 @@ def clone_request(job: Cloned, changes: CloneRequest) -> JobRequest:
     return JobRequest.model_validate(
         {
             **fields,
-            **changes.model_dump(include={"run_limit_s", "retry"}, exclude_none=True),
+            **changes.model_dump(include={"run_limit_s", "retry", "preemptible"}, exclude_none=True),
             **changes.model_dump(include={"deadline", "deadline_s"}),
             "box": str(Selector(job.box, job.box_version)),
             "parameters": {**parameters, **changes.parameters},

@@ -88,14 +88,27 @@ def claim(session: Session, fencing: FencingToken, worker: str, lease_s: float, 
 
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
-    """Extend the leases of attempts. Returns those that their holders are to end: lost, or to be paused."""
+    """Extend the leases of attempts. Returns those that their holders are to end: lost, or to give their tiles back."""
     lost = []
     for fencing in fencing_tokens:
-        is_wanted = (*_is_open(fencing), AttemptRow.pause_asked_at.is_(None))
+        is_asked = or_(AttemptRow.pause_asked_at.is_not(None), AttemptRow.preempt_asked_at.is_not(None))
+        is_wanted = (*_is_open(fencing), ~is_asked)
         changed = count_changed(session, update(AttemptRow).where(*is_wanted).values(lease_expires_at=now + lease_s))
         if changed != 1:
             lost.append(fencing)
     return lost
+
+
+def ask_preemption(session: Session, job_id: str, now: float) -> bool:
+    """Ask the worker of a job's attempt to end it, so that another job gets its tiles. Returns whether one has it."""
+    job = lock_job(session, job_id)
+    attempt = find_open_attempt(session, job)
+    if attempt is None or attempt.claimed_at is None or attempt.preempt_asked_at is not None:
+        return False
+    attempt.preempt_asked_at = now
+    job.waits_for = "it makes room for a job that goes before it: its attempt ends"
+    session.flush()
+    return True
 
 
 def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) -> None:
@@ -330,9 +343,13 @@ def _end(
         max_losses=resolve(JOB_MAX_LOSSES),
         rule=read_rule(job.retry, backoff_s),
         is_pausing=attempt.pause_asked_at is not None,
+        is_preempted=attempt.preempt_asked_at is not None,
     )
     if verdict.event is JobEvent.PAUSE and outcome is AttemptOutcome.INTERRUPTED:
         outcome, error = AttemptOutcome.PAUSED, None
+    if verdict.event is JobEvent.PREEMPT:
+        outcome, error = AttemptOutcome.PREEMPTED, None
+        columns |= {"preemptions": job.preemptions + 1, "queued_at": job.queued_at}  # it keeps its age
     attempt.ended_at, attempt.outcome = now, str(outcome)
     attempt.error = None if error is None else dict(error)
     data: dict[str, object] = {"outcome": str(outcome)}

@@ -83,6 +83,7 @@ class QueueChoices(DeadlineChoice):
         default=None, description="Seconds after which an attempt is ended, and the job has failed."
     )
     retry: RetryPolicy | None = None
+    preemptible: bool = Field(default=False, description="Whether jobs of much higher priority may take its tiles.")
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
 
 
@@ -159,6 +160,8 @@ class Job(BaseModel):
     progress: dict[str, JsonValue] | None
     tiles: int
     priority: int = 0
+    preemptible: bool = False
+    preemptions: int = 0
     run_limit_s: float | None = None
     deadline_at: float | None = None
     retry: dict[str, JsonValue] | None = None

@@ -58,7 +58,7 @@ def record_job(
     pipeline_id: str | None = None,
 ) -> JobRow:
     """Add the row of a request that has been checked."""
-    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at = chosen(request, now)
+    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible = chosen(request, now)
     job = JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -77,6 +77,7 @@ def record_job(
         run_limit_s=run_limit_s,
         labels=labels,
         retry=retry,
+        preemptible=preemptible,
         deadline_at=deadline_at,
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
         state=str(JobState.SUBMITTED),
@@ -309,14 +310,15 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     )
 
 
-#: Name, tiles, attempts, priority, run limit, labels, retry policy and deadline.
-Chosen = tuple[str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None]
+#: Name, tiles, attempts, priority, run limit, labels, retry policy, deadline, and whether it may be preempted.
+Chosen = tuple[str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None, bool]
 
 
 def recorded(job: JobRow) -> Chosen:
     """Return what was ``chosen`` for a job."""
     return (
-        job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels, job.retry, job.deadline_at
+        job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels, job.retry, job.deadline_at,
+        job.preemptible,
     )  # fmt: skip
 
 
@@ -331,4 +333,5 @@ def chosen(request: JobRequest | StepRequest, submitted_at: float) -> Chosen:
         dict(request.labels),
         None if request.retry is None else request.retry.model_dump(exclude_none=True),
         deadline_of(request, submitted_at),
+        request.preemptible,
     )

@@ -44,6 +44,8 @@ class JobEvent(StrEnum):
     RETRY = "retry"
     #: The wait before the next attempt is over.
     DUE = "due"
+    #: The scheduler took its tiles for a job that goes before it.
+    PREEMPT = "preempt"
     CANCEL = "cancel"
     #: A user holds it; its attempt, if it had one, has given its tiles back.
     PAUSE = "pause"
@@ -90,6 +92,10 @@ class WaitCode(StrEnum):
     #: Tiles, places on the node or worker slots are taken.
     RESOURCES = "Resources"
     TENANT_LIMIT = "QOSMaxJobsPerUserLimit"
+    #: Its tenant has as many jobs as it may, by a limit of its own.
+    TENANT_JOBS = "AssocGrpJobsLimit"
+    #: Its tenant's jobs have as many tiles as they may.
+    TENANT_TILES = "AssocGrpGRES"
     #: The pause before its next attempt is not over.
     BEGIN_TIME = "BeginTime"
     #: An earlier step of its pipeline has not ended.
@@ -170,10 +176,12 @@ TRANSITIONS: Final = {
     (JobState.QUEUED, JobEvent.CANCEL): JobState.CANCELLED,
     (JobState.STARTING, JobEvent.START): JobState.RUNNING,
     (JobState.STARTING, JobEvent.REQUEUE): JobState.QUEUED,
+    (JobState.STARTING, JobEvent.PREEMPT): JobState.QUEUED,
     (JobState.STARTING, JobEvent.RETRY): JobState.RETRYING,
     (JobState.STARTING, JobEvent.FAIL): JobState.FAILED,
     (JobState.STARTING, JobEvent.CANCEL): JobState.CANCELLED,
     (JobState.RUNNING, JobEvent.SUCCEED): JobState.SUCCEEDED,
+    (JobState.RUNNING, JobEvent.PREEMPT): JobState.QUEUED,
     (JobState.RUNNING, JobEvent.RETRY): JobState.RETRYING,
     (JobState.RUNNING, JobEvent.FAIL): JobState.FAILED,
     (JobState.RUNNING, JobEvent.CANCEL): JobState.CANCELLED,

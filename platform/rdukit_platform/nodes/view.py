@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from rdukit.errors import NotFound, RdukitError, Unavailable
 from rdukit.snd import SndClient
@@ -38,6 +38,10 @@ class NodeCapacity:
     free_rows: tuple[int, ...] = ()
     #: A part of it works worse than new, or not at all.
     is_degraded: bool = False
+    #: Which tiles are free: bit ``rdu_tiles * r + t`` for tile t of RDU r; 0: that is not known.
+    free_mask: int = 0
+    #: Which tiles each job has, in the same way.
+    held: tuple[tuple[str, int], ...] = ()
 
     def repaired(self) -> "NodeCapacity":
         """Return the node as it would be with all its tiles in service."""
@@ -127,8 +131,31 @@ def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
         rows=healthy_rows(tiles),
         cordoned_tiles=sum(1 for tile in usable if tile.get("cordon")),
         free_rows=healthy_rows(tiles, is_free),
+        **_read_masks(status, tiles, max(by_rdu.values(), default=0)),
         is_degraded=node_health(status) != "FUNCTIONAL" or any(_is_worn(tile) for tile in tiles),
     )
+
+
+class _Masks(TypedDict):
+    free_mask: int
+    held: tuple[tuple[str, int], ...]
+
+
+def _read_masks(status: Mapping[str, Any], tiles: Sequence[Mapping[str, Any]], rdu_tiles: int) -> _Masks:
+    jobs = {lease.get("id"): str(lease["job"]) for lease in status.get("leases") or [] if lease.get("job")}
+    places: dict[object, int] = {}
+    free, held = 0, dict[str, int]()
+    following: dict[object, int] = {}
+    for tile in tiles:
+        rdu = tile.get("rdu")
+        first = places.setdefault(rdu, len(places) * rdu_tiles)
+        bit = 1 << (first + following.get(rdu, 0))
+        following[rdu] = following.get(rdu, 0) + 1
+        if is_free(tile):
+            free |= bit
+        elif is_usable(tile) and not tile.get("cordon") and (job := jobs.get(tile.get("lease"))) is not None:
+            held[job] = held.get(job, 0) | bit
+    return {"free_mask": free, "held": tuple(held.items())}
 
 
 def _is_worn(tile: Mapping[str, object]) -> bool:

@@ -32,6 +32,7 @@ from rdukit_platform.jobs.broker import Notifier, make_app, publish
 from rdukit_platform.jobs.execution import (
     FencingToken,
     admit,
+    ask_preemption,
     end_late_jobs,
     end_overruns,
     expire_attempts,
@@ -175,14 +176,17 @@ class Scheduler:
             snapshot = read_snapshot(session, node, now, self._usage)
         decision = decide(snapshot)
         news = find_news(snapshot.queued, decision.waits, now)
-        if not decision.admissions and not news:
+        if not decision.admissions and not news and not decision.preemptions:
             return []
         with self._database.write() as session:
+            preempted = [each for each in decision.preemptions if ask_preemption(session, each.job_id, now)]
             fencing_tokens = []
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since, or another scheduler's
                     fencing_tokens.append(admit(session, job_id, now))
             record_waits(session, news)
+        for each in preempted:
+            logger.info("preempted job=%s for=%s", each.job_id, each.for_job)
         for fencing in fencing_tokens:
             logger.info("admitted job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
         return fencing_tokens

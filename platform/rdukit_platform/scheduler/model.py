@@ -42,6 +42,17 @@ class ActiveJob:
     ends_at: float | None = None
     #: Name of its node; ``None``: of the only one that there is.
     node: str | None = None
+    priority: int = 0
+    #: When a worker took its attempt; ``None``: none has.
+    began: float | None = None
+    #: It was submitted as one that others may preempt.
+    is_preemptible: bool = False
+    #: How often it was preempted.
+    preemptions: int = 0
+    #: Preempted, it goes on from a checkpoint; otherwise it begins again.
+    keeps_work: bool = False
+    #: It was asked to end its attempt, and gives its tiles back soon.
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +66,32 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """Claim of a tenant: its weight, and its past as by ``PastUsage``."""
+    """Claim of a tenant: its weight, its past as by ``PastUsage``, and how many tiles and jobs it may have."""
 
     weight: float = 1.0
     past: float = 0.0
+    #: Tiles that are its own when it wants them; what it has beyond, it borrows. ``None``: none are.
+    quota: int | None = None
+    #: Tiles that its jobs may have at once; ``None``: any number.
+    max_tiles: int | None = None
+    #: Jobs that it may have active at once; ``None``: as the snapshot's ``tenant_jobs`` says.
+    max_jobs: int | None = None
 
 
 #: Weight of a tenant that is not named.
 EQUAL_SHARE: Final = TenantShare()
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionRule:
+    """Bounds of preemption; see ``preempt``."""
+
+    #: By how much a priority must be higher to preempt a lower one; 0: none does.
+    priority_gap: int = 0
+    #: Seconds that an attempt has before it may be preempted.
+    min_run_s: float = 60.0
+    #: How often one job may be preempted.
+    most: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +109,7 @@ class QueueSnapshot:
     has_other_tenants: bool = False
     #: Tenants that are not in it have the weight 1 and no past.
     shares: Mapping[str, TenantShare] = field(default_factory=dict)
+    preemption: PreemptionRule = PreemptionRule()
 
     @property
     def slots(self) -> int:
@@ -103,9 +133,19 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    """An active job that is to end its attempt and be queued again, so that another one gets its tiles."""
+
+    job_id: str
+    #: The job that gets them.
+    for_job: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """Jobs to admit, in order, the node of each, and for each other job what it waits for."""
+    """Jobs to admit, in order, the node of each, for each other job what it waits for, and which are to make room."""
 
     admissions: tuple[str, ...]
     waits: Mapping[str, Wait]
     placements: Mapping[str, str] = field(default_factory=dict)
+    preemptions: tuple[Preemption, ...] = ()

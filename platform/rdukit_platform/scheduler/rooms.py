@@ -8,6 +8,7 @@ larger jobs; nodes that are degraded come last. In the node, its daemon takes th
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rdukit_platform.scheduler.model import ActiveJob, NodeState
@@ -20,7 +21,7 @@ _LOW: Final = (1 << _BITS) - 1
 class NodeRoom:
     """Free resources of one node."""
 
-    __slots__ = ("_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles")
+    __slots__ = ("_mask", "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles")
 
     def __init__(self, index: int, node: NodeState) -> None:
         self.index, self.node, self.slots = index, node, node.slots
@@ -29,12 +30,15 @@ class NodeRoom:
         self._rows: list[int] = []
         #: 0: which tiles are neighbours is not known, and any do.
         self._rdu_tiles = 0
+        #: Which tiles are free, where the daemon says it; else 0.
+        self._mask = 0
         if capacity is not None:
             self.tiles, self.places = capacity.free_tiles, capacity.free_applications
             self.is_degraded = capacity.is_degraded
             is_known = capacity.rdu_tiles > 0 and sum(capacity.free_rows) == capacity.free_tiles
             self._rows = list(capacity.free_rows) if is_known else [capacity.free_tiles]
             self._rdu_tiles = capacity.rdu_tiles if is_known else 0
+            self._mask = capacity.free_mask if is_known else 0
 
     @property
     def longest(self) -> int:
@@ -66,6 +70,8 @@ class NodeRoom:
             return 0
         self.places -= 1
         rows, rdu = self._rows, self._rdu_tiles
+        if self._mask:
+            self._mask &= ~(self.place(tiles, 0) or 0)
         if rdu and tiles > rdu:
             tiles = -(-tiles // rdu) * rdu
             for _ in range(tiles // rdu):
@@ -80,6 +86,71 @@ class NodeRoom:
                 rows.clear()
         self.tiles -= tiles
         return tiles
+
+    def fits_with(self, tiles: int, leaving: "Leaving") -> bool:
+        """Return whether a job would fit if others left."""
+        if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0 or tiles > self.tiles + leaving.tiles:
+            return False
+        return not self._is_mapped(leaving) or self.place(tiles, leaving.mask) is not None
+
+    def hold(self, tiles: int, leaving: "Leaving") -> "Leaving":
+        """Keep what a job needs that ``fits_with`` others gone, so that nobody else gets it. Returns what is left."""
+        if self._is_mapped(leaving):
+            place = self.place(tiles, leaving.mask) or 0
+            self.tiles -= (place & self._mask).bit_count()
+            self._mask &= ~place
+            self._rows = _rows_of(self._mask, self._rdu_tiles)
+            rest = leaving.mask & ~place
+            return Leaving(leaving.jobs - 1, rest.bit_count(), rest)
+        needed = max(tiles - leaving.tiles, 0)
+        self.tiles -= needed
+        while needed > 0 and self._rows:
+            longest = max(range(len(self._rows)), key=self._rows.__getitem__)
+            taken = min(needed, self._rows[longest])
+            self._rows[longest] -= taken
+            needed -= taken
+        return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
+
+    def place(self, tiles: int, besides: int) -> int | None:
+        """Return which tiles the daemon would give a job, with those of a mask free besides; ``None``: it could not."""
+        rdu, free = self._rdu_tiles, self._mask | besides
+        whole = (1 << rdu) - 1
+        if tiles <= rdu:
+            row = (1 << tiles) - 1
+            for first in range(0, free.bit_length(), rdu):
+                part = free >> first & whole
+                for shift in range(rdu - tiles + 1):
+                    if part >> shift & row == row:
+                        return row << first + shift
+            return None
+        starts = [first for first in range(0, free.bit_length(), rdu) if free >> first & whole == whole]
+        needed = -(-tiles // rdu)
+        return None if len(starts) < needed else sum(whole << first for first in starts[:needed])
+
+    def _is_mapped(self, leaving: "Leaving") -> bool:
+        """Return whether it is known which tiles are free and which are to be; else only how many."""
+        is_known = self._mask.bit_count() == self.tiles and leaving.mask.bit_count() == leaving.tiles
+        return self._rdu_tiles > 0 and is_known
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Jobs of a node that give their tiles back soon: how many, how many tiles, and which, as ``held`` tells."""
+
+    jobs: int = 0
+    tiles: int = 0
+    mask: int = 0
+
+    def __add__(self, other: "Leaving") -> "Leaving":
+        return Leaving(self.jobs + other.jobs, self.tiles + other.tiles, self.mask | other.mask)
+
+
+def _rows_of(mask: int, rdu_tiles: int) -> list[int]:
+    rows = []
+    for first in range(0, mask.bit_length(), rdu_tiles):
+        part = mask >> first & ((1 << rdu_tiles) - 1)
+        rows += [len(row) for row in f"{part:b}".split("0") if row]
+    return rows
 
 
 class Rooms:
@@ -134,6 +205,11 @@ class Rooms:
         for rank in left_out:
             heapq.heappush(ranks, rank)
         return found
+
+    def hold(self, room: NodeRoom, tiles: int, leaving: Leaving) -> Leaving:
+        """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""
+        self._changes.append(room.index)
+        return room.hold(tiles, leaving)
 
     def take(self, room: NodeRoom, tiles: int) -> int:
         """Give a job its resources on a node. Returns how many tiles it gets."""

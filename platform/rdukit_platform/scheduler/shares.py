@@ -1,7 +1,8 @@
-"""Order of the queue (pure): priority, then the tenants' weighted shares, then age.
+"""Order of the queue (pure): within quota first, then priority, then the tenants' weighted shares, then age.
 
 A tenant's share is dominant resource fairness's: the larger one of its part of the tiles and its part of the slots.
-What it used lately counts beside what it uses now, and fades by half in each half-life.
+What it used lately counts beside what it uses now, and fades by half in each half-life. Where any tenant has a quota,
+jobs that keep their tenant within its own go before those by which one would borrow.
 
 Source: ours; after Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011), and the decayed usage of Slurm's
 multifactor priorities.
@@ -37,38 +38,59 @@ class Shares:
         self._claims: Mapping[str, TenantShare] = snapshot.shares
         self._tiles = max(snapshot.tiles, 1)
         self._slots = max(snapshot.slots, 1)
-        #: Active jobs of each tenant, and their tiles.
+        #: Whether any tenant has tiles of its own; else nobody borrows.
+        self.has_quotas = any(claim.quota is not None for claim in snapshot.shares.values())
+        #: Active jobs of each tenant, their tiles, and those of them that are about to be given back.
         self.jobs: Counter[str] = Counter()
         self.tiles: Counter[str] = Counter()
+        self.leaving: Counter[str] = Counter()
         for job in snapshot.active:
             self.add(job)
+            if job.is_leaving:
+                self.leaving[job.tenant_id] += job.tiles
 
     def add(self, job: ActiveJob | QueuedJob) -> None:
         """Count a job as active."""
         self.jobs[job.tenant_id] += 1
         self.tiles[job.tenant_id] += job.tiles
 
+    def claim(self, tenant_id: str) -> TenantShare:
+        """Return what a tenant may have."""
+        return self._claims.get(tenant_id, EQUAL_SHARE)
+
+    def borrows(self, job: QueuedJob) -> bool:
+        """Return whether the tenant has more than its quota with this job; one without tiles counts as of one."""
+        if not self.has_quotas:
+            return False
+        return self.tiles[job.tenant_id] + max(job.tiles, 1) > (self.claim(job.tenant_id).quota or 0)
+
+    def borrowed(self, tenant_id: str) -> int:
+        """Return how many tiles a tenant has beyond its quota, without those that it is about to give back."""
+        if not self.has_quotas:
+            return 0
+        return self.tiles[tenant_id] - self.leaving[tenant_id] - (self.claim(tenant_id).quota or 0)
+
     def of(self, tenant_id: str) -> float:
         """Return the dominant share with its past, over the weight: who has the smallest is next."""
-        claim = self._claims.get(tenant_id, EQUAL_SHARE)
+        claim = self.claim(tenant_id)
         used = max(self.tiles[tenant_id] / self._tiles, self.jobs[tenant_id] / self._slots)
         return (used + claim.past) / max(claim.weight, LOWEST_WEIGHT)
 
 
 def in_turn(queued: Sequence[QueuedJob], shares: Shares) -> Iterator[QueuedJob]:
-    """Yield each job once: the highest priority, then the tenant with the smallest share *then*, then the oldest."""
+    """Yield each job once: within quota, of the highest priority, of the smallest share *then*, the oldest."""
     lines: dict[str, deque[QueuedJob]] = defaultdict(deque)
     for job in sorted(queued, key=lambda j: (-j.priority, j.since, j.job_id)):
         lines[job.tenant_id].append(job)
 
-    def place(tenant: str) -> tuple[int, float, float, str, str]:
+    def place(tenant: str) -> tuple[bool, int, float, float, str, str]:
         first = lines[tenant][0]
-        return -first.priority, shares.of(tenant), first.since, first.job_id, tenant
+        return shares.borrows(first), -first.priority, shares.of(tenant), first.since, first.job_id, tenant
 
     heads = [place(tenant) for tenant in lines]
     heapq.heapify(heads)
     while heads:
-        tenant = heads[0][4]
+        tenant = heads[0][-1]
         line = lines[tenant]
         yield line.popleft()
         if line:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from sqlalchemy import BigInteger, bindparam, cast, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
@@ -19,6 +19,7 @@ from rdukit_platform.scheduler.model import (
     WINDOW,
     ActiveJob,
     NodeState,
+    PreemptionRule,
     QueuedJob,
     QueueSnapshot,
     TenantShare,
@@ -26,7 +27,13 @@ from rdukit_platform.scheduler.model import (
 )
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 from rdukit_platform.services import live_services
-from rdukit_platform.settings import SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
+from rdukit_platform.settings import (
+    SCHEDULER_PREEMPT_MIN_RUN_S,
+    SCHEDULER_PREEMPT_MOST,
+    SCHEDULER_PREEMPT_PRIORITY,
+    SCHEDULER_STARVE_S,
+    SCHEDULER_TENANT_JOBS,
+)
 
 #: What was used longer ago than so many half-lives is forgotten; times are kept to so many parts of one.
 _HALF_LIVES: Final = 5
@@ -36,6 +43,14 @@ COMMIT_S: Final = 5.0
 
 #: Name of the platform's node, which is the only one.
 LOCAL: Final = "local"
+
+#: The verb that goes on from a checkpoint where its attempt was ended.
+KEEPING_VERB: Final = "train"
+#: Columns of an active job that a decision depends on.
+_OF_ACTIVE: Final = (
+    JobRow.id, JobRow.tenant_id, JobRow.tiles, JobRow.run_limit_s, JobRow.priority, JobRow.preemptible,
+    JobRow.preemptions, JobRow.verb,
+)  # fmt: skip
 
 _QUEUED: Final = str(JobState.QUEUED)
 _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
@@ -51,25 +66,45 @@ def read_snapshot(
 ) -> QueueSnapshot:
     """Return the front of the queue, the active jobs and the workers, as values; ``usage`` as by ``UsageReader``."""
     active = session.execute(
-        select(JobRow.id, JobRow.tenant_id, JobRow.tiles, AttemptRow.tiles, AttemptRow.claimed_at, JobRow.run_limit_s)
+        select(JobRow, AttemptRow)
+        .options(load_only(*_OF_ACTIVE, raiseload=True))
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
         .where(AttemptRow.ended_at.is_(None))
     )
     slots = sum(service.slots for service in live_services(session, now) if service.kind == "worker")
-    weights = {row.id: row.weight for row in session.scalars(select(TenantRow))}
+    tenants = session.scalars(select(TenantRow)).all()
     past = usage.shares(now, node.tiles if node else 0, slots) if usage else {}
     return QueueSnapshot(
         now=now,
         queued=tuple(_read_front(session)),
-        active=tuple(
-            ActiveJob(job, tenant, tiles, held is not None, None if limit_s is None else (claimed_at or now) + limit_s)
-            for job, tenant, tiles, held, claimed_at, limit_s in active
-        ),
+        active=tuple(_show_active(job, attempt, now) for job, attempt in active),
         nodes=(NodeState(LOCAL, node, slots),),
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
         starve_s=resolve(SCHEDULER_STARVE_S),
-        has_other_tenants=len(weights) > 1,
-        shares={tenant: TenantShare(weight, past.get(tenant, 0.0)) for tenant, weight in weights.items()},
+        has_other_tenants=len(tenants) > 1,
+        shares={
+            row.id: TenantShare(row.weight, past.get(row.id, 0.0), row.quota, row.max_tiles, row.max_jobs)
+            for row in tenants
+        },
+        preemption=PreemptionRule(
+            resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
+        ),
+    )
+
+
+def _show_active(job: JobRow, attempt: AttemptRow, now: float) -> ActiveJob:
+    return ActiveJob(
+        job.id,
+        job.tenant_id,
+        job.tiles,
+        holds_tiles=attempt.tiles is not None,
+        ends_at=None if job.run_limit_s is None else (attempt.claimed_at or now) + job.run_limit_s,
+        priority=job.priority,
+        began=attempt.claimed_at,
+        is_preemptible=job.preemptible,
+        preemptions=job.preemptions,
+        keeps_work=job.verb == KEEPING_VERB,
+        is_leaving=attempt.pause_asked_at is not None or attempt.preempt_asked_at is not None,
     )
 
 

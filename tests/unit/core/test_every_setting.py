@@ -38,6 +38,8 @@ WITHOUT_TEST: Final = {
     "profile.folder": "tests run snprof, which sets it",
     "scheduler.half_life_s": _ARGUMENT + "half_life_s of a decision",
     "scheduler.poll_s": _DURATION,
+    "scheduler.preempt_most": _ARGUMENT + "preemption of a decision",
+    "scheduler.preempt_priority": _ARGUMENT + "preemption of a decision",
     "scheduler.starve_s": _DURATION,
     "scheduler.tenant_jobs": _ARGUMENT + "tenant_jobs of a decision",
     "snd.max_applications": _ARGUMENT + "--max-applications of the daemon",

@@ -291,3 +291,48 @@ def test_a_clone_has_the_policy_and_no_deadline_but_its_own(database: Database, 
     assert (changed.deadline_s, changed.run_limit_s) == (60.0, 20.0)
     assert changed.retry is not None
     assert changed.retry.model_dump(exclude_none=True) == {"on": ["box-lost"]}
+
+
+def ask(database: Database, job_id: str, now: float = 6.0) -> bool:
+    with database.write() as session:
+        return execution.ask_preemption(session, job_id, now)
+
+
+def interrupt(database: Database, fencing: FencingToken, outcome: AttemptOutcome = AttemptOutcome.INTERRUPTED) -> str:
+    with database.write() as session:
+        return execution.fail(session, fencing, outcome, {"code": "unavailable", "message": "m"}, 1.0, 8.0)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_preempted_job_is_queued_again_with_its_age_and_nothing_counts(
+    database: Database, tenant: str, is_running: bool
+) -> None:
+    job_id = submit(database, tenant, preemptible=True)
+    fencing = begin(database, job_id, is_running=is_running)
+    assert (ask(database, job_id), ask(database, job_id)) == (True, False)
+    with database.write() as session:
+        assert execution.beat(session, [fencing], 5.0, 7.0) == [fencing], "its worker is told"
+    assert read(database, job_id).waits_for == "it makes room for a job that goes before it: its attempt ends"
+    assert interrupt(database, fencing) == "queued"
+    job = read(database, job_id)
+    assert (job.queued_at, job.not_before, job.failures, job.losses, job.preemptions) == (1.0, None, 0, 0, 1)
+    assert [(a.outcome, a.error) for a in attempts(database, job_id)] == [("preempted", None)]
+    assert begin(database, job_id).attempt_id != fencing.attempt_id
+
+
+def test_who_has_nothing_to_give_is_not_asked(database: Database, tenant: str) -> None:
+    waiting, unclaimed = submit(database, tenant), submit(database, tenant)
+    begin(database, unclaimed, is_claimed=False)
+    assert not ask(database, waiting) and not ask(database, unclaimed)
+
+
+def test_a_user_s_pause_goes_before_a_preemption_and_other_ends_are_what_they_are(
+    database: Database, tenant: str
+) -> None:
+    held, broken = submit(database, tenant), submit(database, tenant)
+    fencing, other = begin(database, held, is_running=True), begin(database, broken, is_running=True)
+    assert ask(database, held) and ask(database, broken)
+    change(database, held, "pause", 7.0)
+    assert (interrupt(database, fencing), read(database, held).preemptions) == ("paused", 0)
+    assert interrupt(database, other, AttemptOutcome.BOX_LOST) == "retrying"
+    assert (read(database, broken).failures, read(database, broken).preemptions) == (1, 0)

@@ -97,6 +97,16 @@ UPDATE tokens SET role = 'operator' WHERE id = 'tok-1';
     "0015": """
 INSERT INTO audit_chains (chain, number, digest, anchor_number, anchor_digest) VALUES ('x/done', 1, 'aa', 0, 'bb');
 """,
+    "0016": "",
+    "0017": """
+UPDATE jobs SET deadline_at = 99.0, start_by = 39.0, retry = '{"on": ["expired"]}' WHERE id = 'job-2';
+UPDATE attempts SET pause_asked_at = 17.0 WHERE id = 'att-1';
+""",
+    "0018": """
+UPDATE tenants SET quota = 8, max_tiles = 16, max_jobs = 4 WHERE id = 'ten-1';
+UPDATE jobs SET preemptible = true, preemptions = 2 WHERE id = 'job-2';
+UPDATE attempts SET preempt_asked_at = 18.0 WHERE id = 'att-1';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"
@@ -192,10 +202,11 @@ def test_rows_of_the_first_version_have_the_defaults_of_what_came_later(database
         tenant, token = session.get_one(TenantRow, "ten-1"), session.get_one(TokenRow, "tok-1")
         done, queued = session.get_one(JobRow, "job-1"), session.get_one(JobRow, "job-2")
         attempt = session.get_one(AttemptRow, "att-1")
-    assert (tenant.weight, tenant.artifact_bytes) == (1.0, None)
+    assert (tenant.weight, tenant.artifact_bytes, tenant.quota, tenant.max_tiles) == (1.0, None, None, None)
     assert (token.scopes, token.expires_at) == (["read", "write", "admin"], None)
     assert (done.parameters, done.result, done.outputs) == ({"mode": "o3"}, {"sections": 3}, {"pef": "art-1"})
     assert (queued.priority, queued.losses, queued.labels, queued.run_limit_s) == (0, 0, {}, None)
+    assert (queued.preemptible, queued.preemptions) == (False, 0)
     assert (attempt.tiles, attempt.box) == (["/NODE/XRDU_0/RDU_0/TILE_0"], None)
 
 
