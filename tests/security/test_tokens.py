@@ -103,6 +103,13 @@ NEEDS = [
     ("GET", "/v1/tokens", "tokens"),
     ("POST", "/v1/tokens", "tokens"),
     ("DELETE", "/v1/tokens/tok-0", "tokens"),
+    ("GET", "/v1/members", "read"),
+    ("POST", "/v1/members", "members"),
+    ("PATCH", "/v1/members/usr-0", "members"),
+    ("DELETE", "/v1/members/usr-0", "members"),
+    ("GET", "/v1/users", "admin"),
+    ("PATCH", "/v1/users/usr-0", "admin"),
+    ("GET", "/v1/organisations", "admin"),
     ("GET", "/v1/audit", "read"),
     ("GET", "/v1/audit/verify", "read"),
     ("GET", "/v1/audit/export", "admin"),
@@ -116,7 +123,7 @@ NEEDS = [
     ("POST", "/v1/nodes/-/leases/lease-0/release", "admin"),
 ]
 ALL = ["jobs:read", "jobs:write", "artifacts:read", "artifacts:write", "boxes:read", "boxes:write",
-       "endpoints:read", "endpoints:write", "endpoints:call", "tokens", "metrics"]  # fmt: skip
+       "endpoints:read", "endpoints:write", "endpoints:call", "tokens", "members", "metrics"]  # fmt: skip
 INCLUDED = {
     "metrics": {"metrics", "nodes"},
     "read": {"read", "nodes", "jobs:read", "artifacts:read", "boxes:read", "endpoints:read"},

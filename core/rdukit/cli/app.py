@@ -46,6 +46,7 @@ SUMMARIES = {
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
     "job": "Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.",
     "node": "Run and look at emulated nodes.",
+    "org": "Group tenants into organisations, whose administrators manage their members.",
     "pef": "Explain PEF files.",
     "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
@@ -55,6 +56,7 @@ SUMMARIES = {
     "tenant": "Create tenants and API tokens.",
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
+    "user": "List, invite and remove the members of your tenant, and choose their roles.",
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
 

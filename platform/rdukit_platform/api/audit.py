@@ -1,6 +1,6 @@
 """The route of the audit log: it is read, and nothing else."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from rdukit_platform.db.models import AuditRow
 from rdukit_platform.tenants.scopes import ADMIN
 from rdukit_platform.tenants.service import Caller
 from rdukit_platform.tenants.tokens import own_tokens
+from rdukit_platform.tenants.users import emails_of_tokens
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
@@ -28,6 +29,8 @@ class AuditEntry(BaseModel):
     tenant: str | None
     #: A token's id, or administrator (another tenant's), nobody, worker, scheduler, system.
     actor: str
+    #: E-mail of the user whose token that is.
+    user: str | None
     action: str
     target: str
     #: done or refused
@@ -111,7 +114,8 @@ def read_entries(
         tenant_id = None if ADMIN in caller.scopes else caller.tenant_id
         rows, following = list_entries(session, tenant_id, action, outcome, limit, cursor)
         own = None if tenant_id is None else own_tokens(session, tenant_id)
-    return AuditPage(entries=[show_entry(row, own) for row in rows], next_cursor=following)
+        emails = emails_of_tokens(session, [row.actor for row in rows])
+    return AuditPage(entries=[show_entry(row, own, emails) for row in rows], next_cursor=following)
 
 
 def check_choices(action: str | None, outcome: str | None) -> None:
@@ -125,14 +129,16 @@ def check_choices(action: str | None, outcome: str | None) -> None:
             raise InvalidArgument(f"{name} is {value!r}; legal: {', '.join(legal)}")
 
 
-def show_entry(row: AuditRow, own: Set[str] | None) -> AuditEntry:
+def show_entry(row: AuditRow, own: Set[str] | None, emails: Mapping[str, str]) -> AuditEntry:
     """Return a row as the API shows it to a tenant that has the tokens ``own``; ``None``: to an administrator.
+
+    ``emails``: the users whose own tokens are, by the tokens' ids.
 
     Of what an administrator did for a tenant, the tenant does not see with which token and from where.
     """
     is_strange = own is not None and row.actor.startswith("tok-") and row.actor not in own
     return AuditEntry(
         id=row.id, at=row.created_at, tenant=row.tenant_id, actor=ADMINISTRATOR if is_strange else row.actor,
-        action=row.action, target=row.target, outcome=row.outcome, reason=row.reason, detail=row.detail,
-        address="" if is_strange else row.address, count=row.count,
+        user=None if is_strange else emails.get(row.actor), action=row.action, target=row.target, outcome=row.outcome,
+        reason=row.reason, detail=row.detail, address="" if is_strange else row.address, count=row.count,
     )  # fmt: skip

@@ -85,6 +85,7 @@ EndpointsReader = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_READ))]
 EndpointsWriter = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_WRITE))]
 EndpointsCaller = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_CALL))]
 NodesReader = Annotated[Caller, Depends(_reads_nodes)]
+MembersKeeper = Annotated[Caller, Depends(_needs(scopes.MEMBERS))]
 TokenKeeper = Annotated[Caller, Depends(_needs(scopes.TOKENS))]
 
 

@@ -15,12 +15,13 @@ from rdukit_platform.api.dependencies import Admin, Anyone, Reader, StrictJsonRo
 from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import ArtifactUseView
 from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
-from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.db.models import TenantRow, TokenRow, UserRow
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.settings import TOKEN_GRACE_S
 from rdukit_platform.tenants.roles import ROLES, choose_scopes
 from rdukit_platform.tenants.scopes import ADMIN
 from rdukit_platform.tenants.service import Caller, check_may_add, create_tenant, find_tenant, list_tenants
+from rdukit_platform.tenants.standing import find_standing, tenants_of_user
 from rdukit_platform.tenants.tokens import GLASS, HOST, give_token, list_tokens, own_tokens, revoke_tokens, rotate_token
 
 router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictJsonRoute)
@@ -34,6 +35,20 @@ class Me(BaseModel):
     #: Id of the token.
     token: str
     expires_at: float | None
+    #: Of a user's own token: who that is.
+    user: "MyUser | None" = None
+
+
+class MyUser(BaseModel):
+    """The user whose own a token is."""
+
+    id: str
+    email: str
+    name: str
+    #: Its role in the tenant.
+    role: str
+    #: Names of the tenants that it may enter.
+    tenants: list[str]
 
 
 class Tenant(BaseModel):
@@ -146,6 +161,8 @@ class TokenView(BaseModel):
     made_by: str | None
     #: The token that it was rotated into.
     replaced_by: str | None
+    #: The user whose own it is; none: it is the tenant's.
+    user_id: str | None = None
 
 
 class TokenPage(BaseModel):
@@ -177,10 +194,24 @@ class RevokedTokens(BaseModel):
 
 
 @router.get("/me")
-def me(caller: Anyone) -> Me:
+def me(request: Request, caller: Anyone) -> Me:
     """Show whose the token is, and what it allows. Any token may ask."""
     tenant = Tenant(id=caller.tenant_id, name=caller.tenant_name)
-    return Me(tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at)
+    user = read_user(platform_of(request), caller)
+    return Me(
+        tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at, user=user
+    )
+
+
+def read_user(platform: Platform, caller: Caller) -> MyUser | None:
+    """Read the user whose own a caller's token is."""
+    if caller.user_id is None:
+        return None
+    with platform.database.read() as session:
+        row = session.get_one(UserRow, caller.user_id)
+        standing = find_standing(session, row.id, caller.tenant_id)
+        names = [tenant.name for tenant in tenants_of_user(session, row)]
+    return MyUser(id=row.id, email=row.email, name=row.name, role=standing.role if standing else "", tenants=names)
 
 
 @router.get("/roles")

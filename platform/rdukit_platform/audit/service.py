@@ -76,6 +76,12 @@ class Act(StrEnum):
     REVOKE_TOKEN = "token.revoke"
     #: An administrator's token that was made on the host.
     BREAK_GLASS = "token.break-glass"
+    INVITE_MEMBER = "member.invite"
+    CHANGE_MEMBER = "member.role"
+    REMOVE_MEMBER = "member.remove"
+    #: Disabled, enabled, or made an administrator of the platform.
+    CHANGE_USER = "user.change"
+    CHANGE_ORGANISATION = "organisation.change"
     INSTALL_BOX = "box.install"
     UNINSTALL_BOX = "box.uninstall"
     PROMOTE_EXPERT = "expert.promote"

@@ -157,7 +157,7 @@ def list_(action: str | None, outcome: str | None, limit: int, cursor: str | Non
     print_table(
         ("TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "REASON", "ADDRESS", "COUNT"),
         [
-            (clock(e["at"]), e["actor"], e["action"], e["target"], e["outcome"], e["reason"], e["address"],
+            (clock(e["at"]), e["user"] or e["actor"], e["action"], e["target"], e["outcome"], e["reason"], e["address"],
              e["count"])
             for e in page["entries"]
         ],

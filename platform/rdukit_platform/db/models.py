@@ -3,8 +3,6 @@
 Only portable column types: the same migrations run on SQLite and PostgreSQL.
 """
 
-from typing import ClassVar
-
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -13,36 +11,19 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     String,
     Text,
     UniqueConstraint,
     false,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
-#: Counts of bytes: PostgreSQL's integer ends at 2 GiB.
-BYTES = BigInteger().with_variant(Integer, "sqlite")
-
-NAMING = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-
-
-class Base(DeclarativeBase):
-    """Common to all tables."""
-
-    metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map: ClassVar[dict[object, object]] = {
-        dict[str, object]: JSON,
-        dict[str, str]: JSON,
-        list[str]: JSON,
-        list[list[float]]: JSON,
-        float: Double,
-    }
+from rdukit_platform.db.base import BYTES
+from rdukit_platform.db.base import Base as Base
+from rdukit_platform.db.identity import MembershipRow as MembershipRow
+from rdukit_platform.db.identity import OrganisationAdminRow as OrganisationAdminRow
+from rdukit_platform.db.identity import OrganisationRow as OrganisationRow
+from rdukit_platform.db.identity import UserRow as UserRow
 
 
 class TenantRow(Base):
@@ -62,6 +43,8 @@ class TenantRow(Base):
     max_tiles: Mapped[int | None]
     #: Jobs that it may have active at once; none: as the setting scheduler.tenant_jobs says.
     max_jobs: Mapped[int | None]
+    #: The organisation whose administrators manage its members.
+    organisation_id: Mapped[str | None] = mapped_column(String(32), index=True)
 
 
 class TokenRow(Base):
@@ -84,6 +67,10 @@ class TokenRow(Base):
     made_by: Mapped[str | None] = mapped_column(String(32), index=True)
     #: The token that it was rotated into; it ends by ``expires_at``.
     replaced_by: Mapped[str | None] = mapped_column(String(32))
+    #: The user whose own it is: it allows no more than that user may now, and ends with the membership.
+    user_id: Mapped[str | None] = mapped_column(String(32), index=True)
+    #: Whether it is a session of the console, whose text nobody has; it allows what its user may.
+    is_session: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
 
 
 class PipelineRow(Base):

@@ -23,6 +23,7 @@ from rdukit_platform.api.endpoints import router as endpoints
 from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
 from rdukit_platform.api.maintenance import router as maintenance
+from rdukit_platform.api.members import router as members
 from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.runs import router as runs
 from rdukit_platform.api.sweeps import router as sweeps
@@ -90,6 +91,7 @@ def create_app(platform: Platform) -> FastAPI:
         nodes,
         maintenance,
         tenants,
+        members,
         audit,
         router,
         console,

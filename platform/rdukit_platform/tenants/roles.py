@@ -1,4 +1,4 @@
-"""Roles (pure): names for sets of scopes. Four are the stack's personas, ``viewer`` is ours.
+"""Roles (pure): names for sets of scopes. Four are the stack's personas, ``viewer`` and ``tenant-admin`` are ours.
 
 Source: the overview of the software stack (May 2024) shows four users of it. "ML Engineer: author own models to add to
 the ModelZoo. Data Scientist: finetunes existing models to create new experts; administers access and which experts are
@@ -17,11 +17,15 @@ from rdukit_platform.tenants.scopes import (
     ENDPOINTS_CALL,
     ENDPOINTS_WRITE,
     JOBS_WRITE,
+    MEMBERS,
     READ,
     TOKENS,
     WRITE,
     all_of,
 )
+
+#: The role of who manages members; administrators of an organisation have it in each of its tenants.
+TENANT_ADMIN: Final = "tenant-admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ ROLES: Final = {
         ),
         Role("business-user", "Business User", (READ, ENDPOINTS_CALL), "sees outcomes, and tries endpoints"),
         Role("viewer", "Viewer", (READ,), "sees everything of the tenant, and changes nothing"),
+        Role(
+            TENANT_ADMIN, "Tenant Administrator", (READ, WRITE, TOKENS, MEMBERS),
+            "does everything in the tenant, and manages its members",
+        ),
     )
 }  # fmt: skip
 

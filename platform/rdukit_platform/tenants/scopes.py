@@ -18,6 +18,7 @@ ENDPOINTS_READ: Final = "endpoints:read"
 ENDPOINTS_WRITE: Final = "endpoints:write"
 ENDPOINTS_CALL: Final = "endpoints:call"
 TOKENS: Final = "tokens"
+MEMBERS: Final = "members"
 METRICS: Final = "metrics"
 
 #: Each scope and what it lets its holder do; the manual shows these lines.
@@ -36,6 +37,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ENDPOINTS_WRITE: "create, change and delete endpoints",
     ENDPOINTS_CALL: "call endpoints, and nothing else",
     TOKENS: "list, make, rotate and revoke the tenant's tokens, within its own scopes",
+    MEMBERS: "invite and remove the tenant's members, and choose their roles, within its own scopes",
     METRICS: "read the metrics and nodes of the whole platform",
 }
 SCOPES: Final = tuple(MEANINGS)
@@ -56,6 +58,11 @@ def all_of(scopes: Iterable[str]) -> frozenset[str]:
 def allows(scopes: Iterable[str], needed: str) -> bool:
     """Return whether a token with ``scopes`` may do what needs the scope ``needed``."""
     return needed in all_of(scopes)
+
+
+def restrict(scopes: Iterable[str], bound: Iterable[str]) -> frozenset[str]:
+    """Return what a token with ``scopes`` allows where no more than ``bound`` is allowed."""
+    return all_of(scopes) & all_of(bound)
 
 
 def may_give(own: Iterable[str], wanted: Iterable[str]) -> bool:

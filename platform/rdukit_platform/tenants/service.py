@@ -12,7 +12,8 @@ from rdukit.errors import Conflict, NotFenced, Unauthenticated
 from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.services import UNFENCED, live_services
-from rdukit_platform.tenants.scopes import is_over
+from rdukit_platform.tenants.scopes import is_over, restrict
+from rdukit_platform.tenants.standing import find_standing
 
 DEFAULT_TENANT: Final = "default"
 _HINT: Final = "send Authorization: Bearer <token>; rdukit up writes the first one to the file token in its home folder"
@@ -29,6 +30,10 @@ class Caller:
     token_id: str
     #: When the token ends; ``None``: never.
     expires_at: float | None = None
+    #: The user whose own the token is; ``None``: it is the tenant's.
+    user_id: str | None = None
+    #: Whether it is a session of the console.
+    is_session: bool = False
 
 
 class TokenEnded(Exception):
@@ -58,16 +63,32 @@ def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
     if found is None:
         raise Unauthenticated(f"the API token is not valid; {_HINT}")
     row, tenant = found
-    caller = Caller(tenant.id, tenant.name, frozenset(row.scopes), row.id, row.expires_at)
-    if why := is_over(now, row.revoked_at, row.expires_at):
+    scopes, why = read_validity(session, row, now)
+    caller = Caller(tenant.id, tenant.name, scopes, row.id, row.expires_at, row.user_id, row.is_session)
+    if why:
         raise Unauthenticated(f"the API token {row.id} is not valid: it {why}; {_HINT}") from TokenEnded(caller)
     return caller
+
+
+def read_validity(session: Session, row: TokenRow, now: float) -> tuple[frozenset[str], str]:
+    """Return what a token allows now, and why it is not valid any more; empty: it is.
+
+    A user's token allows no more than its user may at this moment, and a session just that.
+    """
+    if why := is_over(now, row.revoked_at, row.expires_at):
+        return frozenset(), why
+    if row.user_id is None:
+        return frozenset(row.scopes), ""
+    standing = find_standing(session, row.user_id, row.tenant_id)
+    if standing is None:
+        return frozenset(), "belongs to a user who is disabled or no member of the tenant"
+    return standing.scopes if row.is_session else restrict(row.scopes, standing.scopes), ""
 
 
 def is_token_valid(session: Session, token_id: str, now: float) -> bool:
     """Return whether a token that was valid still is."""
     row = session.get(TokenRow, token_id)
-    return row is not None and not is_over(now, row.revoked_at, row.expires_at)
+    return row is not None and not read_validity(session, row, now)[1]
 
 
 def hash_token(token: str) -> str:

@@ -31,7 +31,6 @@ from rdukit_platform.tenants.scopes import (
     choose_end,
     choose_next_end,
     end_of_old,
-    is_over,
     may_give,
 )
 from rdukit_platform.tenants.service import (
@@ -41,6 +40,7 @@ from rdukit_platform.tenants.service import (
     create_tenant,
     find_tenant,
     hash_token,
+    read_validity,
 )
 
 #: Who made a token where no token did: a user of the host.
@@ -66,8 +66,9 @@ def create_token(
     expires_at: float | None = None,
     made_by: str = HOST,
     role: str | None = None,
+    user_id: str | None = None,
 ) -> tuple[TokenRow, str]:
-    """Add a token. Returns its row and its text, which is not kept.
+    """Add a token, a user's own where one is named. Returns its row and its text, which is not kept.
 
     Raises:
         NotFound: no such tenant.
@@ -80,7 +81,8 @@ def create_token(
     if unknown or not scopes:
         raise InvalidArgument(f"scopes {unknown or 'are missing'}; legal: {list(SCOPES)}", legal=list(SCOPES))
     valid = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > now))
-    count = session.scalar(select(func.count()).select_from(TokenRow).where(TokenRow.tenant_id == tenant_id, valid))
+    own = (TokenRow.tenant_id == tenant_id) & TokenRow.is_session.is_(False)
+    count = session.scalar(select(func.count()).select_from(TokenRow).where(own, valid))
     if (count or 0) >= MAX_TOKENS:
         raise Conflict(
             f"the tenant has {MAX_TOKENS} valid tokens, and may have no more; revoke some: rdukit token list"
@@ -88,7 +90,7 @@ def create_token(
     text = _PREFIX + secrets.token_urlsafe(32)
     row = TokenRow(
         id=new_id("tok"), tenant_id=tenant_id, sha256=hash_token(text), name=name, scopes=sorted(set(scopes)),
-        created_at=now, expires_at=expires_at, made_by=made_by, role=role,
+        created_at=now, expires_at=expires_at, made_by=made_by, role=role, user_id=user_id,
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -107,27 +109,44 @@ def give_token(
 ) -> tuple[TokenRow, str]:
     """Create a token as ``caller`` may: of its own tenant, with its own scopes, no longer than it lives itself.
 
-    An administrator may for all tenants, and beyond its own end. Raises as ``create_token``, and:
+    An administrator may for all tenants, and beyond its own end. What a user's token makes is that user's own, too; a
+    session's end is not that of what it makes, which ends with its user. Raises as ``create_token``, and:
         PermissionDenied: it is more than the caller has.
     """
-    _check_still_valid(session, caller, now)
+    check_still_valid(session, caller, now)
     if not _is_admin(caller) and caller.tenant_id != tenant_id:
         raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
     if not set(scopes) <= set(SCOPES) or may_give(caller.scopes, scopes):
-        makers_end = None if _is_admin(caller) else caller.expires_at
+        makers_end = None if _is_admin(caller) or caller.is_session else caller.expires_at
         ends = choose_end(now, life_s, makers_end, resolve(TOKEN_MAX_DAYS) * DAY_S)
-        return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id, role)
+        return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id, role, caller.user_id)
     beyond = sorted(all_of(scopes) - all_of(caller.scopes))
     raise PermissionDenied(
         f"nobody gives more than they have: this token lacks {beyond}; it has {sorted(caller.scopes)}"
     )
 
 
+def check_still_valid(session: Session, caller: Caller, now: float) -> None:
+    """Look again, in a transaction that changes something, whether the caller's token is still valid.
+
+    Its row is locked: what the transaction makes is there before the token can be revoked, or is not made.
+
+    Raises:
+        Unauthenticated: it is not.
+    """
+    row = session.get(TokenRow, caller.token_id, with_for_update=True)
+    if row is None or read_validity(session, row, now)[1]:
+        raise Unauthenticated("the API token ended while this was asked for")
+
+
 def list_tokens(
     session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
 ) -> tuple[list[TokenRow], str | None]:
-    """Return the tenant's tokens, newest first, those that have ended too, and the cursor of the next page."""
-    query = select(TokenRow).where(TokenRow.tenant_id == tenant_id)
+    """Return the tenant's tokens, newest first, those that have ended too, and the cursor of the next page.
+
+    Sessions of the console are not among them.
+    """
+    query = select(TokenRow).where(TokenRow.tenant_id == tenant_id, TokenRow.is_session.is_(False))
     return read_page(session, query, TokenRow.created_at, TokenRow.id, limit, cursor)
 
 
@@ -145,10 +164,10 @@ def rotate_token(
 
     Raises:
         NotFound: the caller's tenant has no such token.
-        PermissionDenied: it has scopes that the caller lacks, or was made to end soon.
-        Conflict: it has ended, or was replaced already.
+        PermissionDenied: it has scopes that the caller lacks, was made to end soon, or is another user's own.
+        Conflict: it has ended, or was replaced already, or is a session.
     """
-    _check_still_valid(session, caller, now)
+    check_still_valid(session, caller, now)
     old = _get_own(session, caller, token_id)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise Conflict(f"token {old.id} has ended; make another: rdukit token create")
@@ -156,8 +175,14 @@ def rotate_token(
         raise Conflict(f"token {old.id} was replaced by {old.replaced_by} already; rotate that one")
     if old.made_by == GLASS:
         raise PermissionDenied(f"token {old.id} was made on the host for a short while; it is not made to last longer")
+    if old.is_session:
+        raise Conflict(f"{old.id} is a session of the console, not a token; it is ended by: rdukit token revoke")
+    if old.user_id is not None and old.user_id != caller.user_id:
+        raise PermissionDenied(f"token {old.id} is a user's own, and nobody else gets its text; revoke it instead")
     ends = choose_next_end(now, old.created_at, old.expires_at, resolve(TOKEN_MAX_DAYS) * DAY_S)
-    new, text = create_token(session, old.tenant_id, old.name, old.scopes, now, ends, caller.token_id, old.role)
+    new, text = create_token(
+        session, old.tenant_id, old.name, old.scopes, now, ends, caller.token_id, old.role, old.user_id
+    )
     old.expires_at, old.replaced_by = end_of_old(now, old.expires_at, grace_s), new.id
     return old, new, text
 
@@ -171,7 +196,7 @@ def revoke_tokens(
         NotFound: the caller's tenant has no such token.
         PermissionDenied: one of them has scopes that the caller lacks; none is revoked then.
     """
-    _check_still_valid(session, caller, now)
+    check_still_valid(session, caller, now)
     pending, found = [_get_own(session, caller, token_id)], dict[str, TokenRow]()
     while pending:
         row = pending.pop()
@@ -232,13 +257,6 @@ def _user() -> str:
 
 def _is_admin(caller: Caller) -> bool:
     return ADMIN in caller.scopes
-
-
-def _check_still_valid(session: Session, caller: Caller, now: float) -> None:
-    # Locked: what is made in this transaction is there before the token can be revoked, or is not made.
-    row = session.get(TokenRow, caller.token_id, with_for_update=True)
-    if row is None or is_over(now, row.revoked_at, row.expires_at):
-        raise Unauthenticated("the API token ended while this was asked for")
 
 
 def _get_own(session: Session, caller: Caller, token_id: str) -> TokenRow:

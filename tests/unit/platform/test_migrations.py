@@ -107,6 +107,16 @@ UPDATE tenants SET quota = 8, max_tiles = 16, max_jobs = 4 WHERE id = 'ten-1';
 UPDATE jobs SET preemptible = true, preemptions = 2 WHERE id = 'job-2';
 UPDATE attempts SET preempt_asked_at = 18.0 WHERE id = 'att-1';
 """,
+    "0019": """
+INSERT INTO organisations (id, name, created_at) VALUES ('org-1', 'acme', 19.0);
+UPDATE tenants SET organisation_id = 'org-1' WHERE id = 'ten-1';
+INSERT INTO users (id, issuer, subject, email, name, is_admin, created_at)
+    VALUES ('usr-1', 'https://issuer', 's', 'ada@example.com', 'Ada', false, 19.0);
+INSERT INTO memberships (user_id, tenant_id, role, is_claimed, created_at)
+    VALUES ('usr-1', 'ten-1', 'viewer', false, 19.0);
+INSERT INTO organisation_admins (organisation_id, user_id, created_at) VALUES ('org-1', 'usr-1', 19.0);
+UPDATE tokens SET user_id = NULL, is_session = false WHERE id = 'tok-1';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

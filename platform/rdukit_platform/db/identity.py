@@ -1,0 +1,54 @@
+"""Tables of users, of what they are members of, and of organisations; ``db.models`` has all tables."""
+
+from sqlalchemy import Boolean, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rdukit_platform.db.base import Base
+
+
+class OrganisationRow(Base):
+    """Organisation: a group of tenants with administrators of its own. What is kept apart are the tenants."""
+
+    __tablename__ = "organisations"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float]
+
+
+class UserRow(Base):
+    """A person. Issuer and subject are who it is; they are none from an invitation to the first login."""
+
+    __tablename__ = "users"
+    __table_args__ = (UniqueConstraint("issuer", "subject"), Index(None, "email"), Index(None, "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    issuer: Mapped[str | None] = mapped_column(String(255))
+    subject: Mapped[str | None] = mapped_column(String(255))
+    #: As the invitation or the issuer says, in lower case; empty: the issuer vouches for none.
+    email: Mapped[str] = mapped_column(String(254))
+    name: Mapped[str] = mapped_column(String(128))
+    #: Whether it has the scope admin.
+    is_admin: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[float]
+    last_login_at: Mapped[float | None]
+    disabled_at: Mapped[float | None]
+
+
+class MembershipRow(Base):
+    """Membership of a user in a tenant, by a role."""
+
+    __tablename__ = "memberships"
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True, index=True)
+    role: Mapped[str] = mapped_column(String(32))
+    #: Whether it follows from the issuer's claims, and is looked at again with each login.
+    is_claimed: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[float]
+
+
+class OrganisationAdminRow(Base):
+    """Administrator of an organisation: a tenant administrator in each of its tenants."""
+
+    __tablename__ = "organisation_admins"
+    organisation_id: Mapped[str] = mapped_column(ForeignKey("organisations.id"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
+    created_at: Mapped[float]
