@@ -173,7 +173,7 @@ def test_a_daemon_that_ends_in_its_container_comes_back_with_its_faults(stack: E
 def test_the_box_answers_by_itself(stack: Engine) -> None:
     described = httpx.get(f"http://127.0.0.1:{BOX}/v1/describe", timeout=60).json()
     assert described["name"] == "logreg"
-    assert {verb["name"] for verb in described["verbs"]} == {"compile", "train", "infer", "preprocess"}
+    assert {verb["name"] for verb in described["verbs"]} == {"compile", "train", "infer", "preprocess", "evaluate"}
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_independent_tools_accept_a_layout_that_python_wrote(layout: Path, need:
     skopeo, validator = need("skopeo"), need("oci-image-tool")
     told = json.loads(run(skopeo, "inspect", f"oci:{layout}:logreg"))
     assert told["Labels"]["dev.rdukit.box.name"] == "logreg"
-    assert told["Labels"]["dev.rdukit.box.verbs"] == "preprocess,compile,train,infer"
+    assert told["Labels"]["dev.rdukit.box.verbs"] == "preprocess,compile,train,infer,evaluate"
     # The validator wants one image in a layout.
     one = layout.with_name("one")  # beside it, on the same disk: blobs are linked
     pushed = push_image(layout, "logreg", f"oci:{one}:logreg")

@@ -98,6 +98,9 @@ def test_a_box_draws_data_trains_as_eager_torch_does_and_shows_results(name: str
     np.testing.assert_allclose(losses, eager_losses(name, sizes, dataset, 0.002), rtol=2e-3)
     assert set(trained.figures) >= {"held_out_loss", *BOXES[name]}
     inputs = {"pef": pef, "dataset": dataset, "checkpoint": trained.outputs["checkpoint"]}
+    judged = run_verb(name, "evaluate", tmp_path / "judged", inputs).figures
+    named = ("held_out_loss", *BOXES[name])
+    assert [judged[figure] for figure in named] == [trained.figures[figure] for figure in named]
     found = run_verb(name, "infer", tmp_path / "results", inputs)
     assert set(found.figures) >= {"loss", "samples", *BOXES[name]}
     assert found.figures["loss"] == pytest.approx(trained.figures["held_out_loss"], rel=1e-5)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
@@ -134,6 +135,14 @@ class Own:
         module.load_state_dict(dict(load_parameters(checkpoint, which)[1]))
         return module.eval()
 
+    def module_parameters(self, to: Path) -> Path:
+        """A safetensors file with the parameters that the module is drawn with."""
+        module = load_own_module(self.folder, f"model.py:{self.function}").build(
+            num_features=FEATURES, num_classes=CLASSES
+        )
+        save_file(module.state_dict(), to)
+        return to
+
     def program(self) -> ModelProgram:
         shape = read_shape(load_box(self.folder / "modelbox.yaml"), self.pef)
         return ModelProgram(shape, entry=load_own_module(self.folder, f"model.py:{self.function}"))
@@ -175,6 +184,21 @@ def test_predictions_and_metrics_of_infer_are_torchs_for_the_checkpoint(own: Own
     assert [line["probability"] for line in lines] == pytest.approx(probability_N.tolist(), abs=1e-5)
     assert (figures["accuracy"], figures["samples"]) == (accuracy, TEST_SAMPLES)
     assert figures["loss"] == pytest.approx(loss, abs=1e-5)
+
+
+def test_evaluate_gives_torchs_figures_for_a_checkpoint_under_a_trainings_names(own: Own, trained: Path) -> None:
+    given = {"pef": own.pef, "dataset": own.data, "checkpoint": trained}
+    done = run_verb(str(own.folder), "evaluate", own.folder / "evaluated", given)
+    _, loss, accuracy = own.expected(trained)
+    assert done.figures["held_out_loss"] == pytest.approx(loss, abs=1e-5)
+    assert (done.figures["accuracy"], done.figures["samples"], done.figures["split"]) == (
+        accuracy,
+        TEST_SAMPLES,
+        "test",
+    )
+    assert json.loads(done.outputs["report"].read_text()) == {"box": "own", **done.figures}
+    on_train = run_verb(str(own.folder), "evaluate", own.folder / "evaluated", given, split="train")
+    assert (on_train.figures["samples"], on_train.figures["split"]) == (TRAIN_SAMPLES, "train")
 
 
 def test_logits_are_torchs_whatever_number_of_rows_and_no_state_changes(own: Own, trained: Path) -> None:
@@ -272,5 +296,9 @@ def test_a_model_that_no_graph_can_evaluate_is_refused_before_the_training(tmp_p
     assert "returns float32[16, 3] in evaluation mode" in read_pef(heads.pef).pef.metadata["no_evaluation_graph"]
     with pytest.raises(PefMismatch, match="has no evaluation graph, because forward returns"):
         heads.train("run")
+    parameters = heads.module_parameters(tmp_path / "drawn.safetensors")
+    given = {"pef": heads.pef, "dataset": heads.data, "checkpoint": parameters}
+    with pytest.raises(PefMismatch, match="has no evaluation graph, because forward returns"):
+        run_verb(str(heads.folder), "evaluate", heads.folder / "evaluated", given)
     with pytest.raises(PefMismatch, match="has no evaluation graph, because forward returns"):
         LoadedModel("own", heads.pef, None, {})

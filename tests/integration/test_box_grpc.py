@@ -17,7 +17,7 @@ from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 SERVICE = "rdukit.modelbox.v1.ModelBox"
-UNARY = ("Describe", "Compile", "Train", "Preprocess", "Infer", "Cancel", "GetOperation", "ListOperations")
+UNARY = ("Describe", "Compile", "Train", "Preprocess", "Evaluate", "Infer", "Cancel", "GetOperation", "ListOperations")
 CALLERS_FAULT = {
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ABORTED, grpc.StatusCode.OK,
     grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -97,6 +97,10 @@ def test_the_whole_road_ends_above_ninety_percent(
     assert sum(counts[i][i] for i in range(10)) / 2000 == report["accuracy"]
     assert report["emulated"]["seconds"] > 0
     assert report["host"]["seconds"] > 0
+    judged = succeed(client, "evaluate", {}, inputs, str(state / "evaluated"))
+    assert list(judged["outputs"]) == ["report"]
+    named = ("split", "held_out_loss", "accuracy")
+    assert [judged["result"][name] for name in named] == [result[name] for name in named]
     lines = [json.loads(line) for line in Path(done["outputs"]["predictions"]).read_text().splitlines()]
     assert len(lines) == 2000
     assert sum(line["label"] == line["predicted"] for line in lines) / 2000 == report["accuracy"]

@@ -89,6 +89,11 @@ def test_adapters_train_as_in_eager_torch_and_the_checkpoint_fits_every_pef(tmp_
         for number, pef in enumerate((adapted, full, serving))
     ]  # fmt: skip
     assert found == pytest.approx([found[0]] * 3, rel=1e-4)
+    inputs["checkpoint"] = tuned.outputs["checkpoint"]
+    judged = run_verb("gpt2", "evaluate", tmp_path / "evaluated", inputs).figures
+    assert {name: judged[name] for name in ("held_out_loss", "perplexity", "split")} == {
+        name: tuned.figures[name] for name in ("held_out_loss", "perplexity", "split")
+    }
 
 
 def test_a_rank_that_saves_nothing_and_a_broken_adapter_are_refused() -> None:

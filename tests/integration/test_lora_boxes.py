@@ -40,3 +40,12 @@ def test_adapters_alone_train_and_the_checkpoint_fits_a_pef_without_them(
         for number, pef in enumerate((adapted, full))
     ]  # fmt: skip
     assert judged[0].figures["loss"] == pytest.approx(judged[1].figures["loss"], rel=1e-4)
+    evaluated = [
+        run_verb(
+            box, "evaluate", tmp_path / f"evaluated-{number}",
+            {"pef": pef, "dataset": dataset, "checkpoint": tuned.outputs["checkpoint"]},
+        ).figures
+        for number, pef in enumerate((adapted, full))
+    ]  # fmt: skip
+    assert evaluated[0]["held_out_loss"] == tuned.figures["held_out_loss"]
+    assert evaluated[1]["held_out_loss"] == pytest.approx(tuned.figures["held_out_loss"], rel=1e-4)

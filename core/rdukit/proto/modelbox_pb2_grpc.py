@@ -54,6 +54,11 @@ class ModelBoxStub:
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
                 response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
                 _registered_method=True)
+        self.Evaluate = channel.unary_unary(
+                '/rdukit.modelbox.v1.ModelBox/Evaluate',
+                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
+                _registered_method=True)
         self.Infer = channel.unary_unary(
                 '/rdukit.modelbox.v1.ModelBox/Infer',
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferRequest.SerializeToString,
@@ -109,6 +114,13 @@ class ModelBoxServicer:
 
     def Preprocess(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evaluate(self, request, context):
+        """Ours: the figures of a checkpoint on a data set, without training.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -172,6 +184,11 @@ def add_ModelBoxServicer_to_server(servicer, server):
             ),
             'Preprocess': grpc.unary_unary_rpc_method_handler(
                     servicer.Preprocess,
+                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.FromString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.SerializeToString,
+            ),
+            'Evaluate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evaluate,
                     request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.FromString,
                     response_serializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.SerializeToString,
             ),
@@ -312,6 +329,33 @@ class ModelBox:
             request,
             target,
             '/rdukit.modelbox.v1.ModelBox/Preprocess',
+            rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
+            rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evaluate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rdukit.modelbox.v1.ModelBox/Evaluate',
             rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
             rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
             options,

@@ -1,6 +1,6 @@
 """A ModelBox as a value: the checked content of its ``modelbox.yaml``.
 
-A box is one model and one compiler version behind four verbs, with named parameters and their legal values. Its parts
+A box is one model and one compiler version behind a few verbs, with named parameters and their legal values. Its parts
 are in ``contract/``; ``contract/modelbox.schema.json`` is the same as a JSON schema.
 """
 

@@ -88,7 +88,7 @@ def box_schema() -> dict[str, Any]:
         "$id": "urn:rdukit:modelbox:v1",
         **schema,
         "title": "ModelBox",
-        "description": "A ModelBox of rdukit: one model and one compiler version behind four verbs.",
+        "description": "A ModelBox of rdukit: one model and one compiler version behind a few verbs.",
     }
 
 

@@ -18,7 +18,7 @@ SKELETON: Final = Path(__file__).parent / "skeleton" / "model.py"
 _HEAD: Final = """\
 # yaml-language-server: $schema=modelbox.schema.json
 #
-# A ModelBox: one model and one compiler version behind four verbs. extends names the task whose parameters it has;
+# A ModelBox: one model and one compiler version behind a few verbs. extends names the task whose parameters it has;
 # print all of them: rdukit box describe FOLDER --yaml. Check this file: rdukit box validate modelbox.yaml
 # override: {train: {lr: 0.01, epochs: {default: 2, legal: {maximum: 10}}}}     other defaults, narrower legal values
 # remove: {train: [patience]}                                                   without these parameters of the task

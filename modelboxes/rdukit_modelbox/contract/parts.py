@@ -23,6 +23,8 @@ class Verb(StrEnum):
     COMPILE = "compile"
     TRAIN = "train"
     INFER = "infer"
+    #: Ours: the published contract has the other four, and evaluates in Train and Infer.
+    EVALUATE = "evaluate"
 
 
 class StrictModel(BaseModel):

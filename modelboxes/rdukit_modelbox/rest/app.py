@@ -15,7 +15,7 @@ from rdukit_serving.rest.web import BodyLimits, add_error_handlers
 
 _TAGS: Final = [
     {"name": "box", "description": "What the box is and how it is."},
-    {"name": "verbs", "description": "Compile, train, preprocess and infer."},
+    {"name": "verbs", "description": "Compile, train, preprocess, infer and evaluate."},
     {"name": "inference", "description": "Open Inference Protocol v2."},
     {"name": "operations", "description": "Verbs that take their time: poll, follow, cancel."},
 ]

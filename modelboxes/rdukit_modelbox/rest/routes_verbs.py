@@ -55,6 +55,11 @@ def verb_routes(service: BoxService) -> APIRouter:
         """A PEF and a data set to checkpoints."""
         return submit(Verb.TRAIN, body)
 
+    @router.post("/v1/evaluate", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    async def evaluate(body: Asked) -> Response:
+        """A PEF, a data set and a checkpoint to figures."""
+        return submit(Verb.EVALUATE, body)
+
     @router.post(
         "/v1/infer", status_code=202, response_model=OperationTold,
         responses={

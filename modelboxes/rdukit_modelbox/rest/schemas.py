@@ -11,7 +11,7 @@ from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
 from rdukit_modelbox.server.inference import InferCall
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-VerbName = Literal["preprocess", "compile", "train", "infer"]
+VerbName = Literal["preprocess", "compile", "train", "infer", "evaluate"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 #: Of an answer: what JSON lacks is a word (``rdukit.strict_json``).
 Number = float | Literal["NaN", "Infinity", "-Infinity"]

@@ -57,6 +57,10 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         """Raw data to a data set."""
         return self._submit(Verb.PREPROCESS, request)
 
+    async def Evaluate(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
+        """A PEF, a data set and a checkpoint to figures."""
+        return self._submit(Verb.EVALUATE, request)
+
     async def Infer(self, request: pb.InferRequest, context: Context) -> pb.InferResponse:
         """Rows or tensors at once, or an operation on a data set."""
         if request.WhichOneof("what") == "dataset":

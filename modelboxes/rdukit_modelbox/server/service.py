@@ -194,7 +194,7 @@ class BoxService:
             self._latest.remember_again(operation, self.operations.call_of(operation.id).inputs)
 
     async def _make_room(self, verb: Verb) -> None:
-        if verb in {Verb.TRAIN, Verb.INFER}:
+        if verb in {Verb.TRAIN, Verb.INFER, Verb.EVALUATE}:
             # Synchronous inference holds tiles; the operation asked for needs them.
             await self.models.release_found()
 

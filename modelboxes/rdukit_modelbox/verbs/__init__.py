@@ -1,4 +1,4 @@
-"""The four verbs, one file each. They run in a child process; the box's own process imports none of them."""
+"""The verbs, one file each. They run in a child process; the box's own process imports none of them."""
 
 from importlib import import_module
 

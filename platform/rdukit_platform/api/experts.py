@@ -29,7 +29,7 @@ Asked = Annotated[str, Path(description="NAME, or NAME:VERSION.")]
 class PromoteRequest(RequestBody):
     """Body of ``POST /v1/experts``."""
 
-    job: Annotated[str, Field(min_length=1, max_length=32, description="A train job that has succeeded.")]
+    job: Annotated[str, Field(min_length=1, max_length=32, description="A train or evaluate job that has succeeded.")]
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
     description: Annotated[str, Field(max_length=4000)] = ""
     licence: Annotated[str, Field(max_length=MAX_LICENCE)] | None = Field(

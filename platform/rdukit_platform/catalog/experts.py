@@ -26,9 +26,16 @@ MAX_LICENCE: Final = 200
 
 
 def add_expert(
-    session: Session, job: JobRow, name: str, description: str, licence: str, metrics: Mapping[str, object], now: float
+    session: Session,
+    job: JobRow,
+    checkpoint_id: str,
+    name: str,
+    description: str,
+    licence: str,
+    metrics: Mapping[str, object],
+    now: float,
 ) -> ExpertRow:
-    """Add the next version of an expert: what ``job`` has made of its box.
+    """Add the next version of an expert: the checkpoint that ``job`` has made of its box, or evaluated with it.
 
     Raises:
         Conflict: it is a version of this expert already.
@@ -52,7 +59,7 @@ def add_expert(
         version=(last or 0) + 1,
         box=job.box,
         box_version=job.box_version,
-        checkpoint_id=job.outputs[CHECKPOINT],
+        checkpoint_id=checkpoint_id,
         pef_id=job.inputs.get(PEF),
         description=description,
         licence=licence,

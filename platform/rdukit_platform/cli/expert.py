@@ -27,6 +27,8 @@ def expert() -> None:
 def promote(job: str, name: str, description: str, licence: str | None, as_json: bool) -> None:
     """Make the checkpoint of a train job that has succeeded the next version of an expert.
 
+    Of an evaluate job it is the checkpoint that was evaluated, with the evaluation's figures.
+
     Example: rdukit expert promote job-7k2m9x41abcd --name digits --description "Reads handwritten digits."
     """
     from rdukit_platform.cli import show

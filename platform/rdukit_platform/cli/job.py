@@ -81,7 +81,8 @@ def submit(
 ) -> None:
     """Submit a job, or a pipeline of jobs.
 
-    BOX is a ModelBox: NAME, or NAME:VERSION of one that you installed. VERB is preprocess, compile, train or infer.
+    BOX is a ModelBox: NAME, or NAME:VERSION of one that you installed. VERB is preprocess, compile,
+    train, infer or evaluate.
 
     Example: rdukit job submit logreg train --input pef=art-1 --input dataset=art-2 --set epochs=2
     """

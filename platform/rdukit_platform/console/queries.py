@@ -148,7 +148,9 @@ def read_job_page(session: Session, row: JobRow, now: float) -> JobListing:
         figures=result_figures(row.result),
         curve=draw_curve(loss_points(progress)) if row.verb == "train" else None,
         experts=[show_expert(expert) for expert in experts_of(session, row.tenant_id, job_id=row.id)],
-        is_promotable=is_promotable(row.verb, JobState(row.state), row.outputs),
+        is_promotable=is_promotable(
+            row.verb, JobState(row.state), {**row.inputs, **row.outputs} if row.verb == "evaluate" else row.outputs
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Promotes a training's checkpoint to an expert of the catalog, in the caller's transaction."""
+"""Promotes the checkpoint of a training, or of an evaluation, to an expert, in the caller's transaction."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,9 +14,10 @@ from rdukit_platform.db.models import ExpertRow
 from rdukit_platform.jobs.service import get_job
 from rdukit_platform.jobs.states import FINAL, JobState
 
-#: The verb whose jobs are promoted.
+#: Verbs whose jobs are promoted: what makes a checkpoint, and what judges one, whose figures the expert then has.
 TRAIN: Final = "train"
-_LEGAL: Final = f"legal: a {TRAIN} job that has succeeded and made a {CHECKPOINT}"
+EVALUATE: Final = "evaluate"
+_LEGAL: Final = f"legal: a {TRAIN} job that has succeeded and made a {CHECKPOINT}, or an {EVALUATE} job of one"
 
 
 def promote_job(
@@ -29,41 +30,44 @@ def promote_job(
     description: str = "",
     licence: str | None = None,
 ) -> ExpertRow:
-    """Make a training's checkpoint the next version of the expert ``name``.
+    """Make the checkpoint that a job made, or evaluated, the next version of the expert ``name``.
 
     Args:
         licence: ``None``: that of the box.
     Raises:
         NotFound: the tenant has no such job, or has deleted its checkpoint.
-        InvalidArgument: the job is no training, or has made no checkpoint.
+        InvalidArgument: the job neither made nor evaluated a checkpoint.
         Conflict: it has not succeeded, or is a version of this expert already.
     """
     job = get_job(session, tenant_id, job_id)
-    check_promotable(job.id, job.verb, JobState(job.state), job.outputs)
-    get_artifact(session, tenant_id, job.outputs[CHECKPOINT], is_kept=True)
+    artifacts = {**job.inputs, **job.outputs} if job.verb == EVALUATE else job.outputs
+    check_promotable(job.id, job.verb, JobState(job.state), artifacts)
+    get_artifact(session, tenant_id, artifacts[CHECKPOINT], is_kept=True)
     if licence is None:
         licence = licence_of(session, boxes, tenant_id, Selector(job.box, job.box_version))
-    return add_expert(session, job, name, description, licence, figures_of(job.result), now)
+    return add_expert(session, job, artifacts[CHECKPOINT], name, description, licence, figures_of(job.result), now)
 
 
-def is_promotable(verb: str, state: JobState, outputs: Mapping[str, str]) -> bool:
+def is_promotable(verb: str, state: JobState, artifacts: Mapping[str, str]) -> bool:
     """Return whether a job's checkpoint can be promoted (pure)."""
-    return verb == TRAIN and state is JobState.SUCCEEDED and CHECKPOINT in outputs
+    return verb in {TRAIN, EVALUATE} and state is JobState.SUCCEEDED and CHECKPOINT in artifacts
 
 
-def check_promotable(job_id: str, verb: str, state: JobState, outputs: Mapping[str, str]) -> None:
+def check_promotable(job_id: str, verb: str, state: JobState, artifacts: Mapping[str, str]) -> None:
     """Refuse a job whose checkpoint cannot be promoted (pure).
 
+    Args:
+        artifacts: slot to artifact, of what the job made, and of what an evaluation judged.
     Raises:
-        InvalidArgument: it is no training, or has made no checkpoint.
+        InvalidArgument: it neither made nor evaluated a checkpoint.
         Conflict: it has not succeeded.
     """
-    if is_promotable(verb, state, outputs):
+    if is_promotable(verb, state, artifacts):
         return
-    if verb != TRAIN:
+    if verb not in {TRAIN, EVALUATE}:
         raise InvalidArgument(f"job {job_id} is a {verb} job; {_LEGAL}, as rdukit job list --state succeeded shows")
     if state is not JobState.SUCCEEDED:
         wait = "" if state in FINAL else f"; wait for it with: rdukit job watch {job_id}"
         raise Conflict(f"job {job_id} is {state}; {_LEGAL}{wait}")
-    made = ", ".join(sorted(outputs)) or "nothing"
+    made = ", ".join(sorted(artifacts)) or "nothing"
     raise InvalidArgument(f"job {job_id} made {made} and no {CHECKPOINT}; {_LEGAL}")

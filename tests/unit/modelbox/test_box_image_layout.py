@@ -86,7 +86,7 @@ def test_a_box_becomes_an_image_with_its_command_user_and_labels(base: Path, tmp
     assert inner["Labels"]["dev.rdukit.box.model"] == "logreg"
     assert inner["Healthcheck"]["Test"][0] == "CMD"
     assert "PATH=/bin" in inner["Env"]
-    assert manifest["annotations"]["dev.rdukit.box.verbs"] == "preprocess,compile,train,infer"
+    assert manifest["annotations"]["dev.rdukit.box.verbs"] == "preprocess,compile,train,infer,evaluate"
     with tarfile.open(layout.blob_file(manifest["layers"][1]["digest"])) as tar:
         members = {member.name: member for member in tar}
     assert members["var/lib/rdukit"].uid == 10001 and members["var/lib/rdukit"].mode == 0o700

@@ -135,7 +135,7 @@ def test_an_artifact_replaces_the_tasks_of_the_same_name(tmp_path: Path) -> None
     ("text", "line", "key", "words"),
     [
         ("override:\n  train:\n    epoch: 3\n", 3, "override.train.epoch", "did you mean 'epochs'?"),
-        ("override:\n  trian: {epochs: 3}\n", 2, "override.trian", "'train' or 'infer'"),
+        ("override:\n  trian: {epochs: 3}\n", 2, "override.trian", "'infer' or 'evaluate'"),
         ("override:\n  train: {epochs: }\n", 2, "override.train.epochs", "nothing is changed"),
         ("override:\n  train: {epochs: {}}\n", 2, "override.train.epochs", "nothing is changed"),
         ("override:\n  train: {epochs: [3]}\n", 2, "override.train.epochs", "a list is not legal"),

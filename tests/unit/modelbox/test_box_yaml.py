@@ -37,10 +37,11 @@ def objection(folder: Path, **change: object) -> str:
 
 
 @pytest.mark.parametrize("name", box_names())
-def test_every_installed_box_is_valid_and_has_all_four_verbs(name: str) -> None:
+def test_every_installed_box_is_valid_and_has_all_verbs(name: str) -> None:
     box = load_box(find_box_file(name))
     assert box.name == name
-    assert set(box.verbs) == set(Verb)
+    # What makes vectors has no figures.
+    assert set(box.verbs) == set(Verb) - ({Verb.EVALUATE} if name == "bert-embedder" else set())
     check_compiler_version(box)
     assert all(box.slots_of(verb).outputs for verb in box.verbs)
 

@@ -122,6 +122,21 @@ def test_a_training_that_succeeded_is_promoted_with_all_that_it_came_from(lab: L
         assert list(experts.experts_of(session, lab.tenant, job_id=checkpoint.id)) == []
 
 
+def test_an_evaluation_is_promoted_as_the_checkpoint_it_judged_with_its_figures(lab: Lab) -> None:
+    made = lab.train(loss=0.5)
+    with lab.database.read() as session:
+        row = session.get(JobRow, made)
+        assert row is not None
+        checkpoint = row.outputs["checkpoint"]
+    judged = lab.train(slot="report", held_out_loss=0.25)
+    with lab.database.write() as session:
+        row = session.get(JobRow, judged)
+        assert row is not None
+        row.verb, row.inputs = "evaluate", {**row.inputs, "checkpoint": checkpoint}
+    expert = lab.promote(judged)
+    assert (expert.checkpoint_id, expert.metrics, expert.job_id) == (checkpoint, {"held_out_loss": 0.25}, judged)
+
+
 def test_the_licence_is_that_of_the_box_unless_another_is_given(lab: Lab) -> None:
     assert lab.promote(lab.train()).licence == "MIT"
     assert lab.promote(lab.train(), licence="CC-BY-4.0").licence == "CC-BY-4.0"
@@ -159,7 +174,7 @@ def test_jobs_that_are_promoted_at_the_same_time_are_one_version_each(lab: Lab) 
     [
         ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "is a compile job; legal: a train job that has"),
         ("train", "running", {}, Conflict, "is running; legal: .*; wait for it with: rdukit job watch job-1"),
-        ("train", "failed", {}, Conflict, "is failed; legal: a train job that has succeeded and made a checkpoint$"),
+        ("train", "failed", {}, Conflict, "is failed; legal: a train job .*, or an evaluate job of one$"),
         ("train", "succeeded", {"report": "a", "log": "b"}, InvalidArgument, "made log, report and no checkpoint"),
         ("train", "succeeded", {}, InvalidArgument, "made nothing and no checkpoint"),
     ],

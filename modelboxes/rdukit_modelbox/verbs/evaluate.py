@@ -1,0 +1,64 @@
+"""Evaluate: the figures of a checkpoint on a data set, as a training of it would tell them, without training."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import write_json_atomic
+from rdukit.units import plain
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.contract.models import entry_of, read_shape
+from rdukit_modelbox.tasks import task_of
+from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import TRAIN
+
+#: Value of ``split``: whatever split trainings are judged on.
+HELD_OUT: Final = "held_out"
+
+
+def run_evaluate(
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
+) -> VerbResult:
+    """Write ``<output>/report.json``. Figures have the names that a training's result gives them.
+
+    Adapters in the checkpoint (LoRA) are the PEF's own, or are merged where it has none.
+
+    Raises:
+        InvalidArgument: data set or checkpoint are not of the PEF's model, the data set lacks the split, or the PEF was
+            compiled to serve.
+        PefMismatch: the PEF cannot evaluate the model.
+        Cancelled: between two batches.
+    Source:
+        ours: the published contract evaluates only inside Train, and Infer tells figures beside what it predicts.
+    """
+    shape = read_shape(context.box, inputs["pef"])
+    shape.require(TRAIN, "evaluate")
+    task, entry = task_of(shape.task), entry_of(context.box)
+    data = task.open_data(entry, shape, inputs["dataset"])
+    split = _split_of(data, str(parameters.get("split", HELD_OUT)))
+    step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
+    program = ModelProgram(shape, entry=entry)
+    program.load(inputs["pef"])
+    try:
+        program.parameters_to_device(kept)
+        scores = task.evaluate(program, data, split, context, "evaluate")
+        spent = measured(program.report())
+    finally:
+        program.close()
+    figures = {"split": split, **scores.figures(), "samples": scores.samples, "checkpoint_step": step, **spent}
+    write_json_atomic(output / "report.json", {"box": context.box.name, **figures})
+    words = ", ".join(f"{name} {plain(value)}" for name, value in scores.figures().items())
+    context.log(f"{words} on {scores.samples} {split} samples")
+    return VerbResult(figures, {"report": output / "report.json"})
+
+
+def _split_of(data: TaskData, asked: str) -> str:
+    split = evaluation_split(data) if asked == HELD_OUT else asked
+    if split is None or not data.count(split):
+        wanted = "dev or test split" if asked == HELD_OUT else f"{asked} split"
+        raise InvalidArgument(f"the data set has no samples in a {wanted}; preprocess again, or choose another split")
+    return split
