@@ -11,13 +11,14 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {
     "RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable",
     "RDUKIT_WORKER_REPLICAS": "4", "RDUKIT_ENDPOINT_DRAIN_S": "20",
+    "RDUKIT_ENDPOINT_WAIT_S": "120",
 }  # fmt: skip
 
 
@@ -205,6 +206,52 @@ def test_replicas_of_a_killed_worker_are_replaced(platform: PlatformUnderTest, s
         assert caller.infer().status_code == 200
 
 
+def test_a_canary_gets_its_part_of_the_calls_until_it_is_promoted_or_rolled_back(
+    platform: PlatformUnderTest, served: str, expert: str
+) -> None:
+    before = wait(platform, served, is_ready)
+    with pytest.raises(Conflict, match="no canary"):
+        platform.client.post("/v1/endpoints/read/promote", {})
+    with pytest.raises(Conflict, match="becomes one"):
+        platform.client.post("/v1/endpoints/read/update", {"canary": 10})
+    changed = platform.client.post("/v1/endpoints/read/update", {"expert": expert, "canary": 50})
+    canary = changed["canary"]["revision"]
+    assert (changed["revision"], changed["canary"]["percent"]) == (before["revision"], 50)
+    platform.client.post("/v1/endpoints/read/update", {"canary": 10})
+    wait(platform, served, is_ready)
+
+    def requests(found: dict[str, Any]) -> dict[int, int]:
+        return {one["number"]: one["usage"]["requests"] for one in found["revisions"]}
+
+    old = requests(before)[before["revision"]]
+    with Caller(platform, served) as caller:
+        assert {caller.infer().status_code for _ in range(100)} == {200}
+        wait(platform, served, lambda one: requests(one)[before["revision"]] >= old + 90)
+        assert requests(wait(platform, served, lambda one: requests(one)[canary] >= 10))[canary] == 10
+        platform.client.post("/v1/endpoints/read/rollback", {})
+        found = wait(platform, served, is_ready)
+        assert (found["revision"], found["canary"]) == (before["revision"], None)
+        changed = platform.client.post("/v1/endpoints/read/update", {"expert": expert, "canary": 5})
+        promoted = platform.client.post("/v1/endpoints/read/promote", {})
+        assert (promoted["revision"], promoted["canary"]) == (changed["canary"]["revision"], None)
+        wait(platform, served, is_ready)
+        assert caller.infer().status_code == 200
+
+
+def test_an_idle_endpoint_gives_back_its_tiles_and_the_next_call_is_answered(
+    platform: PlatformUnderTest, served: str
+) -> None:
+    with pytest.raises(IllegalValue, match="5 to"):
+        platform.client.post("/v1/endpoints/read/update", {"idle_s": 2})
+    platform.client.post("/v1/endpoints/read/update", {"idle_s": 5})
+    found = wait(platform, served, lambda one: bool(one["state"] == "idle"))
+    assert (found["replicas"], found["ready"]) == (1, 0)
+    with Caller(platform, served) as caller:
+        assert caller.infer().status_code == 200
+    assert platform.client.post("/v1/endpoints/read/update", {"idle_s": 0})["idle_s"] is None
+    wait(platform, served, is_ready)
+
+
 def test_what_is_wrong_is_refused_and_another_tenant_sees_nothing(
     platform: PlatformUnderTest, served: str, expert: str
 ) -> None:
@@ -214,8 +261,9 @@ def test_what_is_wrong_is_refused_and_another_tenant_sees_nothing(
         platform.client.post("/v1/endpoints", {"name": "other"})
     with pytest.raises(NotFound, match="no expert"):
         platform.client.post("/v1/endpoints", {"name": "other", "expert": "nobody"})
-    with pytest.raises(Conflict, match="none before"):
-        platform.client.post("/v1/endpoints/read/rollback", {})
+    wanted = shown(platform, served)["revision"]
+    with pytest.raises(Conflict, match="wants revision"):
+        platform.client.post("/v1/endpoints/read/rollback", {"revision": wanted})
     with pytest.raises(NotFound, match="no revision 9"):
         platform.client.post("/v1/endpoints/read/rollback", {"revision": 9})
     tenant = platform.client.post("/v1/tenants", {"name": "lab"})

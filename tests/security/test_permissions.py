@@ -49,6 +49,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/endpoints/{name}/update": {"json": {"replicas": 2}},
     "PUT /v1/uploads/{upload_id}/files/{number}": {"content": b"x", "headers": {"Upload-Offset": "0"}},
     "POST /v1/jobs/{job_id}/clone": {"json": {}},
+    "POST /v1/endpoints/{name}/promote": {"json": {}},
     "POST /v1/endpoints/{name}/rollback": {"json": {}},
     "PATCH /v1/members/{user}": {"json": {"role": "viewer"}},
     "PATCH /v1/users/{user}": {"json": {"disabled": True}},

@@ -95,6 +95,7 @@ NEEDS = [
     ("GET", "/v1/endpoints/x", "endpoints:read"),
     ("POST", "/v1/endpoints", "endpoints:write"),
     ("POST", "/v1/endpoints/x/update", "endpoints:write"),
+    ("POST", "/v1/endpoints/x/promote", "endpoints:write"),
     ("POST", "/v1/endpoints/x/rollback", "endpoints:write"),
     ("DELETE", "/v1/endpoints/x", "endpoints:write"),
     ("GET", "/v1/endpoints/x/v2/models/x", "endpoints:call"),

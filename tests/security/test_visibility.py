@@ -148,6 +148,7 @@ def test_what_another_has_answers_as_what_nobody_has(gateway: GatewayUnderTest, 
         ("GET", f"/v1/sweeps/{sweep}"), ("POST", f"/v1/sweeps/{sweep}/cancel"),
         ("GET", "/v1/endpoints/end-secret"), ("DELETE", "/v1/endpoints/end-secret"),
         ("POST", "/v1/endpoints/end-secret/update"), ("POST", "/v1/endpoints/end-secret/rollback"),
+        ("POST", "/v1/endpoints/end-secret/promote"),
         ("GET", "/v1/endpoints/end-secret/v2/models/m"), ("POST", "/v1/endpoints/end-secret/v1/completions"),
     ]  # fmt: skip
     for method, path in tried:

@@ -7,7 +7,7 @@ drain whether it still has requests there.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,15 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
 from rdukit_platform.backends.fenced import FencedWires
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow
-from rdukit_platform.endpoints.replicas import keep_busy
-from rdukit_platform.endpoints.routing import PASSED, ReadyReplica, choose_replica, path_at_box, returned_headers
+from rdukit_platform.endpoints.replicas import keep_busy, touch
+from rdukit_platform.endpoints.routing import (
+    PASSED,
+    ReadyReplica,
+    choose_replica,
+    choose_revision,
+    path_at_box,
+    returned_headers,
+)
 from rdukit_platform.endpoints.service import get_endpoint
 from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.endpoints.usage import MAX_READ, TAIL, UsageCounter, Use, read_use
@@ -53,8 +60,15 @@ class Target:
 
     endpoint_id: str
     wanted: int
-    model: str
+    #: The wanted revision, and the one that gets a part of the calls.
+    revision: int
+    canary: int | None
+    canary_percent: int
+    #: Whether it does without replicas while nobody calls it.
+    may_idle: bool
     ready: tuple[ReadyReplica, ...]
+    #: What a revision's box is called.
+    models: Mapping[int, str]
 
 
 class ReplicaConnection:
@@ -91,7 +105,11 @@ class EndpointCalls:
         #: Requests under way at each replica.
         self.under_way: Counter[str] = Counter()
         self.usage = UsageCounter(platform.database, platform.clock)
-        self._turn = 0
+        #: Calls so far, of each endpoint and of its revisions.
+        self._turns = Counter[tuple[str, int]]()
+        #: Of endpoints that may idle: requests under way, and those that have been called since the last tick.
+        self._callers = Counter[str]()
+        self._called = set[str]()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -118,28 +136,40 @@ class EndpointCalls:
         """
         clock = asyncio.get_running_loop().time
         target = await to_thread.run_sync(self._find, tenant_id, name)
-        at_box = path_at_box(request.method, path, name, target.model)
+        path_at_box(request.method, path, name, name)  # what is not passed on is refused before anybody is waited for
         body = await request.body()
         headers = {key: value for key, value in request.headers.items() if key in PASSED}
         query = request.scope.get("query_string", b"")
         deadline, tried, last = clock() + resolve(ENDPOINT_WAIT_S), set[str](), None
         attempts = Counter[str]()
+        turn = self._turns[target.endpoint_id, 0]
+        self._turns[target.endpoint_id, 0] += 1
+        revision = choose_revision(target.revision, target.canary, target.canary_percent, turn)
+        if target.may_idle:
+            self._called.add(target.endpoint_id)
+            if not target.ready:  # the scheduler starts replicas for a call
+                await to_thread.run_sync(self._touch, [target.endpoint_id])
+                self._platform.notifier.wake()
         while True:
-            replica = choose_replica(target.ready, self.under_way, tried, self._turn)
+            turn = self._turns[target.endpoint_id, revision]
+            replica = choose_replica(target.ready, self.under_way, tried, turn, revision)
             if replica is None:
                 if target.wanted == 0 or clock() > deadline:
-                    self.usage.count(target.endpoint_id, Use(1, 1))
+                    self.usage.count(target.endpoint_id, 0, Use(1, 1))
                     raise last or _none_ready(name, target)
+                if target.may_idle:
+                    self._called.add(target.endpoint_id)
                 await asyncio.sleep(LOOK_S)
                 if last is not None and last.detail.get("is_up"):  # it may be ready now
                     tried.clear()
                 target = await to_thread.run_sync(self._find, tenant_id, name)
                 continue
-            self._turn += 1
+            self._turns[target.endpoint_id, revision] += 1
             tried.add(replica.id)
             attempts[replica.id] += 1
+            at_box = path_at_box(request.method, path, name, target.models[replica.revision])
             try:
-                return await self._send(target.endpoint_id, replica, request.method, at_box, query, headers, body)
+                return await self._send(target, replica, request.method, at_box, query, headers, body)
             except Unavailable as failed:
                 last = failed
                 if failed.detail.get("is_broken") and attempts[replica.id] == 1:
@@ -147,10 +177,11 @@ class EndpointCalls:
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
 
     async def _send(
-        self, endpoint_id: str, replica: ReadyReplica, method: str, path: str, query: bytes,
+        self, target: Target, replica: ReadyReplica, method: str, path: str, query: bytes,
         headers: dict[str, str], body: bytes,
     ) -> Response:  # fmt: skip
         self.under_way[replica.id] += 1
+        self._callers[target.endpoint_id] += target.may_idle
         answer: httpx.Response | None = None
         try:
             http = self._connection(replica).http
@@ -162,26 +193,26 @@ class EndpointCalls:
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
-            await self._done(replica, answer)
-            self.usage.count(endpoint_id, Use(1, 1))
+            await self._done(target, replica, answer)
+            self.usage.count(target.endpoint_id, replica.revision, Use(1, 1))
             raise DeadlineExceeded(
                 f"the replica gave no answer within {resolve(ENDPOINT_ANSWER_S):g} s ({ENDPOINT_ANSWER_S.name})"
             ) from cause
         except httpx.HTTPError as cause:
-            await self._done(replica, answer)
+            await self._done(target, replica, answer)
             is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
             raise Unavailable(f"the replica does not answer: {type(cause).__name__}", is_broken=is_broken) from cause
         except BaseException:
-            await self._done(replica, answer)
+            await self._done(target, replica, answer)
             raise
         returned = returned_headers(answer.headers)
         if "content-length" in answer.headers and "content-encoding" not in answer.headers:
             returned["content-length"] = answer.headers["content-length"]
-        passed = self._pass_on(endpoint_id, replica, answer, first, stream)
+        passed = self._pass_on(target, replica, answer, first, stream)
         return StreamingResponse(passed, answer.status_code, returned)
 
     async def _pass_on(
-        self, endpoint_id: str, replica: ReadyReplica, answer: httpx.Response, first: bytes,
+        self, target: Target, replica: ReadyReplica, answer: httpx.Response, first: bytes,
         stream: AsyncIterator[bytes],
     ) -> AsyncGenerator[bytes]:  # fmt: skip
         is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
@@ -197,11 +228,15 @@ class EndpointCalls:
         finally:
             given = answer.headers.get("inference-header-content-length", "")
             length = int(given) if given.isdecimal() and len(given) < 10 else None
-            self.usage.count(endpoint_id, read_use(answer.status_code, bytes(head), tail, header_bytes=length))
-            await self._done(replica, answer)
+            use = read_use(answer.status_code, bytes(head), tail, header_bytes=length)
+            self.usage.count(target.endpoint_id, replica.revision, use)
+            await self._done(target, replica, answer)
 
-    async def _done(self, replica: ReadyReplica, answer: httpx.Response | None) -> None:
+    async def _done(self, target: Target, replica: ReadyReplica, answer: httpx.Response | None) -> None:
         self.under_way[replica.id] -= 1
+        if target.may_idle:
+            self._callers[target.endpoint_id] -= 1
+            self._called.add(target.endpoint_id)
         if answer is not None:
             with suppress(httpx.HTTPError):
                 await answer.aclose()
@@ -215,22 +250,36 @@ class EndpointCalls:
     def _find(self, tenant_id: str, name: str) -> Target:
         with self._platform.database.read() as session:
             row = get_endpoint(session, tenant_id, name)
-            columns = (EndpointReplicaRow.id, EndpointReplicaRow.address, EndpointReplicaRow.address_uid)
+            columns = (
+                EndpointReplicaRow.id, EndpointReplicaRow.revision, EndpointReplicaRow.address,
+                EndpointReplicaRow.address_uid,
+            )  # fmt: skip
             is_ready = EndpointReplicaRow.state == str(ReplicaState.READY)
             ready = session.execute(select(*columns).where(EndpointReplicaRow.endpoint_id == row.id, is_ready)).all()
-            is_wanted = EndpointRevisionRow.number == row.revision
-            box = session.scalars(
-                select(EndpointRevisionRow.box).where(EndpointRevisionRow.endpoint_id == row.id, is_wanted)
-            ).one()
-        return Target(row.id, row.replicas, box, tuple(ReadyReplica(each, str(at), uid) for each, at, uid in ready))
+            replicas = tuple(ReadyReplica(each, number, str(at), uid) for each, number, at, uid in ready)
+            is_ready = EndpointRevisionRow.number.in_({each.revision for each in replicas})
+            boxes = session.execute(
+                select(EndpointRevisionRow.number, EndpointRevisionRow.box).where(
+                    EndpointRevisionRow.endpoint_id == row.id, is_ready
+                )
+            )
+            models = {number: box for number, box in boxes}  # noqa: C416
+        return Target(
+            row.id, row.replicas, row.revision, row.canary, row.canary_percent or 0, row.idle_s is not None, replicas,
+            models,
+        )  # fmt: skip
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             await to_thread.run_sync(self.usage.flush)
-            if not self._connections:
-                continue
+            self._callers = +self._callers
+            called, self._called = self._called | set(self._callers), set()
             try:
+                if called:
+                    await to_thread.run_sync(self._touch, sorted(called))
+                if not self._connections:
+                    continue
                 states = await to_thread.run_sync(self._states, list(self._connections))
                 busy = [
                     each for each, state in states.items()
@@ -245,6 +294,10 @@ class EndpointCalls:
                 if states.get(replica_id, ReplicaState.ENDED) == ReplicaState.ENDED and not self.under_way[replica_id]:
                     del self.under_way[replica_id]
                     await self._connections.pop(replica_id).close()
+
+    def _touch(self, endpoint_ids: list[str]) -> None:
+        with self._platform.database.write() as session:
+            touch(session, endpoint_ids, self._platform.clock.now())
 
     def _states(self, replica_ids: list[str]) -> dict[str, str]:
         columns = (EndpointReplicaRow.id, EndpointReplicaRow.state)

@@ -34,9 +34,10 @@ Name = Annotated[str, Path(description="Name of an endpoint.")]
 @router.get("")
 def list_(request: Request, caller: EndpointsReader, limit: int = 50, cursor: str | None = None) -> EndpointPage:
     """Return the tenant's endpoints, newest first."""
-    with platform_of(request).database.read() as session:
+    platform = platform_of(request)
+    with platform.database.read() as session:
         rows, following = service.list_endpoints(session, caller.tenant_id, limit, cursor)
-        return EndpointPage(endpoints=show_all(session, rows), next_cursor=following)
+        return EndpointPage(endpoints=show_all(session, rows, platform.clock.now()), next_cursor=following)
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
@@ -46,10 +47,10 @@ def create(request: Request, caller: EndpointsWriter, body: EndpointRequest) -> 
     serving = _resolve(request, caller, body)
     with platform.database.write() as session:
         row = service.create_endpoint(
-            session, caller.tenant_id, body.name, serving, body.replicas, platform.clock.now()
+            session, caller.tenant_id, body.name, serving, body.replicas, platform.clock.now(), body.idle_s
         )
         record(session, entry_of(request, caller, Act.CREATE_ENDPOINT, row.name, detail=str(serving.box)))
-        shown = show_one(session, row)
+        shown = show_one(session, row, platform.clock.now())
     platform.notifier.wake()
     return shown
 
@@ -57,24 +58,45 @@ def create(request: Request, caller: EndpointsWriter, body: EndpointRequest) -> 
 @router.get("/{name}")
 def show(request: Request, name: Name, caller: EndpointsReader) -> Endpoint:
     """Show one endpoint with its revisions and replicas."""
-    with platform_of(request).database.read() as session:
-        return show_one(session, service.get_endpoint(session, caller.tenant_id, name))
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        return show_one(session, service.get_endpoint(session, caller.tenant_id, name), platform.clock.now())
 
 
 @router.post("/{name}/update")
 def update(request: Request, name: Name, caller: EndpointsWriter, body: UpdateRequest) -> Endpoint:
-    """Want a new revision, which takes over one replica at a time, another number of replicas, or both."""
+    """Want a new revision, as a whole or as a canary, another number of replicas, or another idle time."""
     platform = platform_of(request)
     with platform.database.read() as session:  # what is not the caller's waits for no writer
         service.get_endpoint(session, caller.tenant_id, name)
     serving = None if body.names_nothing() else _resolve(request, caller, body)
     with platform.database.write() as session:
         row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
-        service.change_endpoint(session, row, serving, body.replicas, platform.clock.now())
+        change = service.EndpointChange(serving, body.replicas, body.canary, body.idle_s)
+        service.change_endpoint(session, row, change, platform.clock.now())
         detail = f"revision {row.revision}, {row.replicas} replicas"
+        if row.canary is not None:
+            detail += f", canary {row.canary} with {row.canary_percent} %"
         record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
         session.flush()
-        shown = show_one(session, row)
+        shown = show_one(session, row, platform.clock.now())
+    platform.notifier.wake()
+    return shown
+
+
+@router.post("/{name}/promote")
+def promote(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
+    """Want the canary in place of the wanted revision."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        service.get_endpoint(session, caller.tenant_id, name)
+    with platform.database.write() as session:
+        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
+        service.promote_canary(row, platform.clock.now())
+        detail = f"canary {row.revision} promoted"
+        record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
+        session.flush()
+        shown = show_one(session, row, platform.clock.now())
     platform.notifier.wake()
     return shown
 
@@ -91,7 +113,7 @@ def roll_back(request: Request, name: Name, caller: EndpointsWriter, body: Rollb
         detail = f"back to revision {row.revision}"
         record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
         session.flush()
-        shown = show_one(session, row)
+        shown = show_one(session, row, platform.clock.now())
     platform.notifier.wake()
     return shown
 
@@ -107,15 +129,15 @@ def delete(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
         service.delete_endpoint(row, platform.clock.now())
         record(session, entry_of(request, caller, Act.DELETE_ENDPOINT, name))
         session.flush()
-        shown = show_one(session, row)
+        shown = show_one(session, row, platform.clock.now())
     platform.notifier.wake()
     return shown
 
 
-def show_all(session: Session, rows: Sequence[EndpointRow]) -> list[Endpoint]:
+def show_all(session: Session, rows: Sequence[EndpointRow], now: float) -> list[Endpoint]:
     """Return endpoints as lists have them."""
     ids = [row.id for row in rows]
-    snapshots = {each.id: each for each in read_snapshots(session, ids)}
+    snapshots = {each.id: each for each in read_snapshots(session, now, ids)}
     uses = read_uses(session, ids)
     shown = []
     for row in rows:
@@ -125,9 +147,9 @@ def show_all(session: Session, rows: Sequence[EndpointRow]) -> list[Endpoint]:
     return shown
 
 
-def show_one(session: Session, row: EndpointRow) -> Endpoint:
+def show_one(session: Session, row: EndpointRow, now: float) -> Endpoint:
     """Return an endpoint with its revisions and replicas."""
-    (snapshot,) = read_snapshots(session, [row.id])
+    (snapshot,) = read_snapshots(session, now, [row.id])
     revisions = service.revisions_of(session, row)
     uses = read_uses(session, [row.id])
     replicas = service.replicas_of(session, row)

@@ -27,6 +27,8 @@ _CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the
 _TILES = click.option(
     "--tiles", type=click.IntRange(1, 1024), default=None, help="Tiles of each replica [default: what the PEF needs]."
 )
+_IDLE_HELP = "Seconds without a call after which it has no replicas until the next one; 0: it keeps them."
+_IDLE = click.FloatRange(0)
 _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that are wanted are ready.")
 
 
@@ -37,6 +39,7 @@ _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that
 @_PEF
 @_CHECKPOINT
 @click.option("--replicas", type=click.IntRange(0, 64), default=1, show_default=True, help="How many boxes.")
+@click.option("--idle", "idle_s", type=_IDLE, default=0.0, show_default=True, help=_IDLE_HELP)
 @_TILES
 @_WAIT
 @JSON_OPTION
@@ -48,6 +51,7 @@ def create(
     pef: str | None,
     checkpoint: str | None,
     replicas: int,
+    idle_s: float,
     tiles: int | None,
     wait: bool,
     as_json: bool,
@@ -60,7 +64,7 @@ def create(
 
     body = {"name": name, "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles}
     with ApiClient.of_home() as client:
-        made = client.post("/v1/endpoints", {**body, "replicas": replicas})
+        made = client.post("/v1/endpoints", {**body, "replicas": replicas, "idle_s": idle_s})
         _tell(client, made, wait, as_json)
 
 
@@ -117,7 +121,7 @@ def show_(name: str, as_json: bool) -> None:
     lines = [
         ("endpoint", found["name"]),
         ("state", found["state"]),
-        ("replicas", f"{found['ready']} ready, {found['replicas']} wanted"),
+        ("replicas", f"{found['ready']} ready, {found['replicas']} wanted{_idle_words(found)}"),
         ("url", f"{url}{found['path']}/v2/models/{found['name']}/infer"),
         ("used", f"{used['requests']} requests, {used['failures']} failed, {used['rows']} rows, "
                  f"{used['prompt_tokens']}+{used['completion_tokens']} tokens"),
@@ -125,12 +129,13 @@ def show_(name: str, as_json: bool) -> None:
     click.echo("\n".join(f"{key:<8}  {value}" for key, value in lines) + "\n")
     revisions = [
         (
-            f"{one['number']}{' *' if one['number'] == found['revision'] else ''}", one["expert"] or "-", one["box"],
-            one["tiles"], one["pef"], one["checkpoint"] or "-", show.ago(one["created_at"]),
+            f"{one['number']}{_part_words(found, one['number'])}", one["expert"] or "-", one["box"], one["tiles"],
+            one["pef"], one["checkpoint"] or "-", one["usage"]["requests"], one["usage"]["failures"],
+            show.ago(one["created_at"]),
         )
         for one in found["revisions"]
     ]  # fmt: skip
-    show.print_table(("REVISION", "EXPERT", "BOX", "TILES", "PEF", "CHECKPOINT", "AGE"), revisions)
+    show.print_table(("REVISION", "EXPERT", "BOX", "TILES", "PEF", "CHECKPOINT", "CALLS", "FAILED", "AGE"), revisions)
     click.echo()
     replicas = [
         (one["id"], one["revision"], one["state"], one["reason"] or "-", show.ago(one["created_at"]),
@@ -147,6 +152,14 @@ def show_(name: str, as_json: bool) -> None:
 @_PEF
 @_CHECKPOINT
 @click.option("--replicas", type=click.IntRange(0, 64), default=None, help="How many boxes from now on.")
+@click.option(
+    "--canary",
+    type=click.IntRange(1, 99),
+    default=None,
+    metavar="PERCENT",
+    help="Part of the calls that the new revision, or the canary there is, gets.",
+)
+@click.option("--idle", "idle_s", type=_IDLE, default=None, help=_IDLE_HELP)
 @_TILES
 @_WAIT
 @JSON_OPTION
@@ -158,21 +171,43 @@ def update(
     pef: str | None,
     checkpoint: str | None,
     replicas: int | None,
+    canary: int | None,
+    idle_s: float | None,
     tiles: int | None,
     wait: bool,
     as_json: bool,
 ) -> None:
     """Serve something else under the name, by another number of replicas, or both.
 
-    What is new takes over one replica at a time; no request fails.
+    What is new takes over one replica at a time; no request fails. With --canary it gets a part of the calls only,
+    until rdukit endpoint promote or rollback.
 
-    Example: rdukit endpoint update digits --expert digits:3 --wait
+    Example: rdukit endpoint update digits --expert digits:3 --canary 10 --wait
     """
     from rdukit_platform.client.http import ApiClient
 
-    body = {"expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles, "replicas": replicas}
+    body = {
+        "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles, "replicas": replicas,
+        "canary": canary, "idle_s": idle_s,
+    }  # fmt: skip
     with ApiClient.of_home() as client:
         _tell(client, client.post(f"{_path(name)}/update", body), wait, as_json)
+
+
+@endpoint.command()
+@click.argument("name", metavar="NAME")
+@_WAIT
+@JSON_OPTION
+@TOKEN_OPTION
+def promote(name: str, wait: bool, as_json: bool) -> None:
+    """Serve the canary to all calls, in place of the revision before it.
+
+    Example: rdukit endpoint promote digits --wait
+    """
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        _tell(client, client.post(f"{_path(name)}/promote", {}), wait, as_json)
 
 
 @endpoint.command()
@@ -184,7 +219,7 @@ def update(
 @JSON_OPTION
 @TOKEN_OPTION
 def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None:
-    """Serve an earlier revision again.
+    """Serve an earlier revision again. A canary ends; where there is one, that is all.
 
     Example: rdukit endpoint rollback digits --wait
     """
@@ -290,7 +325,7 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
     from rdukit_platform.cli import show
 
     name = changed["name"]
-    while wait and changed["state"] not in {"ready", "stopped"}:
+    while wait and changed["state"] not in {"ready", "stopped", "idle"}:
         if changed["state"] == "failing":
             told = [one["message"] for one in changed["instances"] if one["message"]]
             raise Unavailable(f"endpoint {name!r} fails: {told[0] if told else 'see rdukit endpoint show'}")
@@ -303,6 +338,20 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
             f"{name} is {changed['state']}: revision {changed['revision']}, {changed['ready']} of "
             f"{changed['replicas']} replicas ready; look at it: rdukit endpoint show {name}"
         )
+
+
+def _part_words(endpoint: Mapping[str, Any], revision: int) -> str:
+    """Say which part of the calls goes to a revision."""
+    canary = endpoint["canary"]
+    if canary is not None and revision in {canary["revision"], endpoint["revision"]}:
+        percent = canary["percent"]
+        return f" {percent if revision == canary['revision'] else 100 - percent}%"
+    return " *" if revision == endpoint["revision"] else ""
+
+
+def _idle_words(endpoint: Mapping[str, Any]) -> str:
+    idle_s = endpoint["idle_s"]
+    return "" if idle_s is None else f", none after {idle_s:g} s without a call"
 
 
 def _path(name: str) -> str:

@@ -18,17 +18,18 @@ router = APIRouter(prefix="/console/endpoints", include_in_schema=False, route_c
 
 #: Each state's colour, of endpoints and of replicas.
 TONES = {
-    "ready": "good", "updating": "busy", "starting": "busy", "failing": "bad", "stopped": "off", "draining": "warn",
-    "ended": "off",
+    "ready": "good", "updating": "busy", "starting": "busy", "failing": "bad", "idle": "off", "stopped": "off",
+    "draining": "warn", "ended": "off",
 }  # fmt: skip
 
 
 @router.get("")
 def endpoints(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
     """Show the tenant's endpoints."""
-    with platform_of(request).database.read() as session:
+    platform = platform_of(request)
+    with platform.database.read() as session:
         rows, following = list_endpoints(session, caller.tenant_id, 50, cursor)
-        shown = show_all(session, rows)
+        shown = show_all(session, rows, platform.clock.now())
     return page(
         request, "endpoints.html", section="Endpoints", endpoints=shown, tones=TONES, next_cursor=following
     )  # fmt: skip
@@ -63,7 +64,8 @@ def curl_commands(url: str, endpoint: Endpoint) -> list[str]:
 
 
 def _part(request: Request, caller: Caller, name: str) -> tuple[Markup, Endpoint]:
-    with platform_of(request).database.read() as session:
-        found = show_one(session, get_endpoint(session, caller.tenant_id, name))
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
     part = live(request, "endpoint", f"/console/endpoints/{name}/part", "_endpoint.html", endpoint=found, tones=TONES)
     return part, found

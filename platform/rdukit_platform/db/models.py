@@ -331,6 +331,13 @@ class EndpointRow(Base):
     revision: Mapped[int]
     #: How many replicas of it are wanted.
     replicas: Mapped[int]
+    #: Number of a revision that gets ``canary_percent`` of the calls; none: all go to the wanted one.
+    canary: Mapped[int | None]
+    canary_percent: Mapped[int | None]
+    #: Seconds without a call after which it does without replicas until the next one; none: it keeps them.
+    idle_s: Mapped[float | None]
+    #: Where ``idle_s`` is: the latest call, as gateways tell about twice a second.
+    called_at: Mapped[float | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
     deleted_at: Mapped[float | None]
@@ -391,12 +398,14 @@ class EndpointReplicaRow(Base):
 
 
 class EndpointUsageRow(Base):
-    """Calls of an endpoint in a day."""
+    """Calls of a revision of an endpoint in a day."""
 
     __tablename__ = "endpoint_usage"
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"), primary_key=True)
     #: Days since the epoch, UTC.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    #: Number of the revision that answered; 0: none did, or it was before revisions were counted.
+    revision: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False, server_default="0")
     requests: Mapped[int] = mapped_column(BigInteger)
     #: Of the requests: those answered with an error.
     failures: Mapped[int] = mapped_column(BigInteger)

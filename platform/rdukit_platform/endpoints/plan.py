@@ -2,11 +2,13 @@
 
 A new revision takes over one replica at a time: a new one becomes ready before an old one drains, so that as many as
 are wanted answer all the time. A revision whose replicas fail is tried again after pauses that double; meanwhile the
-old one goes on.
+old one goes on. A canary is a second revision beside the wanted one, with replicas of its own.
 
 Source: ours; after the rolling update of Kubernetes' Deployments with maxSurge 1 and maxUnavailable 0.
 """
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,6 +34,7 @@ class Replica:
     state: ReplicaState
     created_at: float
     lease_expires_at: float | None = None
+    ready_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,29 @@ class EndedReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class Canary:
+    """A revision that gets a part of the calls, beside the wanted one."""
+
+    revision: int
+    wanted: int
+    #: Of this revision, the newest first.
+    ended: tuple[EndedReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointSnapshot:
     """An endpoint: what is wanted, and what there is."""
 
     id: str
-    #: The revision that is wanted, and how many replicas; 0 of one that is deleted.
+    #: The revision that is wanted, and how many replicas; 0 of one that is deleted or idle.
     revision: int
     wanted: int
     replicas: tuple[Replica, ...]
     #: Of the wanted revision, the newest first.
     ended: tuple[EndedReplica, ...] = ()
+    canary: Canary | None = None
+    #: Whether it has no replicas only because nobody has called it for a while.
+    is_idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +99,26 @@ def plan_replicas(endpoints: Sequence[EndpointSnapshot], now: float, *, may_expi
         lost = [each for each in endpoint.replicas if may_expire and _is_late(each, now)]
         ends += [(each.id, ReplicaReason.LOST) for each in lost]
         alive = [each for each in endpoint.replicas if each not in lost]
-        current, old = _split(alive, endpoint.revision)
+        current, old = _split(alive, endpoint)
         ready = [each for each in current if each.state is ReplicaState.READY]
-        starting = [each for each in current if each.state is ReplicaState.STARTING]
         # Of another revision none is waited for; as many stay as are needed until the wanted ones are ready.
         ends += [(each.id, ReplicaReason.NOT_WANTED) for each in old if each.state is ReplicaState.STARTING]
         old_ready = sorted((each for each in old if each.state is ReplicaState.READY), key=_age)
         kept = max(endpoint.wanted - len(ready), 0)
         drains += [each.id for each in old_ready[: max(len(old_ready) - kept, 0)]]
-        # Too many of the wanted one: those that are not ready go first.
-        surplus = max(len(current) - endpoint.wanted, 0)
-        given_up = sorted(starting, key=_age, reverse=True)[:surplus]
-        ends += [(each.id, ReplicaReason.NOT_WANTED) for each in given_up]
-        drains += [each.id for each in sorted(ready, key=_age, reverse=True)[: surplus - len(given_up)]]
+        surplus = _choose_surplus(current, endpoint.wanted)
         # One more than are wanted at most, while revisions change.
         room = endpoint.wanted + (1 if old_ready else 0) - len(current) - min(len(old_ready), kept)
         missing = min(endpoint.wanted - len(current), room)
         if missing > 0 and next_start_at(endpoint.ended) <= now:
             starts += [(endpoint.id, endpoint.revision)] * missing
+        if (canary := endpoint.canary) is not None:
+            of_canary = [each for each in alive if each.revision == canary.revision and not _is_draining(each)]
+            surplus += _choose_surplus(of_canary, canary.wanted)
+            if next_start_at(canary.ended) <= now:
+                starts += [(endpoint.id, canary.revision)] * (canary.wanted - len(of_canary))
+        ends += [(each.id, ReplicaReason.NOT_WANTED) for each in surplus if each.state is ReplicaState.STARTING]
+        drains += [each.id for each in surplus if each.state is ReplicaState.READY]
     return ReplicaPlan(tuple(ends), tuple(drains), tuple(starts))
 
 
@@ -124,6 +142,22 @@ def next_start_at(ended: Sequence[EndedReplica]) -> float:
     return ended[0].ended_at + min(FIRST_PAUSE_S * 2.0 ** min(failures - 2, 10), LONGEST_PAUSE_S)
 
 
+def count_canaries(replicas: int, percent: int) -> int:
+    """Return how many replicas a canary has beside so many of the wanted revision: its part of them, at least one."""
+    return min(replicas, max(1, math.ceil(replicas * percent / 100)))
+
+
+def is_asleep(replicas: Sequence[Replica], idle_s: float | None, called_at: float, now: float) -> bool:
+    """Return whether an endpoint does without replicas, since it has been idle for so long.
+
+    A replica that starts is waited for, and is idle only so long after it became ready: however slowly it
+    starts, whoever called first finds it.
+    """
+    if idle_s is None or any(each.state is ReplicaState.STARTING for each in replicas):
+        return False
+    return now - max([called_at, *(each.ready_at for each in replicas if each.ready_at is not None)]) > idle_s
+
+
 class EndpointState(StrEnum):
     """States of an endpoint, as its replicas are."""
 
@@ -135,21 +169,27 @@ class EndpointState(StrEnum):
     STARTING = "starting"
     #: The wanted revision has failed several times in a row; it may still answer by another one.
     FAILING = "failing"
+    #: None is there, since nobody has called it for a while; the next call starts them.
+    IDLE = "idle"
     #: None is wanted.
     STOPPED = "stopped"
 
 
 def state_of(endpoint: EndpointSnapshot) -> EndpointState:
     """Derive an endpoint's state (pure)."""
-    current, old = _split(endpoint.replicas, endpoint.revision)
-    ready = sum(1 for each in current if each.state is ReplicaState.READY)
+    alive = [each for each in endpoint.replicas if not _is_draining(each)]
     if endpoint.wanted == 0:
-        return EndpointState.STOPPED if not current and not old else EndpointState.UPDATING
-    if ready == endpoint.wanted == len(current) and not old:
+        at_rest = EndpointState.IDLE if endpoint.is_idle else EndpointState.STOPPED
+        return EndpointState.UPDATING if alive else at_rest
+    wanted = [(endpoint.revision, endpoint.wanted, endpoint.ended)]
+    if endpoint.canary is not None:
+        wanted.append((endpoint.canary.revision, endpoint.canary.wanted, endpoint.canary.ended))
+    ready = Counter(each.revision for each in alive if each.state is ReplicaState.READY)
+    if len(alive) == ready.total() and ready == {number: count for number, count, _ in wanted}:
         return EndpointState.READY
-    if ready < endpoint.wanted and count_failures(endpoint.ended) >= TOLD_FAILURES:
+    if any(ready[number] < count and count_failures(ended) >= TOLD_FAILURES for number, count, ended in wanted):
         return EndpointState.FAILING
-    is_answering = ready or any(each.state is ReplicaState.READY for each in old)
+    is_answering = ready.total() > 0
     return EndpointState.UPDATING if is_answering else EndpointState.STARTING
 
 
@@ -157,10 +197,22 @@ def _is_late(replica: Replica, now: float) -> bool:
     return replica.lease_expires_at is not None and replica.lease_expires_at < now
 
 
-def _split(replicas: Sequence[Replica], revision: int) -> tuple[list[Replica], list[Replica]]:
-    """Return those of the revision and those of others; draining ones are neither."""
-    alive = [each for each in replicas if each.state is not ReplicaState.DRAINING]
-    return [e for e in alive if e.revision == revision], [e for e in alive if e.revision != revision]
+def _is_draining(replica: Replica) -> bool:
+    return replica.state is ReplicaState.DRAINING
+
+
+def _split(replicas: Sequence[Replica], endpoint: EndpointSnapshot) -> tuple[list[Replica], list[Replica]]:
+    """Return those of the wanted revision, and those that it replaces; draining ones and the canary's are neither."""
+    canary = None if endpoint.canary is None else endpoint.canary.revision
+    alive = [each for each in replicas if not _is_draining(each) and each.revision != canary]
+    return [e for e in alive if e.revision == endpoint.revision], [e for e in alive if e.revision != endpoint.revision]
+
+
+def _choose_surplus(current: Sequence[Replica], wanted: int) -> list[Replica]:
+    """Return those of a revision that are too many: first those that are not ready, then the youngest."""
+    youngest = sorted(current, key=_age, reverse=True)
+    youngest.sort(key=lambda each: each.state is ReplicaState.READY)
+    return youngest[: max(len(current) - wanted, 0)]
 
 
 def _age(replica: Replica) -> tuple[float, str]:

@@ -16,7 +16,15 @@ from sqlalchemy.orm import Session
 from rdukit.errors import LeaseLost
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.db.rows import new_id
-from rdukit_platform.endpoints.plan import EndedReplica, EndpointSnapshot, Replica, ReplicaPlan
+from rdukit_platform.endpoints.plan import (
+    Canary,
+    EndedReplica,
+    EndpointSnapshot,
+    Replica,
+    ReplicaPlan,
+    count_canaries,
+    is_asleep,
+)
 from rdukit_platform.endpoints.states import LIVE, ReplicaEvent, ReplicaReason, ReplicaState, next_state, states_before
 from rdukit_platform.jobs.changes import count_changed
 
@@ -126,45 +134,66 @@ def keep_busy(session: Session, replica_ids: Iterable[str], until: float) -> Non
     count_changed(session, query.values(busy_until=until))
 
 
-def read_snapshots(session: Session, endpoint_ids: Sequence[str] | None = None) -> list[EndpointSnapshot]:
+def touch(session: Session, endpoint_ids: Iterable[str], now: float) -> None:
+    """Say that endpoints which do without replicas while they are idle are being called."""
+    is_meant = EndpointRow.id.in_(list(endpoint_ids)) & EndpointRow.idle_s.is_not(None)
+    session.execute(update(EndpointRow).where(is_meant).values(called_at=now))
+
+
+def read_snapshots(session: Session, now: float, endpoint_ids: Sequence[str] | None = None) -> list[EndpointSnapshot]:
     """Read endpoints as the planner sees them: those named, or all that have or want replicas."""
     replicas: dict[str, list[Replica]] = defaultdict(list)
     columns = (
         EndpointReplicaRow.endpoint_id, EndpointReplicaRow.id, EndpointReplicaRow.revision, EndpointReplicaRow.state,
-        EndpointReplicaRow.created_at, EndpointReplicaRow.lease_expires_at,
+        EndpointReplicaRow.created_at, EndpointReplicaRow.lease_expires_at, EndpointReplicaRow.ready_at,
     )  # fmt: skip
     query = select(*columns).where(EndpointReplicaRow.state.in_(_LIVE))
     endpoints = select(EndpointRow)
     if endpoint_ids is not None:
         query = query.where(EndpointReplicaRow.endpoint_id.in_(endpoint_ids))
         endpoints = endpoints.where(EndpointRow.id.in_(endpoint_ids))
-    for endpoint_id, replica_id, revision, state, created_at, lease in session.execute(query):
-        replicas[endpoint_id].append(Replica(replica_id, revision, ReplicaState(state), created_at, lease))
+    for endpoint_id, replica_id, revision, state, created_at, lease, ready_at in session.execute(query):
+        replicas[endpoint_id].append(Replica(replica_id, revision, ReplicaState(state), created_at, lease, ready_at))
     if endpoint_ids is None:
         is_wanted = EndpointRow.deleted_at.is_(None) & (EndpointRow.replicas > 0)
         endpoints = endpoints.where(is_wanted | EndpointRow.id.in_(list(replicas)))
-    return [_snapshot(session, row, replicas[row.id]) for row in session.scalars(endpoints.order_by(EndpointRow.id))]
+    rows = session.scalars(endpoints.order_by(EndpointRow.id))
+    return [_snapshot(session, row, replicas[row.id], now) for row in rows]
 
 
-def _snapshot(session: Session, row: EndpointRow, replicas: Sequence[Replica]) -> EndpointSnapshot:
+def _snapshot(session: Session, row: EndpointRow, replicas: Sequence[Replica], now: float) -> EndpointSnapshot:
+    called_at = max(row.called_at or row.created_at, row.updated_at)
+    is_idle = row.deleted_at is None and is_asleep(replicas, row.idle_s, called_at, now)
+    wanted = 0 if row.deleted_at is not None or is_idle else row.replicas
+    canary = None
+    if row.canary is not None and row.canary_percent is not None:
+        count = count_canaries(wanted, row.canary_percent)
+        canary = Canary(row.canary, count, _read_ended(session, row, row.canary))
+    return EndpointSnapshot(
+        id=row.id,
+        revision=row.revision,
+        wanted=wanted,
+        replicas=tuple(replicas),
+        ended=_read_ended(session, row, row.revision),
+        canary=canary,
+        is_idle=is_idle and row.replicas > 0,
+    )
+
+
+def _read_ended(session: Session, row: EndpointRow, revision: int) -> tuple[EndedReplica, ...]:
+    """Return the latest replicas of a revision that have ended since what is wanted was changed."""
     ended = session.execute(
         select(EndpointReplicaRow.reason, EndpointReplicaRow.ended_at, EndpointReplicaRow.ready_at)
         .where(
             EndpointReplicaRow.endpoint_id == row.id,
-            EndpointReplicaRow.revision == row.revision,
+            EndpointReplicaRow.revision == revision,
             EndpointReplicaRow.state == str(ReplicaState.ENDED),
             EndpointReplicaRow.created_at >= row.updated_at,
         )
         .order_by(EndpointReplicaRow.ended_at.desc())
         .limit(HISTORY)
     )
-    return EndpointSnapshot(
-        id=row.id,
-        revision=row.revision,
-        wanted=0 if row.deleted_at is not None else row.replicas,
-        replicas=tuple(replicas),
-        ended=tuple(EndedReplica(ReplicaReason(reason), at, ready) for reason, at, ready in ended if reason and at),
-    )
+    return tuple(EndedReplica(ReplicaReason(reason), at, ready) for reason, at, ready in ended if reason and at)
 
 
 def apply_plan(session: Session, plan: ReplicaPlan, now: float) -> None:

@@ -24,6 +24,7 @@ class ReadyReplica:
     """A replica that takes requests."""
 
     id: str
+    revision: int
     address: str
     uid: int | None
 
@@ -57,13 +58,23 @@ def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
     raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")
 
 
+def choose_revision(wanted: int, canary: int | None, percent: int, turn: int) -> int:
+    """Choose the revision for a call: of 100 calls one after the other, exactly ``percent`` go to the canary."""
+    # 61 has no divisor in common with 100: the turns are spread, and each of the 100 places comes once.
+    return canary if canary is not None and turn * 61 % 100 < percent else wanted
+
+
 def choose_replica(
-    ready: Iterable[ReadyReplica], under_way: Mapping[str, int], tried: Collection[str], turn: int
+    ready: Iterable[ReadyReplica], under_way: Mapping[str, int], tried: Collection[str], turn: int, revision: int
 ) -> ReadyReplica | None:
-    """Choose the one with the fewest requests of this gateway under way; of several alike, they take turns."""
+    """Choose the one with the fewest requests of this gateway under way; of several alike, they take turns.
+
+    It is of the revision, unless that has none left that was not tried.
+    """
     left = sorted((each for each in ready if each.id not in tried), key=lambda each: each.id)
     if not left:
         return None
+    left = [each for each in left if each.revision == revision] or left
     left = left[turn % len(left) :] + left[: turn % len(left)]
     return min(left, key=lambda each: under_way.get(each.id, 0))
 

@@ -9,12 +9,24 @@ from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.endpoints.plan import EndpointSnapshot, EndpointState, state_of
 from rdukit_platform.endpoints.states import ReplicaState
-from rdukit_platform.endpoints.usage import Use
+from rdukit_platform.endpoints.usage import Use, sum_uses
 from rdukit_platform.jobs.schemas import RequestBody
 
 #: Most replicas of an endpoint.
 MAX_REPLICAS: Final = 64
 Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+#: Bounds of the seconds that an endpoint waits for a call before it does without replicas; 0: it keeps them.
+IDLE_S: Final = (5.0, 30 * 86400.0)
+Idle = Annotated[
+    float,
+    Field(
+        ge=0, le=IDLE_S[1],
+        description="Seconds without a call after which it does without replicas until the next one; 0: never.",
+    ),
+]  # fmt: skip
+Percent = Annotated[
+    int, Field(ge=1, le=99, description="Part of the calls that the new revision, or the canary there is, gets.")
+]
 Artifact = Annotated[str, Field(min_length=1, max_length=32, description="Id of an artifact.")]
 Selected = Annotated[str, Field(min_length=1, max_length=128, description="NAME, or NAME:VERSION.")]
 
@@ -40,12 +52,15 @@ class EndpointRequest(RevisionRequest):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
     replicas: Replicas = 1
+    idle_s: Idle = 0.0
 
 
 class UpdateRequest(RevisionRequest):
-    """Body of ``POST /v1/endpoints/{name}/update``: a new revision, another number of replicas, or both."""
+    """Body of ``POST /v1/endpoints/{name}/update``: what is to be otherwise: revision, replicas, canary, idle time."""
 
     replicas: Replicas | None = None
+    idle_s: Idle | None = None
+    canary: Percent | None = None
 
 
 class RollbackRequest(RequestBody):
@@ -54,6 +69,24 @@ class RollbackRequest(RequestBody):
     revision: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
         default=None, description="By default the one before the wanted one."
     )
+
+
+class Usage(BaseModel):
+    """Calls of an endpoint: rows and tokens are those that answers tell."""
+
+    requests: int
+    failures: int
+    rows: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class CanaryView(BaseModel):
+    """Revision that gets ``percent`` of the calls, by replicas of its own."""
+
+    revision: int
+    percent: int
+    replicas: int
 
 
 class Revision(BaseModel):
@@ -67,6 +100,7 @@ class Revision(BaseModel):
     #: ``NAME:VERSION``
     expert: str | None
     tiles: int
+    usage: Usage
     created_at: float
 
 
@@ -85,16 +119,6 @@ class ReplicaView(BaseModel):
     ended_at: float | None
 
 
-class Usage(BaseModel):
-    """Calls of an endpoint: rows and tokens are those that answers tell."""
-
-    requests: int
-    failures: int
-    rows: int
-    prompt_tokens: int
-    completion_tokens: int
-
-
 class Endpoint(BaseModel):
     """An endpoint: what is wanted, how it is, and how it is called."""
 
@@ -107,6 +131,10 @@ class Endpoint(BaseModel):
     #: How many are wanted, and how many take requests, of whatever revision.
     replicas: int
     ready: int
+    #: A revision that gets a part of the calls beside the wanted one.
+    canary: CanaryView | None
+    #: Seconds without a call after which it does without replicas; none: it keeps them.
+    idle_s: float | None
     #: Where its routes begin, below the gateway's address.
     path: str
     #: What requests call the model; paths may have the endpoint's name instead.
@@ -131,16 +159,18 @@ def show_endpoint(
     snapshot: EndpointSnapshot,
     revisions: Sequence[EndpointRevisionRow],
     experts: Mapping[str, str],
-    use: Use,
+    uses: Mapping[int, Use],
     replicas: Sequence[EndpointReplicaRow] | None = None,
 ) -> Endpoint:
     """Return a row as the API shows it.
 
     Args:
         experts: ids of experts to ``NAME:VERSION``.
+        uses: what each revision was used.
         replicas: ``None``: it is one of a list.
     """
-    shown = [_revision(each, experts) for each in revisions]
+    shown = [_revision(each, experts, uses.get(each.number, Use())) for each in revisions]
+    canary = snapshot.canary
     wanted = next(each for each in shown if each.number == row.revision)
     return Endpoint(
         name=row.name,
@@ -150,9 +180,13 @@ def show_endpoint(
         expert=wanted.expert,
         replicas=row.replicas,
         ready=sum(1 for each in snapshot.replicas if each.state is ReplicaState.READY),
+        canary=None
+        if canary is None
+        else CanaryView(revision=canary.revision, percent=row.canary_percent or 0, replicas=canary.wanted),
+        idle_s=row.idle_s,
         path=f"/v1/endpoints/{row.name}",
         model=wanted.box.partition(":")[0],
-        usage=Usage(**{name: getattr(use, name) for name in Use.__slots__}),
+        usage=_usage(sum_uses(uses.values())),
         created_at=row.created_at,
         updated_at=row.updated_at,
         revisions=None if replicas is None else shown,
@@ -160,7 +194,11 @@ def show_endpoint(
     )
 
 
-def _revision(row: EndpointRevisionRow, experts: Mapping[str, str]) -> Revision:
+def _usage(use: Use) -> Usage:
+    return Usage(**{name: getattr(use, name) for name in Use.__slots__})
+
+
+def _revision(row: EndpointRevisionRow, experts: Mapping[str, str], use: Use) -> Revision:
     return Revision(
         number=row.number,
         box=str(Selector(row.box, row.box_version)),
@@ -168,6 +206,7 @@ def _revision(row: EndpointRevisionRow, experts: Mapping[str, str]) -> Revision:
         checkpoint=row.checkpoint_id,
         expert=None if row.expert_id is None else experts.get(row.expert_id),
         tiles=row.tiles,
+        usage=_usage(use),
         created_at=row.created_at,
     )
 

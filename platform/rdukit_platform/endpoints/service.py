@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.experts import get_expert, selector_of
@@ -20,7 +20,7 @@ from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.db.rows import new_id, read_page
-from rdukit_platform.endpoints.schemas import RevisionRequest
+from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
 from rdukit_platform.jobs.fit import check_node, check_pef, tiles_of
 from rdukit_platform.nodes.view import find_node_view
 
@@ -82,18 +82,19 @@ def resolve_serving(
 
 
 def create_endpoint(
-    session: Session, tenant_id: str, name: str, serving: ServedParts, replicas: int, now: float
+    session: Session, tenant_id: str, name: str, serving: ServedParts, replicas: int, now: float, idle_s: float = 0.0
 ) -> EndpointRow:
     """Add an endpoint with its first revision.
 
     Raises:
         Conflict: the tenant has one of this name.
+        IllegalValue: ``idle_s`` is too short.
     """
     if _find(session, tenant_id, name) is not None:
         raise Conflict(f"there is an endpoint {name!r} already; change it with: rdukit endpoint update {name}")
     row = EndpointRow(
         id=new_id("end"), tenant_id=tenant_id, name=name, held_name=name, revision=1, replicas=replicas,
-        created_at=now, updated_at=now,
+        idle_s=_check_idle(idle_s), created_at=now, updated_at=now,
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -101,31 +102,75 @@ def create_endpoint(
     return row
 
 
-def change_endpoint(
-    session: Session, row: EndpointRow, serving: ServedParts | None, replicas: int | None, now: float
-) -> EndpointRow:
-    """Want another number of replicas, or a new revision that takes over one replica at a time, or both.
+@dataclass(frozen=True, slots=True)
+class EndpointChange:
+    """What of an endpoint is to be otherwise; ``None`` stays as it is."""
+
+    serving: ServedParts | None = None
+    replicas: int | None = None
+    #: Percent of the calls that the new revision gets, or the canary that there is.
+    canary: int | None = None
+    #: 0: it keeps its replicas.
+    idle_s: float | None = None
+
+
+def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, now: float) -> EndpointRow:
+    """Change what is wanted. A new revision takes over one replica at a time, or is the canary beside the wanted one.
 
     Raises:
         InvalidArgument: there is nothing to change.
+        Conflict: there is neither a new revision nor a canary that could get a part of the calls.
+        IllegalValue: ``idle_s`` is too short.
     """
-    if serving is None and replicas is None:
-        raise InvalidArgument("there is nothing to change; name replicas, an expert, or a box with its artifacts")
-    if serving is not None:
-        row.revision = _add_revision(session, row, serving, now).number
+    if change == EndpointChange():
+        raise InvalidArgument(
+            "there is nothing to change; name replicas, an expert, a box with its artifacts, a canary's percent, or an "
+            "idle time"
+        )
+    if change.canary is not None and change.serving is None and row.canary is None:
+        raise Conflict(
+            f"endpoint {row.name!r} has no canary; name an expert, or a box with its artifacts, which becomes one"
+        )
+    if change.serving is not None:
+        number = _add_revision(session, row, change.serving, now).number
         row.updated_at = now
-    if replicas is not None:
-        row.replicas = replicas
+        if change.canary is None:
+            row.revision, row.canary, row.canary_percent = number, None, None
+        else:
+            row.canary = number
+    if change.canary is not None:
+        row.canary_percent = change.canary
+    if change.replicas is not None:
+        row.replicas = change.replicas
+    if change.idle_s is not None:
+        row.idle_s = _check_idle(change.idle_s)
+        row.called_at = now
+    return row
+
+
+def promote_canary(row: EndpointRow, now: float) -> EndpointRow:
+    """Want the canary in place of the wanted revision: it takes over one replica at a time.
+
+    Raises:
+        Conflict: there is no canary.
+    """
+    if row.canary is None:
+        raise Conflict(f"endpoint {row.name!r} has no canary; all calls go to revision {row.revision}")
+    row.revision, row.canary, row.canary_percent, row.updated_at = row.canary, None, None, now
     return row
 
 
 def roll_back(session: Session, row: EndpointRow, number: int | None, now: float) -> EndpointRow:
-    """Want an earlier revision again, by default the one before the wanted one.
+    """Want an earlier revision again, by default the one before the wanted one. A canary goes, if need be only that.
 
     Raises:
         Conflict: there is none before it, or the named one is wanted already.
         NotFound: there is no such revision.
     """
+    if row.canary is not None:
+        row.canary, row.canary_percent, row.updated_at = None, None, now
+        if number in {None, row.revision}:
+            return row
     numbers = [revision.number for revision in revisions_of(session, row)]
     if number is None:
         earlier = [each for each in numbers if each < row.revision]
@@ -185,6 +230,12 @@ def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaR
     is_over = EndpointReplicaRow.ended_at.is_not(None)
     query = query.order_by(is_over, EndpointReplicaRow.created_at.desc(), EndpointReplicaRow.id)
     return session.scalars(query.limit(MAX_REPLICAS)).all()
+
+
+def _check_idle(idle_s: float) -> float | None:
+    if 0 < idle_s < IDLE_S[0]:
+        raise IllegalValue(f"idle_s is {idle_s:g}; legal: 0 (never), or {IDLE_S[0]:g} to {IDLE_S[1]:g}")
+    return idle_s or None
 
 
 def _find(session: Session, tenant_id: str, name: str, *, is_locked: bool = False) -> EndpointRow | None:

@@ -1,9 +1,10 @@
 """Usage of endpoints: what an answer says of rows and tokens (pure), counted in memory, and written now and then."""
 
+import functools
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,12 +94,12 @@ class UsageCounter:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self._lock = threading.Lock()
-        #: Endpoint and day to what is not written yet.
-        self._unwritten: dict[tuple[str, int], Use] = {}
+        #: Endpoint, day and revision to what is not written yet.
+        self._unwritten: dict[tuple[str, int, int], Use] = {}
 
-    def count(self, endpoint_id: str, use: Use) -> None:
-        """Count one; touches no database."""
-        key = endpoint_id, int(self._clock.now() // DAY_S)
+    def count(self, endpoint_id: str, revision: int, use: Use) -> None:
+        """Count one; touches no database. ``revision``: 0 where none answered."""
+        key = endpoint_id, int(self._clock.now() // DAY_S), revision
         with self._lock:
             self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
 
@@ -110,8 +111,8 @@ class UsageCounter:
             return
         try:
             with self._database.write() as session:
-                for (endpoint_id, day), use in sorted(uses.items()):
-                    add_use(session, endpoint_id, day, use)
+                for (endpoint_id, day, revision), use in sorted(uses.items()):
+                    add_use(session, endpoint_id, day, revision, use)
         except SQLAlchemyError as error:
             logger.warning("usage not written error=%s", error)
             with self._lock:
@@ -119,20 +120,28 @@ class UsageCounter:
                     self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
 
 
-def add_use(session: Session, endpoint_id: str, day: int, use: Use) -> None:
-    """Add to what an endpoint was used in a day."""
+def add_use(session: Session, endpoint_id: str, day: int, revision: int, use: Use) -> None:
+    """Add to what a revision of an endpoint was used in a day."""
     row = EndpointUsageRow
-    query = update(row).where(row.endpoint_id == endpoint_id, row.day == day)
+    query = update(row).where(row.endpoint_id == endpoint_id, row.day == day, row.revision == revision)
     values = {name: getattr(row, name) + getattr(use, name) for name in Use.__slots__}
     if not count_changed(session, query.values(values)):
-        session.add(row(endpoint_id=endpoint_id, day=day, **{name: getattr(use, name) for name in Use.__slots__}))
+        values = {name: getattr(use, name) for name in Use.__slots__}
+        session.add(row(endpoint_id=endpoint_id, day=day, revision=revision, **values))
         session.flush()
 
 
-def read_uses(session: Session, endpoint_ids: Sequence[str]) -> dict[str, Use]:
-    """Return what each endpoint was used in all."""
+def read_uses(session: Session, endpoint_ids: Sequence[str]) -> dict[str, dict[int, Use]]:
+    """Return what the revisions of each endpoint were used in all; 0 are calls that none of them answered."""
     row = EndpointUsageRow
     sums = [func.sum(getattr(row, name)) for name in Use.__slots__]
-    query = select(row.endpoint_id, *sums).where(row.endpoint_id.in_(endpoint_ids)).group_by(row.endpoint_id)
-    found = {endpoint_id: Use(*(int(each) for each in rest)) for endpoint_id, *rest in session.execute(query)}
-    return {endpoint_id: found.get(endpoint_id, Use()) for endpoint_id in endpoint_ids}
+    query = select(row.endpoint_id, row.revision, *sums).where(row.endpoint_id.in_(endpoint_ids))
+    found: dict[str, dict[int, Use]] = {endpoint_id: {} for endpoint_id in endpoint_ids}
+    for endpoint_id, revision, *rest in session.execute(query.group_by(row.endpoint_id, row.revision)):
+        found[endpoint_id][revision] = Use(*(int(each) for each in rest))
+    return found
+
+
+def sum_uses(uses: Iterable[Use]) -> Use:
+    """Return the sum of several."""
+    return functools.reduce(Use.plus, uses, Use())

@@ -121,6 +121,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/endpoints/{name}": needs(ENDPOINTS_READ),
     "DELETE /v1/endpoints/{name}": needs(ENDPOINTS_WRITE),
     "POST /v1/endpoints/{name}/update": needs(ENDPOINTS_WRITE),
+    "POST /v1/endpoints/{name}/promote": needs(ENDPOINTS_WRITE),
     "POST /v1/endpoints/{name}/rollback": needs(ENDPOINTS_WRITE),
     "GET /v1/endpoints/{name}/{path:path}": needs(ENDPOINTS_CALL),
     "POST /v1/endpoints/{name}/{path:path}": needs(ENDPOINTS_CALL),

@@ -27,7 +27,13 @@ from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints import replicas
 from rdukit_platform.endpoints.reconcile import reconcile
-from rdukit_platform.endpoints.service import ServedParts, change_endpoint, create_endpoint, get_endpoint
+from rdukit_platform.endpoints.service import (
+    EndpointChange,
+    ServedParts,
+    change_endpoint,
+    create_endpoint,
+    get_endpoint,
+)
 from rdukit_platform.endpoints.states import ReplicaReason
 from rdukit_platform.endpoints.usage import Use, add_use
 from rdukit_platform.gateway.app import create_app, forwarding
@@ -160,10 +166,12 @@ class Example:
             assert row.pef_id is not None
             parts = ServedParts(Selector(row.box), row.pef_id, row.checkpoint_id, row.id, 2)
             made = create_endpoint(session, self.tenant_id, name, parts, 1, self.now - 500)
-            add_use(session, made.id, int(self.now // 86400), Use(1204, 3, 4811, 52, 640))
+            add_use(session, made.id, int(self.now // 86400), 1, Use(1204, 3, 4811, 52, 640))
         self._reconcile_ready(f"http://127.0.0.1:1/{'long/' * 30}")
         with self.database.write() as session:
-            change_endpoint(session, get_endpoint(session, self.tenant_id, name), parts, 2, self.now - 60)
+            change_endpoint(
+                session, get_endpoint(session, self.tenant_id, name), EndpointChange(parts, 2), self.now - 60
+            )
         reconcile(self.database, self.now - 59)
         with self.database.write() as session:
             claimed = replicas.claim_next(session, "worker-1", 8.0, self.now - 58)

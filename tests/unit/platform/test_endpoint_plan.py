@@ -8,15 +8,24 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidTransition, NotFound
 from rdukit_platform.endpoints.plan import (
+    Canary,
     EndedReplica,
     EndpointSnapshot,
     EndpointState,
     Replica,
     ReplicaPlan,
+    count_canaries,
+    is_asleep,
     plan_replicas,
     state_of,
 )
-from rdukit_platform.endpoints.routing import ReadyReplica, choose_replica, path_at_box, returned_headers
+from rdukit_platform.endpoints.routing import (
+    ReadyReplica,
+    choose_replica,
+    choose_revision,
+    path_at_box,
+    returned_headers,
+)
 from rdukit_platform.endpoints.states import ReplicaEvent, ReplicaReason, ReplicaState, next_state
 from rdukit_platform.endpoints.usage import Use, read_use
 
@@ -128,6 +137,66 @@ def test_the_state_of_an_endpoint_says_what_its_replicas_are() -> None:
     assert state_of(replace(NONE, wanted=0)) is EndpointState.STOPPED
 
 
+def test_a_canary_has_replicas_of_its_own_beside_those_of_the_wanted_revision() -> None:
+    beside = replace(NONE, wanted=2, replicas=(replica("a"), replica("bb")), canary=Canary(2, 1))
+    assert plan(beside) == ReplicaPlan(starts=(("e", 2),))
+    both = replace(beside, replicas=(*beside.replicas, replica("ccc", R, 2)))
+    assert not plan(both)
+    assert state_of(both) is EndpointState.READY
+    assert state_of(beside) is EndpointState.UPDATING
+    # It goes: the others stay as they are.
+    assert plan(replace(both, canary=None)) == ReplicaPlan(drains=("ccc",))
+    # It is promoted: it counts as one of the wanted, and an old one drains for it.
+    promoted = replace(both, canary=None, revision=2)
+    assert plan(promoted).drains == ("a",)
+
+
+def test_a_canary_that_fails_is_tried_after_pauses_and_told_while_the_wanted_revision_goes_on() -> None:
+    failed = tuple(EndedReplica(ReplicaReason.NOT_READY, at) for at in (99.0, 90.0))
+    beside = replace(NONE, replicas=(replica("a"),), canary=Canary(2, 1, failed))
+    assert not plan(beside)
+    assert plan(beside, now=102.0).starts == (("e", 2),)
+    assert state_of(beside) is EndpointState.FAILING
+
+
+@pytest.mark.parametrize(
+    ("replicas", "percent", "canaries"), [(1, 1, 1), (4, 25, 1), (4, 26, 2), (10, 99, 10), (0, 50, 0)]
+)
+def test_a_canary_has_its_part_of_the_replicas_and_at_least_one(replicas: int, percent: int, canaries: int) -> None:
+    assert count_canaries(replicas, percent) == canaries
+
+
+def test_an_endpoint_sleeps_once_nobody_has_called_it_for_long_but_not_while_it_starts() -> None:
+    ready = (replace(replica("a"), ready_at=50.0),)
+    assert is_asleep((), 60.0, called_at=30.0, now=91.0)
+    assert not is_asleep((), 60.0, called_at=31.0, now=91.0)
+    assert not is_asleep((), None, called_at=0.0, now=1e9)
+    assert not is_asleep(ready, 60.0, called_at=0.0, now=110.0)
+    assert is_asleep(ready, 60.0, called_at=0.0, now=111.0)
+    assert not is_asleep((*ready, replica("bb", S)), 60.0, called_at=0.0, now=1e9)
+
+
+def test_an_idle_endpoint_is_idle_once_its_replicas_have_ended_and_not_stopped() -> None:
+    idle = replace(NONE, wanted=0, is_idle=True)
+    assert state_of(idle) is EndpointState.IDLE
+    assert state_of(replace(idle, replicas=(replica("a"),))) is EndpointState.UPDATING
+    assert plan(replace(idle, replicas=(replica("a"),))).drains == ("a",)
+
+
+@given(st.integers(1, 99), st.integers(0, 10_000))
+def test_of_a_hundred_calls_in_a_row_exactly_the_percent_go_to_the_canary(percent: int, first: int) -> None:
+    chosen = [choose_revision(1, 2, percent, turn) for turn in range(first, first + 100)]
+    assert chosen.count(2) == percent
+    assert choose_revision(1, None, 0, first) == 1
+
+
+def test_a_call_goes_to_another_revision_where_its_own_has_no_replica() -> None:
+    one, two = ReadyReplica("a", 1, "x", None), ReadyReplica("b", 2, "x", None)
+    assert choose_replica([one, two], {"b": 5}, (), 0, 2) is two
+    assert choose_replica([one], {}, (), 0, 2) is one
+    assert choose_replica([one, two], {}, ("b",), 0, 2) is one
+
+
 def test_a_replica_that_has_ended_has_no_events() -> None:
     with pytest.raises(InvalidTransition):
         next_state("r", ReplicaState.ENDED, ReplicaEvent.READY)
@@ -164,11 +233,11 @@ def test_nothing_else_of_a_box_is(method: str, path: str) -> None:
 
 
 def test_the_replica_with_the_fewest_requests_is_chosen_and_equal_ones_take_turns() -> None:
-    ready = [ReadyReplica(name, "http://x", None) for name in "ab"]
-    assert {getattr(choose_replica(ready, {}, (), turn), "id", "") for turn in range(2)} == {"a", "b"}
-    assert choose_replica(ready, {"a": 1}, (), 0) == ready[1]
-    assert choose_replica(ready, {"a": 1}, ("b",), 0) == ready[0]
-    assert choose_replica(ready, {}, ("a", "b"), 0) is None
+    ready = [ReadyReplica(name, 1, "http://x", None) for name in "ab"]
+    assert {getattr(choose_replica(ready, {}, (), turn, 1), "id", "") for turn in range(2)} == {"a", "b"}
+    assert choose_replica(ready, {"a": 1}, (), 0, 1) == ready[1]
+    assert choose_replica(ready, {"a": 1}, ("b",), 0, 1) == ready[0]
+    assert choose_replica(ready, {}, ("a", "b"), 0, 1) is None
 
 
 def test_no_page_and_no_cookie_of_a_box_reaches_a_browser() -> None:

@@ -117,6 +117,9 @@ INSERT INTO memberships (user_id, tenant_id, role, is_claimed, created_at)
 INSERT INTO organisation_admins (organisation_id, user_id, created_at) VALUES ('org-1', 'usr-1', 19.0);
 UPDATE tokens SET user_id = NULL, is_session = false WHERE id = 'tok-1';
 """,
+    "0020": """
+UPDATE endpoints SET canary = 2, canary_percent = 10, idle_s = 60.0, called_at = 17.0 WHERE id = 'end-1';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"
