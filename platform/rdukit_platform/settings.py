@@ -117,6 +117,17 @@ TOKEN_MAX_DAYS: Final = Setting(
 TOKEN_GRACE_S: Final = Setting(
     "token.grace_s", 3600.0, "Seconds that a token stays valid after it was rotated, unless asked otherwise.", float
 )
+WEBHOOK_TIMEOUT_S: Final = Setting("webhook.timeout_s", 10.0, "Seconds a webhook's receiver has to answer.", float)
+WEBHOOK_RETRY_S: Final = Setting(
+    "webhook.retry_s", 86400.0, "Seconds that a message to a webhook is tried again before it is given up.", float
+)
+WEBHOOK_KEEP_DAYS: Final = Setting(
+    "webhook.keep_days", 7.0, "Days that delivered and given up messages to webhooks are kept.", float
+)
+WEBHOOK_NETWORKS: Final = Setting(
+    "webhook.allowed_networks", "none",
+    "Networks that tenants' webhooks may go to although they are not public, such as 10.0.0.0/8.", str,
+)  # fmt: skip
 AUDIT_DAYS: Final = Setting("audit.keep_days", 400.0, "Days that entries of the audit log are kept.", float)
 AUDIT_ROWS: Final = Setting(
     "audit.keep_rows", 1_000_000,

@@ -18,9 +18,9 @@ import pytest
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, Unavailable
+from rdukit.http.webhooks import AddressRefused, find_address
 from rdukit_modelbox.artifacts.mounts import Exchange
 from rdukit_modelbox.operations.supervisor import ChildLimits, ChildOutcome, Listener, run_child
-from rdukit_modelbox.operations.webhook_dispatcher import AddressRefused, _find_address
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from support import wait_until
@@ -129,8 +129,8 @@ def test_a_receiver_that_refuses_is_not_tried_again(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "2130706433", "::1", "169.254.169.254"])
 async def test_without_the_setting_no_webhook_reaches_this_machine(host: str) -> None:
-    with pytest.raises(AddressRefused, match="not a public address"):
-        await _find_address(host, 80)
+    with pytest.raises(AddressRefused, match="not at a public address"):
+        await find_address(host, 80)
 
 
 def test_what_takes_too_long_fails_running_or_queued(client: BoxClient) -> None:

@@ -28,6 +28,7 @@ from rdukit_platform.tenants.organisations import create_organisation
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS, all_of
 from rdukit_platform.tenants.users import find_or_add_user
+from rdukit_platform.webhooks.service import add_test, create_webhook
 from support.platform.gateway import Example, GatewayUnderTest, example_box, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -122,6 +123,9 @@ def fill(gateway: GatewayUnderTest, tenant: str) -> dict[str, str]:
         promote_job(session, Boxes({"logreg": example_box()}), tenant_id, jobs["succeeded"], names["expert"], now, "d")
         parts = ServedParts(Selector("logreg"), artifact, artifact, None, 1)
         create_endpoint(session, tenant_id, names["endpoint"], parts, 1, now)
+        webhook = create_webhook(session, tenant_id, "https://example.org/hooks", [], now)
+        delivery = add_test(session, webhook, now + 1e9)
+        names |= {"webhook_id": webhook.id, "delivery_id": delivery.id}
         box = {**example_box().raw, "name": names["box"]}
         user = find_or_add_user(session, f"ada@{tenant}.example", now)
         session.add(

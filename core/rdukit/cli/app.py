@@ -57,6 +57,7 @@ SUMMARIES = {
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "user": "List, invite and remove the members of your tenant, and choose their roles.",
+    "webhook": "Tell URLs of jobs, by signed messages: add, test, rotate and remove webhooks.",
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
 

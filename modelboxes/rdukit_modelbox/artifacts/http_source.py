@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
-from rdukit_modelbox.artifacts.addresses import Network, connect_allowed
+from rdukit.http.addresses import Network, connect_allowed
 from rdukit_modelbox.artifacts.download import Opened, TransferInterrupted
 from rdukit_modelbox.artifacts.reference import Reference, parse_reference
 

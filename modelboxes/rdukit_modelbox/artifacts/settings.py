@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from rdukit.http.addresses import NOT_PUBLIC
 from rdukit.settings import Setting
-from rdukit_modelbox.artifacts.addresses import NOT_PUBLIC
 
 MAX_BYTES: Final = Setting("artifacts.max_bytes", 32 << 30, "Most bytes of one artifact, fetched or uploaded.", int)
 MAX_UNPACKED_BYTES: Final = Setting(

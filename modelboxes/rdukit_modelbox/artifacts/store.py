@@ -19,10 +19,10 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
 from rdukit.files.disk_cache import choose_evicted, list_cached, remove_cached
 from rdukit.files.locks import sole_lock
+from rdukit.http.addresses import parse_networks
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts import settings
-from rdukit_modelbox.artifacts.addresses import parse_networks
 from rdukit_modelbox.artifacts.download import ByteSource, Watch, download
 from rdukit_modelbox.artifacts.http_source import HttpSource
 from rdukit_modelbox.artifacts.reference import Reference

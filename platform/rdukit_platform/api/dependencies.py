@@ -69,6 +69,11 @@ def _needs(scope: str) -> Callable[[Caller], Caller]:
     return check
 
 
+def _keeps_webhooks(caller: Anyone) -> Caller:
+    # Who is told of jobs could read them.
+    return check_scope(check_scope(caller, scopes.JOBS_READ), scopes.JOBS_WRITE)
+
+
 def _reads_nodes(caller: Anyone) -> Caller:
     return caller if scopes.allows(caller.scopes, scopes.METRICS) else check_scope(caller, scopes.READ)
 
@@ -86,6 +91,7 @@ EndpointsWriter = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_WRITE))]
 EndpointsCaller = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_CALL))]
 NodesReader = Annotated[Caller, Depends(_reads_nodes)]
 MembersKeeper = Annotated[Caller, Depends(_needs(scopes.MEMBERS))]
+WebhookKeeper = Annotated[Caller, Depends(_keeps_webhooks)]
 TokenKeeper = Annotated[Caller, Depends(_needs(scopes.TOKENS))]
 
 

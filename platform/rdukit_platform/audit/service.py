@@ -101,6 +101,9 @@ class Act(StrEnum):
     CREATE_ENDPOINT = "endpoint.create"
     UPDATE_ENDPOINT = "endpoint.update"
     DELETE_ENDPOINT = "endpoint.delete"
+    CREATE_WEBHOOK = "webhook.create"
+    ROTATE_WEBHOOK = "webhook.rotate"
+    REMOVE_WEBHOOK = "webhook.remove"
     PRUNE = "audit.prune"
 
 

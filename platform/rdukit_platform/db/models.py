@@ -24,6 +24,8 @@ from rdukit_platform.db.identity import MembershipRow as MembershipRow
 from rdukit_platform.db.identity import OrganisationAdminRow as OrganisationAdminRow
 from rdukit_platform.db.identity import OrganisationRow as OrganisationRow
 from rdukit_platform.db.identity import UserRow as UserRow
+from rdukit_platform.db.webhooks import DeliveryRow as DeliveryRow
+from rdukit_platform.db.webhooks import WebhookRow as WebhookRow
 
 
 class TenantRow(Base):

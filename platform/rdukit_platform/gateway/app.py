@@ -29,6 +29,7 @@ from rdukit_platform.api.runs import router as runs
 from rdukit_platform.api.sweeps import router as sweeps
 from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.api.uploads import router as uploads
+from rdukit_platform.api.webhooks import router as webhooks
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
@@ -82,6 +83,7 @@ def create_app(platform: Platform) -> FastAPI:
         runs,
         jobs,
         sweeps,
+        webhooks,
         artifacts,
         uploads,
         catalog,

@@ -62,6 +62,7 @@ def needs_one(*scopes: str) -> Permission:
 
 
 _VISIT: Final = needs(READ)
+_KEEPS_WEBHOOKS: Final = needs(JOBS_READ, JOBS_WRITE)
 
 #: Method and path of each route, as the application declares them.
 PERMISSIONS: Final[Mapping[str, Permission]] = {
@@ -91,6 +92,15 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "POST /v1/sweeps": needs(JOBS_WRITE),
     "GET /v1/sweeps/{sweep_id}": needs(JOBS_READ),
     "POST /v1/sweeps/{sweep_id}/cancel": needs(JOBS_WRITE),
+    "GET /v1/webhooks": needs(JOBS_READ),
+    "POST /v1/webhooks": _KEEPS_WEBHOOKS,
+    "GET /v1/webhooks/{webhook_id}": needs(JOBS_READ),
+    "DELETE /v1/webhooks/{webhook_id}": _KEEPS_WEBHOOKS,
+    "POST /v1/webhooks/{webhook_id}/rotate": _KEEPS_WEBHOOKS,
+    "POST /v1/webhooks/{webhook_id}/test": _KEEPS_WEBHOOKS,
+    "GET /v1/webhooks/{webhook_id}/deliveries": needs(JOBS_READ),
+    "GET /v1/webhooks/{webhook_id}/deliveries/{delivery_id}": needs(JOBS_READ),
+    "POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": _KEEPS_WEBHOOKS,
     "GET /v1/artifacts": needs(ARTIFACTS_READ),
     "POST /v1/artifacts": needs(ARTIFACTS_WRITE),
     "GET /v1/artifacts/usage": needs(ARTIFACTS_READ),

@@ -1,6 +1,7 @@
 """Changing a job's row: one versioned update and its event row, in the caller's transaction."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from sqlalchemy import CursorResult, Update, select, update
 from sqlalchemy.orm import Session
@@ -8,6 +9,8 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, NotFound
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, next_state
+from rdukit_platform.webhooks.outbox import tell
+from rdukit_platform.webhooks.states import TOLD_STATES
 
 
 def apply_event(
@@ -60,7 +63,21 @@ def apply_event(
     if reason is not None:
         details["reason"] = str(reason)
     add_event(session, job.id, job.attempt, "state", now, details)
+    if after in TOLD_STATES:
+        tell(session, job.tenant_id, f"job.{after}", lambda: told_of(job), now)
     return after
+
+
+#: Columns of a job that webhooks are told; its parameters and progress are asked for by those who need them.
+TOLD: Final = (
+    "id", "name", "box", "verb", "state", "reason", "error", "labels", "outputs", "result", "attempt", "step",
+    "created_at", "started_at", "ended_at",
+)  # fmt: skip
+
+
+def told_of(job: JobRow) -> dict[str, object]:
+    """Return what webhooks are told of a job (pure)."""
+    return {**{name: getattr(job, name) for name in TOLD}, "pipeline": job.pipeline_id}
 
 
 def count_changed(session: Session, statement: Update) -> int:

@@ -54,6 +54,7 @@ from rdukit_platform.settings import (
     Home,
 )
 from rdukit_platform.sweeps.advance import advance_sweeps
+from rdukit_platform.webhooks.dispatcher import WebhookSender
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,8 @@ class Scheduler:
         # Content may be large: to look through it keeps no job waiting.
         keeper = threading.Thread(target=self._keep_house, name="keeper", daemon=True)
         keeper.start()
+        sender = WebhookSender(self._database, self._clock)
+        sender.start()
         while not self._stop.is_set():
             self._heartbeat_file.touch()
             try:
@@ -106,6 +109,7 @@ class Scheduler:
             except redis.RedisError:
                 self._stop.wait(poll_s)
         self._heartbeat_file.remove()
+        sender.close()
         keeper.join(TIDY_STOP_S)
         end_service(self._database, self.name)
 

@@ -5,7 +5,7 @@ import ipaddress
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.artifacts.addresses import find_refusal, parse_networks
+from rdukit.http.addresses import find_refusal, parse_networks
 from rdukit_modelbox.artifacts.reference import is_remote, parse_output, parse_reference, text_of
 from rdukit_modelbox.artifacts.settings import REFUSED_NETWORKS
 

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.artifacts.addresses import is_public
+from rdukit.http.addresses import is_public
+from rdukit.http.webhooks import headers_of, is_transient
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations import Delivery, Operation
 from rdukit_modelbox.operations.values import OperationState
@@ -17,8 +18,6 @@ from rdukit_modelbox.operations.webhook_dispatcher import (
     backoff_s,
     body_of,
     check_webhook,
-    headers_of,
-    is_transient,
 )
 
 
@@ -61,17 +60,17 @@ def test_only_public_addresses_are_reached(address: str, public: bool) -> None:
 
 def test_the_signature_is_that_of_the_standard() -> None:
     secret = "whsec_" + base64.b64encode(b"key of the receiver").decode()
-    headers = headers_of("op-1.2", 1614265330, b'{"test": 2432232314}', secret)
+    headers = headers_of("op-1.2", 1614265330, b'{"test": 2432232314}', [secret])
     signed = b'op-1.2.1614265330.{"test": 2432232314}'
     expected = base64.b64encode(hmac.new(b"key of the receiver", signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{expected}"
     assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("op-1.2", "1614265330")
-    assert "webhook-signature" not in headers_of("a", 1, b"", "")
+    assert "webhook-signature" not in headers_of("a", 1, b"", [])
 
 
 def test_a_secret_that_is_not_base64_is_named() -> None:
-    with pytest.raises(InvalidArgument, match="webhook_secret"):
-        headers_of("a", 1, b"", "whsec_***")
+    with pytest.raises(InvalidArgument, match="not base64"):
+        headers_of("a", 1, b"", ["whsec_***"])
 
 
 def test_the_body_has_the_event_the_box_and_the_operation() -> None:

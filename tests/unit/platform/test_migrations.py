@@ -120,6 +120,12 @@ UPDATE tokens SET user_id = NULL, is_session = false WHERE id = 'tok-1';
     "0020": """
 UPDATE endpoints SET canary = 2, canary_percent = 10, idle_s = 60.0, called_at = 17.0 WHERE id = 'end-1';
 """,
+    "0021": """
+INSERT INTO webhooks (id, tenant_id, url, events, secret, created_at)
+    VALUES ('hook-1', 'ten-1', 'https://example.org', '["job.failed"]', 'whsec_QQ==', 20.0);
+INSERT INTO deliveries (id, webhook_id, tenant_id, event, body, state, due_at, give_up_at, attempts, created_at)
+    VALUES ('msg-1', 'hook-1', 'ten-1', 'job.failed', '{"type": "job.failed"}', 'pending', 21.0, 99.0, 1, 20.0);
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

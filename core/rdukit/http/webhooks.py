@@ -1,0 +1,170 @@
+"""Webhooks as a box and the platform send them: what a URL may be, how a message is signed, and one post of it.
+
+Source: the Standard Webhooks specification, https://github.com/standard-webhooks/standard-webhooks: three headers, and
+``v1,`` with the base64 of HMAC-SHA256 over ``id.timestamp.body`` for each secret that is valid.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+import ssl
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.http.addresses import Network, find_refusal, is_public
+
+MAX_URL: Final = 2048
+SECRET_PREFIX: Final = "whsec_"
+#: Answers after which another try may help: too early, too many, and the server's own faults.
+_TRANSIENT: Final = frozenset({408, 425, 429})
+
+
+class AddressRefused(Exception):
+    """The address must not be reached."""
+
+
+def check_url(url: str, field: str) -> str:
+    """Return ``url`` if a webhook may have it. Looks up no name. Pure.
+
+    Raises:
+        InvalidArgument: it is not http or https with a host; the detail has ``field``.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _, names = parts.hostname, parts.port, parts.username
+    except ValueError as cause:
+        raise InvalidArgument(f"{field}: {url[:200]!r} is not a URL: {cause}", field=field) from cause
+    if parts.scheme not in {"http", "https"} or not host or len(url) > MAX_URL or not url.isprintable() or " " in url:
+        message = f"{field}: {url[:200]!r} is not legal; legal: http://HOST… or https://HOST…, {MAX_URL} characters"
+        raise InvalidArgument(message, field=field)
+    if names is not None:
+        raise InvalidArgument(f"{field} has a user name in it; legal: http://HOST… or https://HOST…", field=field)
+    return url
+
+
+def new_secret() -> str:
+    """Make a secret of 32 random bytes, in the standard's form."""
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def headers_of(message_id: str, timestamp: int, body: bytes, signed_with: Sequence[str]) -> dict[str, str]:
+    """Return the headers of one try, with a signature for each secret. Pure.
+
+    Raises:
+        InvalidArgument: a secret begins with ``whsec_`` and is not base64 after it.
+    """
+    headers = {"content-type": "application/json", "webhook-id": message_id, "webhook-timestamp": str(timestamp)}
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    digests = [hmac.new(_key_of(secret), signed, hashlib.sha256).digest() for secret in signed_with]
+    if digests:
+        headers["webhook-signature"] = " ".join("v1," + base64.b64encode(digest).decode() for digest in digests)
+    return headers
+
+
+def is_transient(status: int) -> bool:
+    """Return whether an HTTP status (0: no answer) is worth another try."""
+    return status == 0 or status in _TRANSIENT or status >= 500
+
+
+async def post_webhook(
+    url: str,
+    headers: dict[str, str],
+    body: bytes,
+    timeout_s: float,
+    *,
+    is_private_allowed: bool = False,
+    allowed: Sequence[Network] = (),
+) -> tuple[int, str]:
+    """Post once. Returns the status and, where it is no 2xx, why; 0: there was no answer, -1: the address is refused.
+
+    The name is looked up once, and what is connected to is the address that was judged. No redirect is followed, and of
+    the answer nothing but its head is read.
+
+    Args:
+        is_private_allowed: reach other addresses than public ones too.
+        allowed: networks that are reached although they are not public.
+    """
+    import httpx  # not before a webhook is posted: it is 12 MB
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _post(url, headers, body, is_private_allowed, allowed)
+    except TimeoutError:
+        return 0, f"no answer within {timeout_s:g} s"
+    except (AddressRefused, RdukitError) as refused:
+        return -1, str(refused)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+        return 0, f"{type(error).__name__}: {error}"
+
+
+async def _post(
+    url: str, headers: dict[str, str], body: bytes, is_private_allowed: bool, allowed: Sequence[Network]
+) -> tuple[int, str]:
+    import httpx
+
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    address = await find_address(
+        host, parts.port or (443 if parts.scheme == "https" else 80), is_private_allowed, allowed
+    )
+    # The name was looked up and judged once: connecting to the name would look it up again.
+    place = f"[{address}]" if ":" in address else address
+    port = f":{parts.port}" if parts.port else ""
+    target = urlunsplit((parts.scheme, f"{place}{port}", parts.path or "/", parts.query, ""))
+    named = f"[{host}]" if ":" in host else host
+    verify = _tls() if parts.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A connection that stayed open would serve another name at the same address, whose certificate nobody checked.
+    async with (
+        httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=None, verify=verify) as http,
+        http.stream(
+            "POST", target, content=body, headers={**headers, "host": f"{named}{port}"},
+            extensions={"sni_hostname": host},
+        ) as answer,
+    ):  # fmt: skip
+        status = answer.status_code
+    if 200 <= status < 300:
+        return status, ""
+    words = ", which would redirect; webhooks follow none" if 300 <= status < 400 else ""
+    return status, f"the receiver answered {status}{words}"
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=False)
+
+
+async def find_address(host: str, port: int, is_private_allowed: bool = False, allowed: Sequence[Network] = ()) -> str:
+    """Return an address of ``host`` that may be reached.
+
+    Raises:
+        AddressRefused: one of its addresses is neither public nor allowed. It is not told which: a caller would learn
+            what names mean in here.
+        OSError: it has none.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(place[0]) for *_, place in found]
+    for address in addresses:
+        number = ipaddress.ip_address(address.partition("%")[0])
+        if not is_private_allowed and not is_public(address) and find_refusal(number, allowed) is None:
+            raise AddressRefused(f"{host} is not at a public address, and no setting allows where it is")
+    return addresses[0]
+
+
+def _key_of(secret: str) -> bytes:
+    """Return the key: of ``whsec_`` and base64, or of any text."""
+    if not secret.startswith(SECRET_PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error as cause:
+        raise InvalidArgument(f"the webhook's secret begins with {SECRET_PREFIX} but is not base64 after it") from cause

@@ -1,0 +1,144 @@
+"""Routes of webhooks and their deliveries."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, status
+from pydantic import BaseModel, Field
+
+from rdukit.http.webhooks import MAX_URL
+from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.dependencies import JobsReader, StrictJsonRoute, WebhookKeeper, platform_of
+from rdukit_platform.audit.service import Act, record
+from rdukit_platform.jobs.schemas import RequestBody
+from rdukit_platform.webhooks import service
+from rdukit_platform.webhooks.service import (
+    DeliveryPage,
+    DeliveryView,
+    Grace,
+    NewWebhook,
+    WebhookPage,
+    WebhookView,
+    get_delivery,
+    get_webhook,
+    show_delivery,
+    show_new,
+    show_webhook,
+)
+from rdukit_platform.webhooks.states import EVENTS
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictJsonRoute)
+
+
+class WebhookRequest(RequestBody):
+    """Body of ``POST /v1/webhooks``."""
+
+    url: Annotated[str, Field(min_length=1, max_length=MAX_URL)]
+    #: What it is told of; empty: jobs' ends.
+    events: Annotated[list[str], Field(max_length=len(EVENTS))] = []
+
+
+class SecretRequest(RequestBody):
+    """Body of ``POST /v1/webhooks/{id}/rotate``."""
+
+    #: Seconds that messages are signed with the old secret too; without it a day.
+    grace_s: Grace = service.ROTATION_S
+
+
+class RemovedWebhook(BaseModel):
+    """Id of what was removed."""
+
+    id: str
+
+
+@router.get("")
+def list_(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> WebhookPage:
+    """Return the tenant's webhooks, newest first."""
+    with platform_of(request).database.read() as session:
+        rows, following = service.list_webhooks(session, caller.tenant_id, limit, cursor)
+    return WebhookPage(webhooks=[show_webhook(row) for row in rows], next_cursor=following)
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def create(request: Request, caller: WebhookKeeper, body: WebhookRequest) -> NewWebhook:
+    """Add a webhook. The answer has the secret that its messages are signed with; no other has."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = service.create_webhook(session, caller.tenant_id, body.url, body.events, platform.clock.now())
+        # A URL may hold a password of its receiver's: the log has the events only.
+        record(session, entry_of(request, caller, Act.CREATE_WEBHOOK, row.id, detail=" ".join(row.events)))
+    return show_new(row)
+
+
+@router.get("/{webhook_id}")
+def show(request: Request, webhook_id: str, caller: JobsReader) -> WebhookView:
+    """Show one webhook, without its secret."""
+    with platform_of(request).database.read() as session:
+        return show_webhook(get_webhook(session, caller.tenant_id, webhook_id))
+
+
+@router.delete("/{webhook_id}")
+def remove(request: Request, webhook_id: str, caller: WebhookKeeper) -> RemovedWebhook:
+    """Remove a webhook, with what it has not been told yet."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = get_webhook(session, caller.tenant_id, webhook_id)
+        service.remove_webhook(session, row, platform.clock.now())
+        record(session, entry_of(request, caller, Act.REMOVE_WEBHOOK, row.id))
+    return RemovedWebhook(id=row.id)
+
+
+@router.post("/{webhook_id}/rotate")
+def rotate(request: Request, webhook_id: str, caller: WebhookKeeper, body: SecretRequest | None = None) -> NewWebhook:
+    """Give a webhook a new secret; for a while messages are signed with both."""
+    platform = platform_of(request)
+    grace_s = service.ROTATION_S if body is None else body.grace_s
+    with platform.database.write() as session:
+        row = get_webhook(session, caller.tenant_id, webhook_id)
+        service.rotate_secret(session, row, grace_s, platform.clock.now())
+        detail = f"the old secret ends after {grace_s:g} s"
+        record(session, entry_of(request, caller, Act.ROTATE_WEBHOOK, row.id, detail=detail))
+    return show_new(row)
+
+
+@router.post("/{webhook_id}/test", status_code=status.HTTP_202_ACCEPTED)
+def test(request: Request, webhook_id: str, caller: WebhookKeeper) -> DeliveryView:
+    """Send a message that only tries the webhook; its delivery says how it went."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        webhook = get_webhook(session, caller.tenant_id, webhook_id)
+        row = service.add_test(session, webhook, platform.clock.now())
+    return show_delivery(row)
+
+
+@router.get("/{webhook_id}/deliveries")
+def list_deliveries(
+    request: Request,
+    webhook_id: str,
+    caller: JobsReader,
+    state: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> DeliveryPage:
+    """Return a webhook's messages, newest first: pending, delivered, and dead ones."""
+    with platform_of(request).database.read() as session:
+        webhook = get_webhook(session, caller.tenant_id, webhook_id)
+        rows, following = service.list_deliveries(session, webhook, state, limit, cursor)
+    return DeliveryPage(deliveries=[show_delivery(row) for row in rows], next_cursor=following)
+
+
+@router.get("/{webhook_id}/deliveries/{delivery_id}")
+def show_one_delivery(request: Request, webhook_id: str, delivery_id: str, caller: JobsReader) -> DeliveryView:
+    """Show one message and how its last try ended."""
+    with platform_of(request).database.read() as session:
+        webhook = get_webhook(session, caller.tenant_id, webhook_id)
+        return show_delivery(get_delivery(session, webhook, delivery_id))
+
+
+@router.post("/{webhook_id}/deliveries/{delivery_id}/redeliver", status_code=status.HTTP_202_ACCEPTED)
+def redeliver(request: Request, webhook_id: str, delivery_id: str, caller: WebhookKeeper) -> DeliveryView:
+    """Try a message again now, also one that was delivered or given up."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        webhook = get_webhook(session, caller.tenant_id, webhook_id)
+        row = service.redeliver(session, get_delivery(session, webhook, delivery_id), platform.clock.now())
+    return show_delivery(row)

@@ -1,0 +1,176 @@
+"""``rdukit webhook``: URLs that are told of a tenant's jobs."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit_platform.cli.token import Life
+from rdukit_platform.webhooks.states import EVENTS, DeliveryState
+
+#: Exit status of a test whose message was not taken.
+NOT_DELIVERED: Final = 4
+#: Seconds that a test waits for its first try.
+TEST_S: Final = 60.0
+
+
+@click.group(cls=ExtensibleGroup)
+def webhook() -> None:
+    """Tell URLs of jobs, by signed messages: add, test, rotate and remove webhooks.
+
+    Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
+    """
+
+
+@webhook.command()
+@click.argument("url")
+@click.option("--event", "events", type=Choice(EVENTS), multiple=True, help="What to tell; repeat. Default: ends.")
+@JSON_OPTION
+@TOKEN_OPTION
+def add(url: str, events: Sequence[str], as_json: bool) -> None:
+    """Add a webhook. Prints its id, and this once the secret that its messages are signed with.
+
+    Example: rdukit webhook add https://example.org/hooks --event job.failed
+    """
+    _print_new(_call("POST", "/v1/webhooks", {"url": url, "events": list(events)}), as_json)
+
+
+@webhook.command("list")
+@JSON_OPTION
+@TOKEN_OPTION
+def list_(as_json: bool) -> None:
+    """List webhooks, newest first.
+
+    Example: rdukit webhook list
+    """
+    from rdukit_platform.cli import show
+
+    page = _call("GET", "/v1/webhooks")
+    if as_json:
+        show.print_json(page)
+        return
+    rows = [(w["id"], show.ago(w["created_at"]), " ".join(w["events"]), w["url"]) for w in page["webhooks"]]
+    show.print_table(("ID", "AGE", "EVENTS", "URL"), rows)
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@JSON_OPTION
+@TOKEN_OPTION
+def remove(webhook_id: str, as_json: bool) -> None:
+    """Remove a webhook, with what it has not been told yet.
+
+    Example: rdukit webhook remove hook-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+
+    gone = _call("DELETE", f"/v1/webhooks/{webhook_id}")
+    show.print_json(gone) if as_json else click.echo(f"removed {gone['id']}")
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@click.option(
+    "--grace", "grace_s", type=Life(), default="1d", show_default=True, help="How long the old one is used too."
+)
+@JSON_OPTION
+@TOKEN_OPTION
+def rotate(webhook_id: str, grace_s: float, as_json: bool) -> None:
+    """Give a webhook a new secret, which is printed this once; for a while messages are signed with both.
+
+    Example: rdukit webhook rotate hook-7k2m9x41abcd --grace 12h
+    """
+    _print_new(_call("POST", f"/v1/webhooks/{webhook_id}/rotate", {"grace_s": grace_s}), as_json)
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@JSON_OPTION
+@TOKEN_OPTION
+def test(webhook_id: str, as_json: bool) -> None:
+    """Send a message that only tries a webhook, and wait for its first try; exit status 4 if it was not taken.
+
+    Example: rdukit webhook test hook-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+
+    sent = _call("POST", f"/v1/webhooks/{webhook_id}/test")
+    deadline = time.monotonic() + TEST_S
+    while not sent["attempts"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+        sent = _call("GET", f"/v1/webhooks/{webhook_id}/deliveries/{sent['id']}")
+    if as_json:
+        show.print_json(sent)
+    elif sent["state"] == DeliveryState.DELIVERED:
+        click.echo(f"delivered {sent['id']}: the receiver answered {sent['status']}")
+    else:
+        click.echo(f"{sent['id']} is not delivered: {sent['error'] or 'no scheduler tried it'}", err=True)
+    if sent["state"] != DeliveryState.DELIVERED:
+        sys.exit(NOT_DELIVERED)
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@click.option("--state", type=Choice(tuple(DeliveryState)), default=None, help="Only messages in this state.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List the messages to a webhook, newest first, and how their last try ended.
+
+    Example: rdukit webhook deliveries hook-7k2m9x41abcd --state dead
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get(f"/v1/webhooks/{webhook_id}/deliveries", state=state, limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(page)
+        return
+    rows = [
+        (d["id"], d["event"], d["state"], d["attempts"], show.ago(d["created_at"]), d["error"] or "")
+        for d in page["deliveries"]
+    ]
+    show.print_table(("ID", "EVENT", "STATE", "TRIES", "AGE", "LAST ERROR"), rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@click.argument("delivery_id", metavar="DELIVERY")
+@JSON_OPTION
+@TOKEN_OPTION
+def redeliver(webhook_id: str, delivery_id: str, as_json: bool) -> None:
+    """Try a message again now, also one that was delivered or given up.
+
+    Example: rdukit webhook redeliver hook-7k2m9x41abcd msg-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+
+    sent = _call("POST", f"/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver")
+    show.print_json(sent) if as_json else click.echo(f"{sent['id']} is {sent['state']}")
+
+
+def _call(method: str, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        if method == "POST":
+            return client.post(path, body)
+        return client.delete(path) if method == "DELETE" else client.get(path)
+
+
+def _print_new(made: dict[str, Any], as_json: bool) -> None:
+    from rdukit_platform.cli import show
+
+    if as_json:
+        show.print_json(made)
+    else:
+        click.echo(f"id      {made['id']}\nsecret  {made['secret']}")
+        click.echo("the secret is shown this once; verify messages with it", err=True)

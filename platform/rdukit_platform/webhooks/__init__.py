@@ -1,0 +1,1 @@
+"""Webhooks: what tenants are told of their jobs, and its delivery."""

@@ -1,0 +1,124 @@
+"""Outbox: messages to webhooks, written with what they tell, then taken, tried and ended one by one."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy.orm import Session
+
+from rdukit.settings import resolve
+from rdukit_platform.db.models import DeliveryRow, WebhookRow
+from rdukit_platform.db.rows import new_id
+from rdukit_platform.settings import WEBHOOK_RETRY_S
+from rdukit_platform.webhooks.states import DeliveryState, pause_s
+
+#: Ended deliveries that one transaction deletes.
+PRUNED_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A message that is to be tried now, and what it is signed with."""
+
+    id: str
+    tenant_id: str
+    webhook_id: str
+    url: str
+    secrets: tuple[str, ...]
+    body: Mapping[str, object]
+
+
+def tell(session: Session, tenant_id: str, event: str, data: Callable[[], Mapping[str, object]], now: float) -> int:
+    """Write a message to each of the tenant's webhooks that wants the event. Returns how many.
+
+    ``data`` is asked only if there is one.
+    """
+    query = select(WebhookRow.id, WebhookRow.events)
+    rows = session.execute(query.where(WebhookRow.tenant_id == tenant_id, WebhookRow.deleted_at.is_(None))).all()
+    wanted = [row.id for row in rows if event in row.events]
+    if wanted:
+        body = data()
+        for webhook_id in wanted:
+            session.add(new_delivery(webhook_id, tenant_id, event, body, now))
+        session.flush()
+    return len(wanted)
+
+
+def new_delivery(webhook_id: str, tenant_id: str, event: str, data: Mapping[str, object], now: float) -> DeliveryRow:
+    """Make the row of a message that is due now."""
+    body = {"type": event, "timestamp": datetime.fromtimestamp(now, UTC).isoformat(), "data": dict(data)}
+    return DeliveryRow(
+        id=new_id("msg"), webhook_id=webhook_id, tenant_id=tenant_id, event=event, body=body,
+        state=str(DeliveryState.PENDING), due_at=now, give_up_at=now + resolve(WEBHOOK_RETRY_S), attempts=0,
+        created_at=now,
+    )  # fmt: skip
+
+
+def find_due_tenants(session: Session, now: float) -> Sequence[str]:
+    """Return the tenants that have a message which is due."""
+    query = select(DeliveryRow.tenant_id).distinct()
+    return session.scalars(
+        query.where(DeliveryRow.state == str(DeliveryState.PENDING), DeliveryRow.due_at <= now)
+    ).all()
+
+
+def take_due(session: Session, tenant_id: str, most: int, now: float, hold_s: float) -> list[Taken]:
+    """Take up to ``most`` of the tenant's messages, those that are due longest first.
+
+    What is taken is due again after ``hold_s``: whoever took it has told the outcome by then, or has died.
+    """
+    query = select(DeliveryRow).where(
+        DeliveryRow.state == str(DeliveryState.PENDING), DeliveryRow.tenant_id == tenant_id, DeliveryRow.due_at <= now
+    )
+    found = []
+    for row in session.scalars(query.order_by(DeliveryRow.due_at).limit(most)).all():
+        if not _change(session, row, due_at=now + hold_s):
+            continue  # another dispatcher's
+        webhook = session.get(WebhookRow, row.webhook_id)
+        if webhook is None or webhook.deleted_at is not None:
+            session.execute(delete(DeliveryRow).where(DeliveryRow.id == row.id))
+            continue
+        found.append(Taken(row.id, tenant_id, webhook.id, webhook.url, valid_secrets(webhook, now), row.body))
+    return found
+
+
+def record_try(session: Session, delivery_id: str, status: int, error: str, now: float, chance: float) -> DeliveryState:
+    """Record how a try of a pending message ended: it is delivered, due again, or given up. Returns its state."""
+    row = session.get(DeliveryRow, delivery_id)
+    if row is None or row.state != DeliveryState.PENDING:
+        return DeliveryState.DEAD if row is None else DeliveryState(row.state)
+    row.attempts, row.status, row.error = row.attempts + 1, max(status, 0), error[:500] or None
+    if 200 <= status < 300:
+        row.state, row.ended_at = str(DeliveryState.DELIVERED), now
+    else:
+        due_at = now + pause_s(row.attempts, chance)
+        if due_at > row.give_up_at:
+            row.state, row.ended_at = str(DeliveryState.DEAD), now
+        row.due_at = due_at
+    return DeliveryState(row.state)
+
+
+def prune(session: Session, before: float) -> int:
+    """Delete some deliveries that ended before a time, and what is left of webhooks removed by then."""
+    gone = select(WebhookRow.id).where(WebhookRow.deleted_at < before)
+    session.execute(delete(DeliveryRow).where(DeliveryRow.webhook_id.in_(gone)))
+    session.execute(delete(WebhookRow).where(WebhookRow.deleted_at < before))
+    old = select(DeliveryRow.id).where(DeliveryRow.state != str(DeliveryState.PENDING), DeliveryRow.ended_at < before)
+    result = session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old.limit(PRUNED_AT_ONCE))))
+    assert isinstance(result, CursorResult)
+    return result.rowcount
+
+
+def valid_secrets(webhook: WebhookRow, now: float) -> tuple[str, ...]:
+    """Return what a message is signed with now: the secret, and for a while the one that it replaced."""
+    is_old_valid = webhook.old_secret is not None and webhook.old_until is not None and webhook.old_until > now
+    return (webhook.secret, webhook.old_secret) if is_old_valid and webhook.old_secret else (webhook.secret,)
+
+
+def _change(session: Session, row: DeliveryRow, **columns: Collection[object] | float) -> bool:
+    same = update(DeliveryRow).where(DeliveryRow.id == row.id, DeliveryRow.due_at == row.due_at)
+    result = session.execute(same.values(columns).execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1

@@ -1,0 +1,190 @@
+"""Operations of a tenant on its webhooks. Every function runs in the caller's transaction."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, suggest
+from rdukit.http.webhooks import check_url, new_secret
+from rdukit.settings import resolve
+from rdukit_platform.db.models import DeliveryRow, WebhookRow
+from rdukit_platform.db.rows import new_id, read_page
+from rdukit_platform.settings import WEBHOOK_RETRY_S
+from rdukit_platform.webhooks.outbox import new_delivery
+from rdukit_platform.webhooks.states import EVENTS, TEST_EVENT, USUAL_EVENTS, DeliveryState
+
+#: Webhooks of one tenant.
+MAX_WEBHOOKS: Final = 20
+#: Seconds that an old secret stays valid beside the new one, unless asked otherwise.
+ROTATION_S: Final = 86400.0
+
+Grace = Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)]
+
+
+class WebhookView(BaseModel):
+    """A webhook, without its secret."""
+
+    id: str
+    url: str
+    events: list[str]
+    created_at: float
+    #: Until when messages are signed with the secret before the last rotation too.
+    old_until: float | None
+
+
+class NewWebhook(WebhookView):
+    """A webhook with its secret, which is shown this once."""
+
+    secret: str
+
+
+class WebhookPage(BaseModel):
+    """Webhooks, newest first."""
+
+    webhooks: list[WebhookView]
+    next_cursor: str | None
+
+
+class DeliveryView(BaseModel):
+    """A message to a webhook and how its last try ended; ``status`` 0: without an answer."""
+
+    id: str
+    event: str
+    state: str
+    attempts: int
+    status: int | None
+    error: str | None
+    #: When it is tried next; of a message that has ended it means nothing.
+    due_at: float
+    created_at: float
+    ended_at: float | None
+    body: dict[str, object]
+
+
+class DeliveryPage(BaseModel):
+    """Messages, newest first."""
+
+    deliveries: list[DeliveryView]
+    next_cursor: str | None
+
+
+def create_webhook(session: Session, tenant_id: str, url: str, events: Sequence[str], now: float) -> WebhookRow:
+    """Add a webhook; without ``events`` it is told of jobs' ends.
+
+    Raises:
+        InvalidArgument: the URL or an event is not legal.
+        Conflict: the tenant has as many as it may.
+    """
+    check_url(url, "url")
+    for event in events:
+        if event not in EVENTS:
+            raise IllegalValue(
+                f"there is no event {event[:64]!r}.{suggest(event[:64], EVENTS)} Legal: {', '.join(EVENTS)}",
+                legal=list(EVENTS),
+            )
+    own = select(func.count()).where(WebhookRow.tenant_id == tenant_id, WebhookRow.deleted_at.is_(None))
+    if (session.scalar(own) or 0) >= MAX_WEBHOOKS:
+        raise Conflict(f"the tenant has {MAX_WEBHOOKS} webhooks, as many as it may; remove one")
+    row = WebhookRow(
+        id=new_id("hook"), tenant_id=tenant_id, url=url, events=list(dict.fromkeys(events)) or list(USUAL_EVENTS),
+        secret=new_secret(), created_at=now,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    return row
+
+
+def get_webhook(session: Session, tenant_id: str, webhook_id: str) -> WebhookRow:
+    """Return one of the tenant's webhooks.
+
+    Raises:
+        NotFound: the tenant has no such webhook.
+    """
+    row = session.get(WebhookRow, webhook_id)
+    if row is None or row.tenant_id != tenant_id or row.deleted_at is not None:
+        raise NotFound(f"there is no webhook {webhook_id!r}; list yours with: rdukit webhook list")
+    return row
+
+
+def list_webhooks(
+    session: Session, tenant_id: str, limit: int, cursor: str | None
+) -> tuple[list[WebhookRow], str | None]:
+    """Return the tenant's webhooks, newest first, and the cursor of the next page."""
+    query = select(WebhookRow).where(WebhookRow.tenant_id == tenant_id, WebhookRow.deleted_at.is_(None))
+    return read_page(session, query, WebhookRow.created_at, WebhookRow.id, limit, cursor)
+
+
+def rotate_secret(session: Session, webhook: WebhookRow, grace_s: float, now: float) -> WebhookRow:
+    """Give a webhook a new secret; messages are signed with the old one too, for ``grace_s``."""
+    webhook.old_secret, webhook.old_until = (webhook.secret, now + grace_s) if grace_s else (None, None)
+    webhook.secret = new_secret()
+    session.flush()
+    return webhook
+
+
+def remove_webhook(session: Session, webhook: WebhookRow, now: float) -> None:
+    """Remove a webhook; what it has not been told, it is not told any more."""
+    webhook.deleted_at, webhook.secret, webhook.old_secret, webhook.old_until = now, "", None, None
+    session.flush()
+
+
+def add_test(session: Session, webhook: WebhookRow, now: float) -> DeliveryRow:
+    """Write a message that only tries the webhook, whatever events it names."""
+    row = new_delivery(webhook.id, webhook.tenant_id, TEST_EVENT, {"webhook": webhook.id}, now)
+    session.add(row)
+    session.flush()
+    return row
+
+
+def list_deliveries(
+    session: Session, webhook: WebhookRow, state: str | None, limit: int, cursor: str | None
+) -> tuple[list[DeliveryRow], str | None]:
+    """Return a webhook's messages, newest first, and the cursor of the next page.
+
+    Raises:
+        InvalidArgument: unknown state, limit or cursor.
+    """
+    query = select(DeliveryRow).where(DeliveryRow.webhook_id == webhook.id)
+    if state is not None:
+        if state not in set(DeliveryState):
+            raise InvalidArgument(f"no delivery is {state[:64]!r}; legal: {', '.join(DeliveryState)}")
+        query = query.where(DeliveryRow.state == state)
+    return read_page(session, query, DeliveryRow.created_at, DeliveryRow.id, limit, cursor)
+
+
+def get_delivery(session: Session, webhook: WebhookRow, delivery_id: str) -> DeliveryRow:
+    """Return one of a webhook's messages.
+
+    Raises:
+        NotFound: the webhook has no such message.
+    """
+    row = session.get(DeliveryRow, delivery_id)
+    if row is None or row.webhook_id != webhook.id:
+        raise NotFound(f"webhook {webhook.id} has no delivery {delivery_id!r}; it keeps them for webhook.keep_days")
+    return row
+
+
+def redeliver(session: Session, delivery: DeliveryRow, now: float) -> DeliveryRow:
+    """Try a message again, from now on for as long as a new one, whether it was delivered or given up."""
+    delivery.state, delivery.due_at, delivery.ended_at = str(DeliveryState.PENDING), now, None
+    delivery.give_up_at = now + resolve(WEBHOOK_RETRY_S)
+    session.flush()
+    return delivery
+
+
+def show_webhook(row: WebhookRow) -> WebhookView:
+    """Return a webhook as the API shows it."""
+    return WebhookView(**{name: getattr(row, name) for name in WebhookView.model_fields})
+
+
+def show_new(row: WebhookRow) -> NewWebhook:
+    """Return a webhook with its secret, for the one answer that has it."""
+    return NewWebhook(**{name: getattr(row, name) for name in NewWebhook.model_fields})
+
+
+def show_delivery(row: DeliveryRow) -> DeliveryView:
+    """Return a message as the API shows it."""
+    return DeliveryView(**{name: getattr(row, name) for name in DeliveryView.model_fields})

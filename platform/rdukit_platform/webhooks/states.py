@@ -1,0 +1,34 @@
+"""States of a delivery, the events that webhooks may name, and when a message is tried again (pure)."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class DeliveryState(StrEnum):
+    """States of a delivery."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    #: Given up: it is tried no more unless somebody asks.
+    DEAD = "dead"
+
+
+#: States of a job that webhooks are told of, as ``job.STATE``.
+TOLD_STATES: Final = ("running", "retrying", "paused", "succeeded", "failed", "cancelled")
+EVENTS: Final = tuple(f"job.{state}" for state in TOLD_STATES)
+#: Those of a webhook that names none: a job's ends.
+USUAL_EVENTS: Final = ("job.succeeded", "job.failed", "job.cancelled")
+#: What ``rdukit webhook test`` sends.
+TEST_EVENT: Final = "webhook.test"
+
+FIRST_PAUSE_S: Final = 5.0
+LONGEST_PAUSE_S: Final = 4 * 3600.0
+
+
+def pause_s(attempts: int, chance: float) -> float:
+    """Return the pause after so many failed tries: it triples, and is up to a fifth shorter or longer by ``chance``.
+
+    Args:
+        chance: from 0 to 1, drawn by the caller: receivers that were away are not called by all at once.
+    """
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 3.0 ** min(attempts - 1, 16)) * (0.8 + 0.4 * chance)
