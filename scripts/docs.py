@@ -21,6 +21,7 @@ from rdukit_node.faults import scenario
 from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
 from rdukit_node.faults.register import FaultClass
+from rdukit_platform.cli.job_files import file_schema
 from rdukit_platform.gateway.permissions import PERMISSIONS, roles_let_in
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
@@ -293,9 +294,14 @@ def permissions_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def job_schema() -> str:
+    """JSON schema of a document of ``rdukit job submit -f``, for editors."""
+    return json.dumps(file_schema(), indent=1) + "\n"
+
+
 PAGES = {
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
-    "faults.md": faults_page, "zoo.md": zoo_page,
+    "faults.md": faults_page, "zoo.md": zoo_page, "job.schema.json": job_schema,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rdukit.errors import Cancelled, Conflict, DeadlineExceeded, IllegalValue, N
 from rdukit_platform.client import Platform
 from rdukit_platform.tenants.service import find_tenant
 from support.platform.gateway import Example, gateway_under_test
-from support.platform.processes import platform_under_test, short_folder
+from support.platform.processes import platform_under_test, run_rdukit, short_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
 
@@ -103,3 +103,28 @@ def test_without_a_token_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     with pytest.raises(Unavailable, match="RDUKIT_TOKEN"):
         Platform("http://127.0.0.1:9")
+
+
+def test_a_file_of_jobs_is_checked_whole_before_any_is_submitted(example: Filled, tmp_path: Path) -> None:
+    platform, _, _ = example
+    job = "apiVersion: rdukit.dev/v1\nkind: Job\nbox: logreg\nverb: compile\nlabels: {set: file}\n"
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(job + "name: first\n---\n" + job + "name: second\n")
+    bad.write_text(job + "---\n" + job + "parameters: {batch_size: 33}\n")
+
+    def submit(*words: str, status: int = 0) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RDUKIT_GATEWAY_URL", platform.url)
+            return run_rdukit("job", "submit", "-f", *words, status=status)
+
+    def names() -> list[str]:
+        return sorted(found.info.name for found in platform.jobs.list(labels={"set": "file"}))
+
+    assert submit(str(good), "--dry-run").splitlines()[0] == (
+        "first: compile of box logreg, 0 tiles, would be submitted"
+    )
+    assert "document 2: " in submit(str(bad), status=2) and "one of 16" in submit(str(bad), "--dry-run", status=2)
+    assert "-f does not go with box" in submit(str(good), "logreg", status=2)
+    assert names() == []
+    assert [word[:4] for word in submit(str(good)).split()] == ["job-", "job-"]
+    assert names() == ["first", "second"]

@@ -19,6 +19,7 @@ from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
     MAX_LABELS,
+    CheckedJob,
     EventPage,
     Job,
     JobPage,
@@ -57,6 +58,16 @@ def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_k
         shown = show_job(job, service.list_attempts(session, job.id))
     platform.notifier.wake()
     return shown
+
+
+@router.post("/jobs/check")
+def check(request: Request, caller: JobsWriter, body: JobRequest) -> CheckedJob:
+    """Say what a job would be recorded as, or why it is refused; nothing is recorded."""
+    platform = platform_of(request)
+    boxes, now = platform.catalog.boxes(), platform.clock.now()
+    with platform.database.read() as session:
+        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
+        return service.foresee_job(session, boxes, caller.tenant_id, body, now)
 
 
 @router.get("/jobs")

@@ -12,6 +12,7 @@ import yaml
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
+from rdukit_platform.cli.job_files import check_bodies, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
@@ -55,6 +56,8 @@ def job() -> None:
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find it by; repeat for more.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
+@click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="A file of jobs instead; - is stdin.")
+@click.option("--dry-run", is_flag=True, help="Only have the platform check it; nothing is recorded.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -76,23 +79,34 @@ def submit(
     labels: Sequence[str],
     key: str | None,
     pipeline: Path | None,
+    file: Path | None,
+    dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Submit a job, or a pipeline of jobs.
+    """Submit a job, or the jobs of a file, or a pipeline of jobs.
 
     BOX is a ModelBox: NAME, or NAME:VERSION of one that you installed. VERB is preprocess, compile,
     train, infer or evaluate.
 
     Example: rdukit job submit logreg train --input pef=art-1 --input dataset=art-2 --set epochs=2
     """
+    if file is not None:
+        given = click.get_current_context().params
+        others = [name for name, value in given.items() if value and name not in {"file", "dry_run", "wait", "as_json"}]
+        if others:
+            raise InvalidArgument(f"-f does not go with {', '.join(others)}; the file says it")
+        submit_file(file, is_dry=dry_run, wait=wait, as_json=as_json)
+        return
     if pipeline is not None:
+        if dry_run:
+            raise InvalidArgument("--dry-run does not go with --pipeline; legal: a job, or -f FILE")
         if box or verb:
             raise InvalidArgument("--pipeline does not go with BOX and VERB; the file names the boxes")
         path, body = "/v1/pipelines", read_pipeline(pipeline, key)
     else:
         if not box or not verb:
-            raise InvalidArgument("BOX and VERB are missing, or --pipeline; list boxes with: rdukit box list")
+            raise InvalidArgument("BOX and VERB are missing, or -f, or --pipeline; list boxes with: rdukit box list")
         if "/" in box:
             raise InvalidArgument(
                 f"BOX {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which says "
@@ -106,6 +120,9 @@ def submit(
             **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible),
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
+        if dry_run:
+            check_bodies([body], as_json=as_json)
+            return
     submit_body(path, body, wait=wait, as_json=as_json)
 
 
@@ -258,15 +275,20 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
 
 
 def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
+    """Submit what ``path`` takes, as ``submit_bodies``."""
+    submit_bodies(path, [body], wait=wait, as_json=as_json)
+
+
+def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bool, as_json: bool) -> None:
     """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4."""
     with _client() as client:
-        submitted = client.submit(path, body)
-        jobs = submitted.get("jobs", [submitted])
+        submitted = [client.submit(path, body) for body in bodies]
+        jobs = [job for one in submitted for job in one.get("jobs", [one])]
         if wait:
             jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
-            submitted = client.get(f"{path}/{submitted['id']}") if "jobs" in submitted else jobs[0]
+            submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs
         if as_json:
-            _show().print_json(submitted)
+            _show().print_json(submitted[0] if len(submitted) == 1 else submitted)
         elif not wait:
             click.echo("\n".join(one["id"] for one in jobs))
         if wait and any(one["state"] != "succeeded" for one in jobs):

@@ -156,6 +156,7 @@ class Jobs:
         tiles: int | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
+        preemptible: bool | None = None,
         run_limit_s: float | None = None,
         deadline: datetime | float | None = None,
         retry: Mapping[str, object] | None = None,
@@ -175,7 +176,8 @@ class Jobs:
         """
         body = {
             "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
-            "tiles": tiles, "max_attempts": max_attempts, "priority": priority, "run_limit_s": run_limit_s,
+            "tiles": tiles, "max_attempts": max_attempts, "priority": priority, "preemptible": preemptible,
+            "run_limit_s": run_limit_s,
             "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
             "deadline_s": None if isinstance(deadline, datetime) else deadline,
             "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),

@@ -54,6 +54,8 @@ class JobInfo:
     progress: dict[str, Any] | None = None
     tiles: int = 0
     priority: int = 0
+    preemptible: bool = False
+    preemptions: int = 0
     run_limit_s: float | None = None
     deadline_at: float | None = None
     retry: dict[str, Any] | None = None

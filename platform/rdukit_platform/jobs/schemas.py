@@ -100,6 +100,19 @@ class JobRequest(QueueChoices):
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
+class CheckedJob(BaseModel):
+    """What a request would be recorded as; nothing was. ``job``: its idempotency key has given this one already."""
+
+    box: str
+    verb: str
+    name: str
+    tiles: int
+    max_attempts: int
+    priority: int
+    deadline_at: float | None
+    job: str | None
+
+
 class StepRequest(QueueChoices):
     """Step of a pipeline."""
 

@@ -10,14 +10,14 @@ from rdukit.errors import Conflict, IllegalValue, InvalidArgument, InvalidTransi
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
-from rdukit_platform.catalog.model import BoxDescription, Boxes, read_selector
+from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job, promote_steps
-from rdukit_platform.jobs.schemas import LABEL_KEY, DeadlineChoice, JobRequest, StepRequest
+from rdukit_platform.jobs.schemas import LABEL_KEY, CheckedJob, DeadlineChoice, JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, LOWEST_PRIORITY, JobEvent, JobReason, JobState
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY, JOB_TILES
 
@@ -37,14 +37,36 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
         earlier = find_job_by_key(session, tenant_id, request.idempotency_key)
         if earlier is not None:
             return _same_request(earlier, request)
+    box = check_job(session, boxes, tenant_id, request, now)
+    job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
+    apply_event(session, job, JobEvent.READY, now)
+    return job
+
+
+def check_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> BoxDescription:
+    """Return the box of a request that may be recorded now. Raises as ``submit_job``, but for the key."""
     boxes = with_own(session, boxes, tenant_id, [request.box])
     box = check_request(
         boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()}
     )
     check_deadline(request, now)
-    job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
-    apply_event(session, job, JobEvent.READY, now)
-    return job
+    return box
+
+
+def foresee_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> CheckedJob:
+    """Return what ``submit_job`` would record; nothing is written. Raises as it."""
+    key = request.idempotency_key
+    earlier = None if key is None else find_job_by_key(session, tenant_id, key)
+    if earlier is not None:
+        _same_request(earlier, request)
+    box = check_job(session, boxes, tenant_id, request, now)
+    return CheckedJob(
+        box=str(Selector(box.name, box.version)), verb=request.verb,
+        name=request.name or f"{request.box} {request.verb}",
+        tiles=default_tiles(request.verb) if request.tiles is None else request.tiles,
+        max_attempts=request.max_attempts or resolve(JOB_MAX_ATTEMPTS), priority=request.priority,
+        deadline_at=deadline_of(request, now), job=None if earlier is None else earlier.id,
+    )  # fmt: skip
 
 
 def record_job(

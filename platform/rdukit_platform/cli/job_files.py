@@ -1,0 +1,150 @@
+"""Files of jobs: one YAML document for each, with the keys of a request and ``apiVersion`` and ``kind`` before them."""
+
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import yaml
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+API_VERSION: Final = "rdukit.dev/v1"
+KIND: Final = "Job"
+#: More documents than one file has by reason; beyond, a sweep or a program is meant.
+MAX_DOCUMENTS: Final = 1000
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML whose keys are texts, ``on`` too, and of which none comes twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [key.value for key, _ in node.value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} comes twice", node.start_mark)
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge":
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+def read_jobs(text: str, name: str) -> list[dict[str, object]]:
+    """Read a file's documents as bodies of ``POST /v1/jobs`` (pure). ``name`` is that of the file, for messages.
+
+    Raises:
+        InvalidArgument: it is not YAML, or a document is no job; the message names it, the key, and what was meant.
+    """
+    try:
+        documents = [found for found in yaml.load_all(text, Loader=_StrictLoader) if found is not None]
+    except yaml.YAMLError as cause:
+        raise InvalidArgument(f"{name} is not valid YAML: {cause}") from cause
+    if not 1 <= len(documents) <= MAX_DOCUMENTS:
+        raise InvalidArgument(f"{name} has {len(documents)} documents; legal: 1 to {MAX_DOCUMENTS}")
+    return [
+        _read_job(found, name if len(documents) == 1 else f"{name}, document {number}")
+        for number, found in enumerate(documents, 1)
+    ]
+
+
+def _read_job(document: object, where: str) -> dict[str, object]:
+    from pydantic import ValidationError
+
+    from rdukit_platform.jobs.schemas import JobRequest
+
+    if not isinstance(document, dict):
+        raise InvalidArgument(f"{where} is no mapping; legal: apiVersion, kind, and the keys of a job")
+    for key, legal in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(key) != legal:
+            found = f"is {str(document[key])[:64]!r}" if key in document else "is missing"
+            raise InvalidArgument(f"{where}: {key} {found}; legal: {legal}")
+    body: dict[str, object] = {key: value for key, value in document.items() if key not in {"apiVersion", "kind"}}
+    if isinstance(deadline := body.get("deadline"), date):  # YAML has times of its own
+        body["deadline"] = deadline.isoformat()
+    try:
+        JobRequest.model_validate(body)
+    except ValidationError as refused:
+        raise InvalidArgument(f"{where}: {'; '.join(map(_describe, refused.errors()))}") from refused
+    return body
+
+
+def _describe(problem: "ErrorDetails") -> str:
+    from rdukit_platform.jobs.schemas import JobRequest, RetryPolicy
+
+    path, key = ".".join(map(str, problem["loc"])), str(problem["loc"][-1]) if problem["loc"] else ""
+    if problem["type"] != "extra_forbidden":
+        return f"{path}: {problem['msg']}" if path else str(problem["msg"])
+    schema = RetryPolicy if len(problem["loc"]) > 1 else JobRequest
+    meant = suggest(key, schema.model_fields) or f" Legal: {', '.join(schema.model_fields)}"
+    return f"{path}: unknown key.{meant}"
+
+
+def file_schema() -> dict[str, object]:
+    """Return the JSON schema of a document."""
+    from rdukit_platform.jobs.schemas import JobRequest
+
+    schema = JobRequest.model_json_schema()
+    own = {"apiVersion": {"const": API_VERSION}, "kind": {"const": KIND}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": KIND,
+        "description": "A document of a file for: rdukit job submit -f FILE.",
+        "properties": {**own, **schema["properties"]},
+        "required": [*own, *schema["required"]],
+    }
+
+
+def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
+    """Submit a file's jobs, after the platform has found all of them legal; with ``is_dry`` only check them.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidArgument: a document is no job, or not legal.
+    """
+    from rdukit_platform.cli.job import submit_bodies
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is no file {file}") from cause
+    except UnicodeDecodeError as cause:
+        raise InvalidArgument(f"{file} is not text: {cause}") from cause
+    bodies = read_jobs(text, str(file))
+    if is_dry or len(bodies) > 1:
+        check_bodies(bodies, as_json=as_json, is_quiet=not is_dry)
+    if not is_dry:
+        submit_bodies("/v1/jobs", bodies, wait=wait, as_json=as_json)
+
+
+def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool, is_quiet: bool = False) -> None:
+    """Have the platform check jobs without recording them, and print what they would be.
+
+    Raises:
+        RdukitError: one is refused; the message says which.
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    found = []
+    with ApiClient.of_home() as client:
+        for number, body in enumerate(bodies, 1):
+            try:
+                found.append(client.post("/v1/jobs/check", body))
+            except RdukitError as refused:
+                if len(bodies) == 1:
+                    raise
+                raise type(refused)(f"document {number}: {refused.message}", **refused.detail) from refused
+    if is_quiet:
+        return
+    if as_json:
+        show.print_json(found)
+        return
+    for one in found:
+        known = f", which is {one['job']} already" if one["job"] else ""
+        click.echo(f"{one['name']}: {one['verb']} of box {one['box']}, {one['tiles']} tiles, would be submitted{known}")
