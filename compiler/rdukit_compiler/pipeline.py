@@ -30,6 +30,7 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
 from rdukit.system.cpu import native_signature
+from rdukit.telemetry.spans import span
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
 from rdukit_compiler.backend.section_library import find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
@@ -95,7 +96,8 @@ def _compile(
         assembly.cache.on_new = builder.warm
     tables = {}
     all_plans: list[SectionPlan] = []
-    graphs, chosen, metadata = _choose_all(graphs, options, reporter)
+    with span("choose operators and dtypes"):
+        graphs, chosen, metadata = _choose_all(graphs, options, reporter)
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
     for (_, before), typed in zip(chosen, typed_graphs, strict=True):
         check_stage(typed, "join_regions", before)
@@ -106,21 +108,24 @@ def _compile(
     reporter.phase("cutting sections")
     choices = load_choices(options, typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
-        plans = cut_sections(typed, choices)
+        with span("cut sections", {"rdukit.graph": graph.name}):
+            plans = cut_sections(typed, choices)
         for why in dict.fromkeys(_host_warning(plan) for plan in plans if plan.heuristic == HOST):
             reporter.warning(why)
         check_plans(typed, plans)
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
         assembly.cache.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
-        table = assemble_graph(assembly, graph, typed, plans, optimizers, options)
+        with span("assemble sections", {"rdukit.graph": graph.name, "rdukit.sections": len(plans)}):
+            table = assemble_graph(assembly, graph, typed, plans, optimizers, options)
         tables[graph.name] = replace(table, evaluates=traced.evaluates)
     report_rules(choices, typed_graphs, all_plans, reporter)
     if store is not None:
         store.trim()
     step = {number for table in tables.values() if not table.evaluates for number in table.schedule}
     reporter.info(projection_line([section for section in assembly.sections if section.id in step]))
-    natives = _build_natives(assembly, options, reporter, builder)
+    with span("build native kernels", {"rdukit.kernels": len(assembly.kernels)}):
+        natives = _build_natives(assembly, options, reporter, builder)
     pef = Pef(
         name=options.name,
         mode=options.mode,
@@ -144,7 +149,8 @@ def _compile(
     write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
     reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
     write_reports(options.pef_path.parent, reports)
-    write_pef(options.pef_path, pef, assembly.kernels, natives)
+    with span("write PEF"):
+        write_pef(options.pef_path, pef, assembly.kernels, natives)
     reporter.info(memory_line(pef))
     reporter.info("Compilation succeeded.")
     reporter.info("Mac Compilation succeeded.")

@@ -61,6 +61,36 @@ def parse_token(text: str) -> str:
 HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
+LOG_FORMAT: Final = Setting(
+    "log.format", "text", "Form of the log on stderr: text, or json, one object a line with the ids of job, attempt, "
+    "tenant, request and trace.", str, ("text", "json"),
+)  # fmt: skip
+TELEMETRY_OTLP_ENDPOINT: Final = Setting(
+    "telemetry.otlp_endpoint", "",
+    "OpenTelemetry collector that spans are sent to, such as http://127.0.0.1:4318; empty: none.", str,
+    also="OTEL_EXPORTER_OTLP_ENDPOINT",
+)  # fmt: skip
+TELEMETRY_OTLP_PROTOCOL: Final = Setting(
+    "telemetry.otlp_protocol", "http/protobuf", "How spans are sent: http/protobuf, or grpc.", str,
+    ("http/protobuf", "grpc"), also="OTEL_EXPORTER_OTLP_PROTOCOL",
+)  # fmt: skip
+TELEMETRY_SERVICE: Final = Setting(
+    "telemetry.service", "", "Name of the service in what is sent; default: rdukit-gateway and so on.", str,
+    also="OTEL_SERVICE_NAME",
+)  # fmt: skip
+TELEMETRY_SPAN_FILE: Final = Setting(
+    "telemetry.span_file", "", "File that spans are appended to, a line of OTLP in JSON each; empty: none.", str
+)
+TELEMETRY_TRACEPARENT: Final = Setting(
+    "telemetry.traceparent", "", "Trace that the spans of a program or a box belong to, as W3C's traceparent.", str,
+    also="TRACEPARENT",
+)  # fmt: skip
+TELEMETRY_RUN_SPANS: Final = Setting(
+    "telemetry.run_spans", 8, "Runs of a loaded PEF that have a span of their own in a trace, the first ones.", int
+)
+TELEMETRY_SECTIONS: Final = Setting(
+    "telemetry.sections", False, "Whether each section of those runs has a span, too.", parse_bool
+)
 CHECK: Final = Setting(
     "check", False, "Check a compile's graph after each pass, and after each run that a program keeps no more device "
     "memory than its plan says (on the CPU).", parse_bool,
@@ -96,8 +126,9 @@ TOKEN: Final = Setting(
 )  # fmt: skip
 
 CORE_SETTINGS: Final = (
-    HOME, CONFIG, TOKEN, LOG_LEVEL, CHECK, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA, TLS_CERTIFICATE,
-    TLS_KEY,
+    HOME, CONFIG, TOKEN, LOG_LEVEL, LOG_FORMAT, CHECK, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA,
+    TLS_CERTIFICATE, TLS_KEY, TELEMETRY_OTLP_ENDPOINT, TELEMETRY_OTLP_PROTOCOL, TELEMETRY_SERVICE, TELEMETRY_SPAN_FILE,
+    TELEMETRY_TRACEPARENT, TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS,
 )  # fmt: skip
 
 

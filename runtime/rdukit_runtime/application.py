@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,8 @@ from rdukit.pef.file import LoadedPef, read_pef
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.memory import lease_bytes, persistent_layout
 from rdukit.pef.model import Graph, Pef
-from rdukit.settings import resolve
+from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS, resolve
+from rdukit.telemetry.spans import Attribute, Span, begin_span, end_span, is_traced, span
 from rdukit_node.logs.files import application_log
 from rdukit_node.private_node import NodeLease, open_lease
 from rdukit_node.status_page import HOST, PROGRAM_LOAD, QUIESCE
@@ -64,6 +65,13 @@ class Application(Closable):
         self.program = LoadedProgram(self.pef, kernels, self._region.buffer, lease.page, device, self._threads)
         self._traps = resolve(NUMERICS_TRAP)
         self._log = application_log(PROGRAM)
+        #: The span of everything that runs until ``close``, and how many runs still get one of their own below it.
+        self._span: Span | None = None
+        self._runs_to_trace = 0
+        if is_traced():
+            about: dict[str, Attribute] = {"rdukit.pef": loaded.pef.name, "rdukit.arch": loaded.pef.arch}
+            self._span = begin_span("device", {**about, "rdukit.tiles": len(lease.tiles)})
+            self._runs_to_trace = resolve(TELEMETRY_RUN_SPANS)
         self._owner = os.getpid()
         self._closed = False
         call_at_termination(self._cancel)
@@ -84,13 +92,44 @@ class Application(Closable):
         found = self.program.find_graph(graph)
         try:
             self.lease.check()
-            self.program.run(found, sections, scalars)
+            if self._runs_to_trace > 0:
+                self._run_traced(found, sections, scalars)
+            else:
+                self.program.run(found, sections, scalars)
             self.lease.check()
             if self._traps:
                 self._check_numbers(found)
         except (SNRuntimeError, LeaseLost) as error:
             self._log.err("sn_run", error.message)
             raise
+
+    def _run_traced(self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
+        """Run with a span, and with ``telemetry.sections`` one for each section, as long as nobody else measures."""
+        assert self._span is not None
+        self._runs_to_trace -= 1
+        program, before, earlier = self.program, self.program.counters, self.program.section_seconds
+        is_split = resolve(TELEMETRY_SECTIONS) and earlier is None
+        about: dict[str, Attribute] = {"rdukit.graph": graph.name, "rdukit.sections": len(sections)}
+        with span(f"run {graph.name}", about, parent=self._span.context) as told:
+            try:
+                if is_split:
+                    program.section_seconds = []
+                program.run(graph, sections, scalars)
+            finally:
+                measured, program.section_seconds = program.section_seconds, earlier
+            told.set({"rdukit.emulated.cycles": program.counters.emulated_cycles - before.emulated_cycles})
+            if is_split:
+                self._tell_sections(told, measured or ())
+
+    def _tell_sections(self, run: Span, measured: Sequence[tuple[int, float]]) -> None:
+        """Record sections by their measured seconds, one after the other from the run's beginning."""
+        at, by_id = run.start_ns, {section.id: section for section in self.pef.sections}
+        for number, seconds in measured:
+            section = by_id[number]
+            about: dict[str, Attribute] = {"rdukit.section": number, "rdukit.section_type": str(section.type)}
+            one = begin_span(f"section {section.name}", about, parent=run.context, start_ns=at)
+            at += int(seconds * 1e9)
+            end_span(one, at)
 
     def repeated(
         self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
@@ -141,11 +180,21 @@ class Application(Closable):
         found["node"] = self.lease.kind
         return found
 
+    def _counted(self) -> dict[str, Attribute]:
+        counters = self.program.counters
+        return {
+            "rdukit.runs": counters.runs, "rdukit.host_seconds": round(counters.host_seconds, 6),
+            "rdukit.emulated.seconds": counters.emulated_seconds, "rdukit.emulated.cycles": counters.emulated_cycles,
+        }  # fmt: skip
+
     def close(self) -> None:
         """Tear down: free the memory, end the lease. Calling again does nothing."""
         if self._closed:
             return
         self._closed = True
+        if self._span is not None:
+            self._span.set(self._counted())
+            end_span(self._span)
         self.lease.page.enter(QUIESCE)
         self.lease.release()
         application_closed()

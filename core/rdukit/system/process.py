@@ -15,7 +15,7 @@ from typing import Final
 
 from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.home import make_folder
-from rdukit.settings import LOG_LEVEL, resolve
+from rdukit.settings import LOG_FORMAT, LOG_LEVEL, resolve
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -91,7 +91,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 def configure_logging(level: str | None = None, file: Path | None = None) -> None:
     """Send rdukit's log to stderr, and to ``file`` as well if given; calling again replaces the former set-up.
 
-    One event a line, ids as key=value.
+    One event a line, ids as key=value; with ``log.format`` json an object a line.
     """
     root = logging.getLogger()
     for handler in [h for h in root.handlers if getattr(h, "_rdukit", False)]:
@@ -101,8 +101,13 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
     if file is not None:
         make_folder(file.parent)
         handlers.append(logging.FileHandler(file))
+    formatter = logging.Formatter(_FORMAT)
+    if resolve(LOG_FORMAT) == "json":
+        from rdukit.telemetry.logs import JsonLines
+
+        formatter = JsonLines()
     for handler in handlers:
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(formatter)
         handler._rdukit = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     root.setLevel(resolve(LOG_LEVEL, level).upper())

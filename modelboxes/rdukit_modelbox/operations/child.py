@@ -32,13 +32,20 @@ def main(arguments: list[str]) -> int:
     # Imports come after the watch on the parent: they may take long, and the parent may die meanwhile.
     from rdukit.errors import RdukitError, find_system_error
     from rdukit.system.process import configure_logging
+    from rdukit.telemetry.spans import BOX, close_telemetry, configure_telemetry, find_traceparent, span
 
     configure_logging()
+    configure_telemetry(BOX)
     with os.fdopen(int(options["--events-fd"]), "w") as events:
         try:
             request: dict[str, Any] = json.loads(sys.stdin.readline())
             _send(events, kind="started")
-            _run_verb(request, events)
+            told = {"rdukit.box": Path(request["box_file"]).parent.name, "rdukit.verb": request["verb"]}
+            try:
+                with span(f"box {request['verb']}", told, parent=find_traceparent(request.get("traceparent"))):
+                    _run_verb(request, events)
+            finally:
+                close_telemetry()
         except RdukitError as error:
             _send(events, kind="error", **error.body())
             return error.exit_status

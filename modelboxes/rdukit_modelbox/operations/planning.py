@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.telemetry.spans import current_context, format_traceparent
 from rdukit_modelbox.artifacts.mounts import Mounts, plan_exchange, resolve_inputs
 from rdukit_modelbox.artifacts.reference import parse_output
 from rdukit_modelbox.contract.box import Box, Verb
@@ -63,10 +64,11 @@ class WorkPlanner:
             upload = parse_output(call.output).uri if call.output.startswith("s3://") else ""
             exchange = plan_exchange(mounts, box, verb, call.inputs, upload)
             output = self._state.make_output(mounts, "" if upload else call.output, operation_id)
+        current = current_context()
         request = {
             "kind": "verb", "verb": str(verb), "box_file": str(self._box_file), "parameters": parameters,
             "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
-            "exchange": asdict(exchange),
+            "exchange": asdict(exchange), "traceparent": format_traceparent(current) if current else "",
         }  # fmt: skip
         return VerbWork(verb, request, inputs, call.timeout_s)
 

@@ -7,6 +7,7 @@ import torch
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files.atomic import write_atomic
+from rdukit.telemetry.spans import span
 from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Verb
@@ -72,11 +73,13 @@ def run_train(
             context.log(f"resumed from step {start.step} of {total}")
         run = TrainingRun(program, task, data, options, context, identity, start, folder, total, steps_per_epoch)
         with TrainingJournal(output, start.step) as journal:
-            ended = run.go(journal)
+            with span("train", {"rdukit.steps": total - start.step}):
+                ended = run.go(journal)
             if not has_checkpoint(folder):
                 run.save()
             data.keep_with(folder)
-            scores = run.evaluate(journal)
+            with span("evaluate"):
+                scores = run.evaluate(journal)
         totals = run.totals()
         trained = sum(p.numel() for p in program.model.parameters() if p.requires_grad)
     finally:

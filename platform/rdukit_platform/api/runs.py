@@ -12,6 +12,7 @@ from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, rea
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.metrics import MetricPage, read_told, show_page
 from rdukit_platform.jobs.schemas import Job, show_job
+from rdukit_platform.jobs.trace import JobTrace, read_trace
 
 #: Served before the routes of single jobs: an id is any word there.
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute)
@@ -42,6 +43,13 @@ def metrics(
     with platform_of(request).database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
         return show_page(read_told(session, job.id, after, limit + 1), limit)
+
+
+@router.get("/{job_id}/trace")
+def trace(request: Request, job_id: str, caller: JobsReader) -> JobTrace:
+    """Show where a job's time went: spans of the queue, of its worker and of its box."""
+    with platform_of(request).database.read() as session:
+        return read_trace(session, service.get_job(session, caller.tenant_id, job_id))
 
 
 @router.post("/{job_id}/clone", status_code=status.HTTP_201_CREATED)

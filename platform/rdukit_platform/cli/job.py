@@ -14,6 +14,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
 from rdukit_platform.cli.job_files import check_bodies, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
+from rdukit_platform.cli.job_trace import trace
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
@@ -252,7 +253,7 @@ def watch(job_id: str, as_json: bool) -> None:
             sys.exit(NOT_SUCCEEDED)
 
 
-for _command in (clone, compare, metrics, cancel, pause, resume):
+for _command in (clone, compare, metrics, trace, cancel, pause, resume):
     job.add_command(_command)
 
 

@@ -24,6 +24,7 @@ class Base(DeclarativeBase):
         dict[str, object]: JSON,
         dict[str, str]: JSON,
         list[str]: JSON,
+        list[object]: JSON,
         list[list[float]]: JSON,
         float: Double,
     }

@@ -151,6 +151,8 @@ class JobRow(Base):
     #: Whether a job of higher priority may take its tiles.
     preemptible: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
+    #: The trace that it belongs to, and in it the span of who submitted it, as W3C's ``traceparent``.
+    traceparent: Mapped[str | None] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, object] | None]
@@ -206,6 +208,8 @@ class AttemptRow(Base):
     box_pid: Mapped[int | None]
     #: ``{"backend", "id", "limits"}`` of the box that took the verb.
     box: Mapped[dict[str, object] | None]
+    #: Spans of its worker and box, as ``jobs.trace`` shows them; written when it ends, read for a trace only.
+    spans: Mapped[list[object] | None] = mapped_column(JSON, deferred=True)
 
 
 class JobEventRow(Base):

@@ -9,6 +9,7 @@ import uvicorn
 from rdukit.http.tls import find_server_files, make_server_context
 from rdukit.settings import resolve
 from rdukit.system.process import configure_logging
+from rdukit.telemetry.spans import configure_telemetry
 from rdukit_platform.api.context import open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.gateway.app import create_app, forwarding
@@ -29,6 +30,7 @@ from rdukit_platform.tenants.tokens import ensure_first_token
 def main(fd: int | None) -> None:
     """Serve REST and the console until SIGTERM."""
     configure_logging()
+    configure_telemetry("gateway")
     os.umask(0o077)
     allow_files()
     home = checked_home()

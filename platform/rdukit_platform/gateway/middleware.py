@@ -33,6 +33,8 @@ from rdukit.errors import (
 )
 from rdukit.settings import resolve
 from rdukit.strict_json import as_words
+from rdukit.telemetry.logs import log_ids
+from rdukit.telemetry.spans import TRACEPARENT, SpanKind, begin_span, end_span, find_traceparent, within
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import authenticate_token
@@ -71,7 +73,10 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class RequestContextMiddleware:
-    """Gives each request an id (its own ``X-Request-Id`` if legal), answers with it, and counts."""
+    """Gives each request an id (its own ``X-Request-Id`` if legal), answers with it, and counts.
+
+    A request is a span: of the trace that its ``traceparent`` names, or the first of a new one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -83,6 +88,8 @@ class RequestContextMiddleware:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = given.decode() if _REQUEST_ID.match(given) else "req-" + secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
+        sent = next((value for name, value in scope["headers"] if name == TRACEPARENT.encode()), b"")
+        told = begin_span(scope["method"], kind=SpanKind.SERVER, parent=find_traceparent(sent.decode("latin-1")))
         began, status = time.perf_counter(), 500
 
         async def answer(message: Message) -> None:
@@ -93,11 +100,17 @@ class RequestContextMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, answer)
+            with within(told.context), log_ids(request_id=request_id):
+                await self._app(scope, receive, answer)
         finally:
-            route = getattr(scope.get("route"), "path", "none")
+            route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - began
             REQUESTS.labels(scope["method"], route, str(status)).inc()
-            SECONDS.labels(scope["method"], route).observe(time.perf_counter() - began)
+            SECONDS.labels(scope["method"], route).observe(seconds)
+            told.name = f"{scope['method']} {route}"
+            told.set({"http.request.method": scope["method"], "http.route": route, "http.response.status_code": status})
+            told.set({"rdukit.request_id": request_id})
+            told.error = str(status) if status >= 500 else ""
+            end_span(told)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -82,6 +82,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/jobs/{job_id}/events": needs(JOBS_READ),
     "GET /v1/jobs/{job_id}/logs": needs(JOBS_READ),
     "GET /v1/jobs/{job_id}/metrics": needs(JOBS_READ),
+    "GET /v1/jobs/{job_id}/trace": needs(JOBS_READ),
     "POST /v1/jobs/{job_id}/cancel": needs(JOBS_WRITE),
     "POST /v1/jobs/{job_id}/pause": needs(JOBS_WRITE),
     "POST /v1/jobs/{job_id}/resume": needs(JOBS_WRITE),

@@ -151,6 +151,13 @@ def record_logs(session: Session, fencing: FencingToken, lines: Sequence[str], n
             add_event(session, fencing.job_id, attempt.number, "log", now, {"line": line})
 
 
+def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[str, object]]) -> None:
+    """Keep an attempt's spans, in the transaction that ends it."""
+    attempt = session.get(AttemptRow, fencing.attempt_id)
+    if attempt is not None and attempt.token == fencing.token:
+        attempt.spans = [dict(each) for each in spans]
+
+
 def succeed(
     session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float
 ) -> dict[str, str]:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, InvalidTransition, NotFound
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import begin_span, current_context, format_traceparent
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
 from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_selector
@@ -100,6 +101,7 @@ def record_job(
         labels=labels,
         retry=retry,
         preemptible=preemptible,
+        traceparent=format_traceparent(current_context() or begin_span("submit").context),
         deadline_at=deadline_at,
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
         state=str(JobState.SUBMITTED),

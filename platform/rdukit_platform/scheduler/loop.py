@@ -20,12 +20,14 @@ from sqlalchemy.exc import DBAPIError
 from rdukit.errors import Conflict, InvalidTransition, RdukitError
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import is_traced
 from rdukit_platform.artifacts.removal import expire_artifacts
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.artifacts.uploads import UploadFolder
 from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints.reconcile import reconcile
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
@@ -40,6 +42,7 @@ from rdukit_platform.jobs.execution import (
     take_unclaimed,
 )
 from rdukit_platform.jobs.promotion import promote_all
+from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.nodes.view import NodeCapacity, find_node_view
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.shares import PastUsage
@@ -184,13 +187,17 @@ class Scheduler:
             return []
         with self._database.write() as session:
             preempted = [each for each in decision.preemptions if ask_preemption(session, each.job_id, now)]
-            fencing_tokens = []
+            fencing_tokens, admitted = [], list[tuple[JobRow, int]]()
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since, or another scheduler's
                     fencing_tokens.append(admit(session, job_id, now))
+                    if is_traced() and (job := session.get(JobRow, job_id)) is not None:
+                        admitted.append((job, job.attempt))
             record_waits(session, news)
         for each in preempted:
             logger.info("preempted job=%s for=%s", each.job_id, each.for_job)
+        for job, attempt in admitted:
+            tell_wait(job, attempt, now)
         for fencing in fencing_tokens:
             logger.info("admitted job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
         return fencing_tokens

@@ -2,6 +2,7 @@
 
 from rdukit.cli import exit_on_error
 from rdukit.system.process import configure_logging
+from rdukit.telemetry.spans import configure_telemetry
 from rdukit_platform.settings import checked_home
 from rdukit_platform.worker.serve import serve
 
@@ -9,4 +10,5 @@ if __name__ == "__main__":
     configure_logging()
     # No umask: what it hands to boxes, which may run as another user, lies in folders that only it passes through.
     with exit_on_error():
+        configure_telemetry("worker")
         serve(checked_home())

@@ -43,6 +43,8 @@ from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.pef.file import read_tiles
 from rdukit.settings import SND_SOCKET
+from rdukit.telemetry.logs import log_ids
+from rdukit.telemetry.spans import SpanKind, begin_span, collecting, end_span, span, within
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
@@ -61,6 +63,7 @@ from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.tiles import TileRequest, is_withdrawn, leased_tiles
+from rdukit_platform.worker.tracing import AttemptTrace
 from rdukit_platform.worker.walls import check_walls
 
 logger = logging.getLogger(__name__)
@@ -103,6 +106,8 @@ class AttemptRun:
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
         self._lease: dict[str, Any] = {}
+        #: Begun when the attempt is claimed.
+        self._trace: AttemptTrace
         self._owner = BoxOwner(fencing.job_id, 0)
         self._folder = context.home.work / fencing.job_id
 
@@ -114,13 +119,20 @@ class AttemptRun:
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
             return
-        logger.info("attempt begins job=%s number=%d", job.id, job.attempt)
-        context.heartbeat.hold(self._fencing, self.abort)
-        try:
-            self._run_claimed(job)
-        finally:
-            context.heartbeat.drop(self._fencing)
-            context.notifier.wake()
+        with (
+            log_ids(job=job.id, attempt=str(job.attempt), tenant=job.tenant_id),
+            collecting() as spans,
+        ):
+            self._trace = AttemptTrace(job, spans, self._folder / "out")
+            with within(self._trace.context):
+                logger.info("attempt begins job=%s number=%d", job.id, job.attempt)
+                context.heartbeat.hold(self._fencing, self.abort)
+                try:
+                    self._run_claimed(job)
+                finally:
+                    context.heartbeat.drop(self._fencing)
+                    context.notifier.wake()
+                    self._trace.end()
 
     def abort(self) -> None:
         """End it from outside; safe in any thread, and returns at once."""
@@ -150,7 +162,9 @@ class AttemptRun:
             outcome, error = AttemptOutcome.INTERRUPTED, {"code": "unavailable", "message": "the worker was stopped"}
         context = self._context
         try:
+            spans = self._trace.end(str(error.get("code")))
             with context.database.write() as session:
+                execution.keep_spans(session, self._fencing, spans)
                 state = execution.fail(session, self._fencing, outcome, error, context.backoff_s, context.clock.now())
                 self._record_refusal(session, error)
             logger.info("attempt ends job=%s outcome=%s state=%s", self._fencing.job_id, outcome, state)
@@ -188,10 +202,14 @@ class AttemptRun:
             stack.callback(os.close, lock)
             self._lock_folder(lock)
             self._end_earlier_boxes()
-            inputs = self._bring_inputs(job)
-            self._check_pef(job, inputs)
-            own = self._bring_box(job)
-            environment = self._lease_tiles(stack, job) if job.tiles else {}
+            with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
+                inputs = self._bring_inputs(job)
+                self._check_pef(job, inputs)
+                own = self._bring_box(job)
+            environment = dict[str, str]()
+            if job.tiles:
+                with span("lease tiles", {"rdukit.tiles": job.tiles}):
+                    environment = self._lease_tiles(stack, job)
             stack.callback(self._stop_box)
             operation = self._run_box(job, inputs, environment, lock, own)
             self._keep(job, operation)
@@ -297,13 +315,16 @@ class AttemptRun:
             fence = context.fences.of(job.tenant_id)
         except NotFenced as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+        work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
         spec = spec_of(
             context.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            environment, [Path(environment[SND_SOCKET.variable])] if environment else [], [lock], own,
-            fence,
+            {**environment, **self._trace.environment(work.context)},
+            [Path(environment[SND_SOCKET.variable])] if environment else [], [lock], own, fence,
         )  # fmt: skip
         try:
-            box = self._box = context.backend.start(spec, context.box_start_s, self._stop)
+            with span("start box", {"rdukit.backend": context.backend.name}):
+                box = self._box = context.backend.start(spec, context.box_start_s, self._stop)
+            work.start_ns = time.time_ns()
             if self._stop.is_set() or self._is_stopping.is_set():
                 raise Cancelled("the attempt was stopped before its box")
             with BoxClient(box.rest_url, ANSWER_S, max_bytes=MAX_ANSWER_BYTES) as client:
@@ -329,6 +350,8 @@ class AttemptRun:
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
             outcome = AttemptOutcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box)
             raise AttemptFailure(outcome, self._with_its_end(error)) from error
+        finally:
+            end_span(work)
 
     def _describe_box(self, box: RunningBox) -> dict[str, object]:
         return {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
@@ -421,12 +444,15 @@ class AttemptRun:
     def _store(self, named: Mapping[object, object], result: Mapping[str, object] | None) -> dict[str, str]:
         context = self._context
         outputs = []
-        for slot, text in named.items():
-            path = self._output_path(str(slot), str(text))
-            content = context.store.add_path(path)
-            name = None if content.is_folder else plain_name(path.name)
-            outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
+        with span("keep artifacts", {"rdukit.artifacts": len(named)}):
+            for slot, text in named.items():
+                path = self._output_path(str(slot), str(text))
+                content = context.store.add_path(path)
+                name = None if content.is_folder else plain_name(path.name)
+                outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
+        spans = self._trace.end()
         with context.database.write() as session:
+            execution.keep_spans(session, self._fencing, spans)
             return execution.succeed(session, self._fencing, outputs, result, context.clock.now())
 
     def _output_path(self, slot: str, text: str) -> Path:

@@ -16,6 +16,7 @@ from rdukit.pef import read_pef
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE
 from rdukit.pef.picture import draw_pef
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import Attribute, span
 from rdukit_compiler import (
     ARCH,
     HOST_FALLBACK,
@@ -107,7 +108,8 @@ def compile_traced(
     if not quiet:
         print(f"[Info][SAMBA]# Placing log files in {folder / pef_name}.samba.log", flush=True)
         print(f"[Info][MAC]# Placing log files in {folder / pef_name}.mac.log", flush=True)
-    with reporter:
+    about: dict[str, Attribute] = {"rdukit.pef": pef_name, "rdukit.mode": options.mode, "rdukit.graphs": len(graphs)}
+    with reporter, span("compile", about):
         path = compile_graphs(graphs, options, reporter)
     write_atomic(folder / f"{pef_name}.samba.log", "".join(line + "\n" for line in reporter.lines).encode())
     write_json_atomic(folder / f"{pef_name}.configs", {k: jsonable(v) for k, v in sorted(config.items())})

@@ -14,6 +14,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Graph, Pef, SectionType
+from rdukit.telemetry.spans import span
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
@@ -83,7 +84,8 @@ class LoadedPef:
         from rdukit_runtime.application import open_application
 
         began = time.perf_counter()
-        application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
+        with span("load PEF", {"rdukit.pef": Path(path).stem}):
+            application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
         try:
             check(application.pef)
         except BaseException:

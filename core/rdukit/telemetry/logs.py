@@ -1,0 +1,51 @@
+"""Log lines as JSON, one object a line, with the ids of what they belong to: job, attempt, tenant, request, trace."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+from rdukit.telemetry.spans import current_context, service_name
+
+#: Ids of what this code works for. The dict is shared by the tasks and threads of one request.
+_ids: ContextVar[dict[str, str] | None] = ContextVar("log_ids", default=None)
+
+
+@contextmanager
+def log_ids(**ids: str) -> Iterator[None]:
+    """Name what the lines of the block belong to, beside what is named already."""
+    token = _ids.set({**(_ids.get() or {}), **ids})
+    try:
+        yield
+    finally:
+        _ids.reset(token)
+
+
+def note_log_ids(**ids: str) -> None:
+    """Name more of what the block around belongs to, as once a request's caller is known."""
+    found = _ids.get()
+    if found is not None:
+        found.update(ids)
+
+
+class JsonLines(logging.Formatter):
+    """Formatter of ``log.format`` json."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        told: dict[str, object] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "service": service_name(),
+            "pid": record.process,
+            **(_ids.get() or {}),
+        }
+        if (context := current_context()) is not None:
+            told |= {"trace_id": context.trace_id, "span_id": context.span_id}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False, default=str)

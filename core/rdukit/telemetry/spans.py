@@ -1,0 +1,262 @@
+"""Spans of traces, by the data model of OpenTelemetry, and what carries a trace from process to process.
+
+A span costs next to nothing where nobody wants it: ``span`` then only looks whether there is a sink. OpenTelemetry's
+SDK is imported where spans are sent somewhere, and nowhere else.
+
+Source: W3C Trace Context (``traceparent``); OpenTelemetry's specification of traces and of environment variables.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from rdukit.settings import TELEMETRY_OTLP_ENDPOINT, TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT, resolve
+
+#: Name of the header, and in upper case of the variable, that carries a trace.
+TRACEPARENT: Final = "traceparent"
+#: Services that begin no traces of others: what their environment says is whose work they do.
+PROGRAM: Final = "program"
+BOX: Final = "box"
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+Attribute = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpanContext:
+    """Place in a trace: 32 and 16 hexadecimal digits, and whether the trace is sent to a collector."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool = True
+
+
+class SpanKind(IntEnum):
+    """Kind of a span, numbered as in OTLP."""
+
+    INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = 1, 2, 3, 4, 5
+
+
+@dataclass(slots=True)
+class Span:
+    """Span. Times are nanoseconds since 1970; ``error`` is empty where there was none."""
+
+    name: str
+    context: SpanContext
+    parent_id: str = ""
+    kind: SpanKind = SpanKind.INTERNAL
+    start_ns: int = 0
+    end_ns: int = 0
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    links: tuple[SpanContext, ...] = ()
+    error: str = ""
+
+    def set(self, attributes: Mapping[str, Attribute]) -> None:
+        """Add attributes."""
+        self.attributes.update(attributes)
+
+
+class SpanSink(Protocol):
+    """Where ended spans go."""
+
+    def take(self, span: Span) -> None:
+        """Take a span that has ended; never raises."""
+
+    def is_sampled(self, trace_id: str, parent: SpanContext | None) -> bool:
+        """Return whether a trace that begins here, or comes from elsewhere by ``parent``, is to be sent."""
+
+    def close(self) -> None:
+        """Send what was not sent, for some seconds at most."""
+
+
+class _Sinks:
+    """Sinks of this process, opened when the first span asks for them."""
+
+    def __init__(self) -> None:
+        self.service = PROGRAM
+        #: Of a program or a box: what its spans belong to where nothing else says so.
+        self.parent: SpanContext | None = None
+        self.opened: tuple[SpanSink, ...] | None = None
+
+    def all(self) -> tuple[SpanSink, ...]:
+        if self.opened is None:
+            configure_telemetry(self.service)
+        return self.opened or ()
+
+
+_sinks: Final = _Sinks()
+_current: ContextVar[SpanContext | None] = ContextVar("span", default=None)
+_collected: ContextVar[list[Span] | None] = ContextVar("collected_spans", default=None)
+
+
+def configure_telemetry(service: str) -> None:
+    """Open the sinks that the settings name, for a process that is this service; closes the ones before."""
+    close_telemetry()
+    _sinks.service = service
+    _sinks.parent = find_traceparent(resolve(TELEMETRY_TRACEPARENT)) if service in {PROGRAM, BOX} else None
+    _sinks.opened = _open_sinks(service)
+
+
+def service_name() -> str:
+    """Return what this process is: a service, or ``program``."""
+    return _sinks.service
+
+
+def close_telemetry() -> None:
+    """Send what was not sent, and open the sinks again when a span wants one."""
+    opened, _sinks.opened = _sinks.opened, None
+    for sink in opened or ():
+        sink.close()
+
+
+def _open_sinks(service: str) -> tuple[SpanSink, ...]:
+    found = list[SpanSink]()
+    if file := resolve(TELEMETRY_SPAN_FILE):
+        from rdukit.telemetry.otlp_lines import SpanFile
+
+        found.append(SpanFile(Path(file).expanduser(), service))
+    if endpoint := resolve(TELEMETRY_OTLP_ENDPOINT):
+        from rdukit.telemetry.otlp_export import OtlpSink
+
+        found.append(OtlpSink(endpoint, service))
+    return tuple(found)
+
+
+def is_traced() -> bool:
+    """Return whether somebody wants spans."""
+    return bool(_sinks.all()) or _collected.get() is not None
+
+
+def current_context() -> SpanContext | None:
+    """Return the span that this code runs in."""
+    return _current.get()
+
+
+@contextmanager
+def within(context: SpanContext | None) -> Iterator[None]:
+    """Let spans and log lines of the block belong to a span, whoever records it."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def collecting() -> Iterator[list[Span]]:
+    """Gather the spans that end in the block, beside what the sinks get."""
+    found = list[Span]()
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+@contextmanager
+def span(
+    name: str,
+    attributes: Mapping[str, Attribute] | None = None,
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    parent: SpanContext | None = None,
+    links: Sequence[SpanContext] = (),
+) -> Iterator[Span]:
+    """Record the block as a span; where nobody wants spans, nothing is recorded.
+
+    Args:
+        parent: of a trace that came from elsewhere; ``None``: the span that this code runs in.
+    """
+    if not is_traced():
+        yield Span(name, _NOWHERE)
+        return
+    begun = begin_span(name, attributes, kind=kind, parent=parent, links=links)
+    token = _current.set(begun.context)
+    try:
+        yield begun
+    except BaseException as error:
+        begun.error = type(error).__name__
+        raise
+    finally:
+        _current.reset(token)
+        end_span(begun)
+
+
+_NOWHERE: Final = SpanContext("0" * 32, "0" * 16, False)
+
+
+def begin_span(
+    name: str,
+    attributes: Mapping[str, Attribute] | None = None,
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    parent: SpanContext | None = None,
+    links: Sequence[SpanContext] = (),
+    start_ns: int = 0,
+    span_id: str = "",
+) -> Span:
+    """Begin a span that ``end_span`` ends, as where it does not begin and end in one block.
+
+    Args:
+        parent: as ``span`` has it.
+        start_ns: when it began; 0: now.
+        span_id: where it must be known elsewhere, too.
+    """
+    remote = parent
+    above = _current.get() if parent is None else parent
+    if above is None:
+        remote = above = _sinks.parent
+    trace_id = secrets.token_hex(16) if above is None else above.trace_id
+    is_sampled = True
+    if above is None or remote is not None:
+        is_sampled = all(sink.is_sampled(trace_id, above) for sink in _sinks.all())
+    else:
+        is_sampled = above.is_sampled
+    return Span(
+        name,
+        SpanContext(trace_id, span_id or secrets.token_hex(8), is_sampled),
+        "" if above is None else above.span_id,
+        kind,
+        start_ns or time.time_ns(),
+        attributes=dict(attributes or {}),
+        links=tuple(links),
+    )
+
+
+def end_span(begun: Span, end_ns: int = 0) -> None:
+    """End a span, now unless said otherwise, and hand it to whoever wants it."""
+    begun.end_ns = max(end_ns or time.time_ns(), begun.start_ns)
+    pass_on(begun)
+
+
+def pass_on(ended: Span) -> None:
+    """Hand on a span that has ended, here or in another process."""
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(ended)
+    for sink in _sinks.all():
+        sink.take(ended)
+
+
+def format_traceparent(context: SpanContext) -> str:
+    """Return the header's value."""
+    return f"00-{context.trace_id}-{context.span_id}-{int(context.is_sampled):02x}"
+
+
+def find_traceparent(text: str | None) -> SpanContext | None:
+    """Return what a ``traceparent`` says; ``None``: there is none, or it is not legal, and a new trace begins."""
+    found = None if text is None else _TRACEPARENT.fullmatch(text.strip()[:256])
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    # A version to come may say more; its first four parts are what ours are.
+    if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    return SpanContext(trace_id, span_id, bool(int(flags, 16) & 1))

@@ -1,0 +1,67 @@
+"""``rdukit job trace``: where a job's time went, as a waterfall."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit.units import format_seconds
+
+#: Characters of a bar; its eighths.
+BAR: Final = 32
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@JSON_OPTION
+@TOKEN_OPTION
+def trace(job_id: str, as_json: bool) -> None:
+    """Show where a job's time went: queue, worker, box, compile phases and runs, each with its seconds.
+
+    Example: rdukit job trace job-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/jobs/{job_id}/trace")
+    if as_json:
+        show.print_json(found)
+        return
+    click.echo(f"trace {found['trace_id']}")
+    show.print_table(("SPAN", "SERVICE", "START", "TOOK", "EMULATED", ""), waterfall(found["spans"]))
+
+
+def waterfall(spans: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Lay a trace's spans out as rows, each after the one that it lies in (pure)."""
+    first = min(span["start"] for span in spans)
+    last = max(span["end"] or span["start"] for span in spans)
+    depth: dict[str, int] = {}
+    rows: list[tuple[str, ...]] = []
+    for span in spans:
+        depth[span["span_id"]] = depth.get(span["parent_id"], -1) + 1
+        end = last if span["end"] is None else span["end"]
+        emulated = span["attributes"].get("rdukit.emulated.seconds")
+        rows.append(
+            (
+                "  " * depth[span["span_id"]] + span["name"] + (f" [{span['error']}]" if span["error"] else ""),
+                span["service"],
+                format_seconds(span["start"] - first),
+                format_seconds(end - span["start"]) + ("" if span["end"] else " …"),
+                "" if emulated is None else format_seconds(emulated),
+                draw_bar(span["start"] - first, end - first, last - first),
+            )
+        )
+    return rows
+
+
+def draw_bar(start: float, end: float, whole: float) -> str:
+    """Draw a bar from ``start`` to ``end`` of ``whole``, at least a sliver wide (pure)."""
+    if whole <= 0:
+        return ""
+    left = min(round(start / whole * BAR), BAR - 1)
+    eighths = max(1, round((end - start) / whole * BAR * 8))
+    full, rest = divmod(min(eighths, (BAR - left) * 8), 8)
+    return " " * left + "█" * full + (_EIGHTHS[rest] if rest else "")
