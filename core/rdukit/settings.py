@@ -24,7 +24,7 @@ class Setting(Generic[T]):
     help: str
     parse: Callable[[str], T]
     legal: tuple[T, ...] = ()
-    #: The vendor's variable of the same meaning, which is read where ours is not set.
+    #: The vendor's variable of the same meaning, or a standard's, which is read where ours is not set.
     also: str = ""
 
     @property
@@ -61,9 +61,11 @@ def parse_token(text: str) -> str:
 HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
+#: Form of the log with an object a line.
+JSON: Final = "json"
 LOG_FORMAT: Final = Setting(
     "log.format", "text", "Form of the log on stderr: text, or json, one object a line with the ids of job, attempt, "
-    "tenant, request and trace.", str, ("text", "json"),
+    "tenant, request and trace.", str, ("text", JSON),
 )  # fmt: skip
 TELEMETRY_OTLP_ENDPOINT: Final = Setting(
     "telemetry.otlp_endpoint", "",

@@ -11,7 +11,8 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -230,25 +231,35 @@ def open_application(
     sn_log = application_log(PROGRAM)
     sn_log.announce()
     sn_log.info("sn_create_session", f"PEF File: {path}")
-    try:
-        loaded = read_pef(path)
-        pef = loaded.pef
-        if arch is not None and find_chip(arch).name != pef.arch:
-            raise PefMismatch(f"{path} was compiled for {pef.arch}, not for {arch}; compile with --arch {arch}")
-        device = engine_device()
-        lease = _lease_for(pef, name, launch)
-    except (PefError, RuntimeFault) as error:
-        sn_log.err("sn_create_session", error.message)
-        raise
-    sn_log.info("sn_create_session", f"lease {lease.id}: {', '.join(lease.tiles)}")
-    for section in pef.sections:
-        if section.heuristic == "host":
-            logger.warning("runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why)
-    try:
-        lease.page.enter(PROGRAM_LOAD)
-        kernels, native, why = _load_kernels(loaded, build, device)
-        lease.page.enter(HOST)
+    with span("load PEF", {"rdukit.pef": Path(path).stem}):
+        try:
+            loaded = read_pef(path)
+            pef = loaded.pef
+            if arch is not None and find_chip(arch).name != pef.arch:
+                raise PefMismatch(f"{path} was compiled for {pef.arch}, not for {arch}; compile with --arch {arch}")
+            device = engine_device()
+            lease = _lease_for(pef, name, launch)
+        except (PefError, RuntimeFault) as error:
+            sn_log.err("sn_create_session", error.message)
+            raise
+        sn_log.info("sn_create_session", f"lease {lease.id}: {', '.join(lease.tiles)}")
+        for section in pef.sections:
+            if section.heuristic == "host":
+                logger.warning(
+                    "runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why
+                )
+        with _released_on_failure(lease):
+            lease.page.enter(PROGRAM_LOAD)
+            kernels, native, why = _load_kernels(loaded, build, device)
+            lease.page.enter(HOST)
+    with _released_on_failure(lease):
         return Application(loaded, lease, kernels, native, device, why)
+
+
+@contextmanager
+def _released_on_failure(lease: NodeLease) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         lease.release()
         raise

@@ -1,4 +1,4 @@
-"""One trace from the caller's request to the sections on the device, at a real collector and at ``rdukit job trace``."""
+"""One trace from the caller's request to the device's sections, at a real collector and by ``rdukit job trace``."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_a_request_is_one_trace_down_to_its_sections_and_its_log_lines_name_it()
     (request,) = [span for span in ours if span.name == "POST /v1/pipelines"]
     assert request.parent_id == sent.span_id
     assert request.attributes["http.response.status_code"] == 201
-    section = next(span for span in ours if span.name.startswith("section ") and "train" in names_up(span, by_id))
+    section = next(span for span in ours if span.name.startswith("section ") and "box train" in names_up(span, by_id))
     above = names_up(section, by_id)
     assert above[1].startswith("run "), above
     assert above[2:] == ["device", "box train", "run train", "attempt 1", "POST /v1/pipelines"]

@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Collector:
                         ReceivedSpan(
                             names["service.name"], span.name, span.trace_id.hex(), span.span_id.hex(),
                             span.parent_span_id.hex(),
-                            {each.key: getattr(each.value, str(each.value.WhichOneof("value"))) for each in span.attributes},
+                            {each.key: _value(each.value) for each in span.attributes},
                             tuple(link.span_id.hex() for link in span.links), span.status.code == 2,
                             (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
                         )
@@ -69,6 +70,10 @@ class Collector:
             if not self._arrived.wait_for(lambda: wanted <= {span.name for span in self._spans}, timeout_s):
                 raise TimeoutError(f"missing: {wanted - {span.name for span in self._spans}}")
             return list(self._spans)
+
+
+def _value(value: AnyValue) -> object:
+    return getattr(value, str(value.WhichOneof("value")))
 
 
 @contextmanager
@@ -111,14 +116,14 @@ def grpc_collector() -> Iterator[Collector]:
     """Run one that is asked over gRPC."""
     collector = Collector()
 
-    class Servicer(TraceServiceServicer):  # type: ignore[misc]
+    class Servicer(TraceServiceServicer):
         def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:
             collector.take(request)
             return ExportTraceServiceResponse()
 
     with ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)
-        add_TraceServiceServicer_to_server(Servicer(), server)
+        add_TraceServiceServicer_to_server(Servicer(), server)  # type: ignore[no-untyped-call]
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         collector.url = f"http://127.0.0.1:{port}"

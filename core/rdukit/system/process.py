@@ -15,7 +15,7 @@ from typing import Final
 
 from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.home import make_folder
-from rdukit.settings import LOG_FORMAT, LOG_LEVEL, resolve
+from rdukit.settings import JSON, LOG_FORMAT, LOG_LEVEL, resolve
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -102,7 +102,8 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
         make_folder(file.parent)
         handlers.append(logging.FileHandler(file))
     formatter = logging.Formatter(_FORMAT)
-    if resolve(LOG_FORMAT) == "json":
+    logging.captureWarnings(resolve(LOG_FORMAT) == JSON)
+    if resolve(LOG_FORMAT) == JSON:
         from rdukit.telemetry.logs import JsonLines
 
         formatter = JsonLines()

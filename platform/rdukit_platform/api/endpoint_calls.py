@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import TRACEPARENT, Span, SpanKind, begin_span, end_span, format_traceparent
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
 from rdukit_platform.backends.fenced import FencedWires
@@ -38,6 +39,7 @@ from rdukit_platform.endpoints.routing import (
 )
 from rdukit_platform.endpoints.service import get_endpoint
 from rdukit_platform.endpoints.states import ReplicaState
+from rdukit_platform.endpoints.timing import tell_timing
 from rdukit_platform.endpoints.usage import MAX_READ, TAIL, UsageCounter, Use, read_use
 from rdukit_platform.settings import ENDPOINT_ANSWER_S, ENDPOINT_WAIT_S
 
@@ -182,6 +184,8 @@ class EndpointCalls:
     ) -> Response:  # fmt: skip
         self.under_way[replica.id] += 1
         self._callers[target.endpoint_id] += target.may_idle
+        told = begin_span("replica", {"rdukit.replica": replica.id}, kind=SpanKind.CLIENT)
+        headers = headers | {TRACEPARENT: format_traceparent(told.context)}
         answer: httpx.Response | None = None
         try:
             http = self._connection(replica).http
@@ -193,27 +197,27 @@ class EndpointCalls:
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
-            await self._done(target, replica, answer)
+            await self._done(target, replica, answer, told, "timeout")
             self.usage.count(target.endpoint_id, replica.revision, Use(1, 1))
             raise DeadlineExceeded(
                 f"the replica gave no answer within {resolve(ENDPOINT_ANSWER_S):g} s ({ENDPOINT_ANSWER_S.name})"
             ) from cause
         except httpx.HTTPError as cause:
-            await self._done(target, replica, answer)
+            await self._done(target, replica, answer, told, type(cause).__name__)
             is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
             raise Unavailable(f"the replica does not answer: {type(cause).__name__}", is_broken=is_broken) from cause
-        except BaseException:
-            await self._done(target, replica, answer)
+        except BaseException as error:
+            await self._done(target, replica, answer, told, type(error).__name__)
             raise
         returned = returned_headers(answer.headers)
         if "content-length" in answer.headers and "content-encoding" not in answer.headers:
             returned["content-length"] = answer.headers["content-length"]
-        passed = self._pass_on(target, replica, answer, first, stream)
+        passed = self._pass_on(target, replica, answer, first, stream, told)
         return StreamingResponse(passed, answer.status_code, returned)
 
     async def _pass_on(
         self, target: Target, replica: ReadyReplica, answer: httpx.Response, first: bytes,
-        stream: AsyncIterator[bytes],
+        stream: AsyncIterator[bytes], told: Span,
     ) -> AsyncGenerator[bytes]:  # fmt: skip
         is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
         head, tail = bytearray(first[:MAX_READ]), first[-TAIL:] if is_events else b""
@@ -230,10 +234,15 @@ class EndpointCalls:
             length = int(given) if given.isdecimal() and len(given) < 10 else None
             use = read_use(answer.status_code, bytes(head), tail, header_bytes=length)
             self.usage.count(target.endpoint_id, replica.revision, use)
-            await self._done(target, replica, answer)
+            tell_timing(told, answer.headers.get("server-timing", ""))
+            await self._done(target, replica, answer, told)
 
-    async def _done(self, target: Target, replica: ReadyReplica, answer: httpx.Response | None) -> None:
+    async def _done(
+        self, target: Target, replica: ReadyReplica, answer: httpx.Response | None, told: Span, error: str = ""
+    ) -> None:
         self.under_way[replica.id] -= 1
+        told.error = error
+        end_span(told)
         if target.may_idle:
             self._callers[target.endpoint_id] -= 1
             self._called.add(target.endpoint_id)

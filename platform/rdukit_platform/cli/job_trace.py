@@ -23,7 +23,7 @@ def trace(job_id: str, as_json: bool) -> None:
     Example: rdukit job trace job-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
-    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/jobs/{job_id}/trace")
@@ -48,7 +48,7 @@ def waterfall(spans: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             (
                 "  " * depth[span["span_id"]] + span["name"] + (f" [{span['error']}]" if span["error"] else ""),
                 span["service"],
-                format_seconds(span["start"] - first),
+                format_seconds(round(span["start"] - first, 6)),
                 format_seconds(end - span["start"]) + ("" if span["end"] else " …"),
                 "" if emulated is None else format_seconds(emulated),
                 draw_bar(span["start"] - first, end - first, last - first),

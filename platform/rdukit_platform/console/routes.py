@@ -35,9 +35,11 @@ from rdukit_platform.console.queries import (
 )
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import log_lines, view_job
+from rdukit_platform.console.waterfall import MAX_LINES, span_lines
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.trace import read_trace
 from rdukit_platform.tenants.scopes import BOXES_WRITE, JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -293,6 +295,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
     with platform.database.read() as session:
         row = service.get_job(session, caller.tenant_id, job_id)
         found, name = read_job_page(session, row, now), row.name
+        spans = read_trace(session, row).spans
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
@@ -300,7 +303,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         size=(picture.WIDTH, picture.HEIGHT),
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
-        clone=clone_command(found.view.job),
+        clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),
     )  # fmt: skip
     return part, name
 

@@ -11,7 +11,7 @@ from celery.worker.request import Request
 from kombu.message import Message
 
 from rdukit.interfaces import SystemClock
-from rdukit.settings import LOG_LEVEL, resolve
+from rdukit.settings import JSON, LOG_FORMAT, LOG_LEVEL, resolve
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.db.engine import Database
@@ -116,7 +116,11 @@ def serve(home: Home) -> None:
     keeper.start()
     logger.info("worker up name=%s slots=%d boxes=%s walls=%s", name, slots, backend.name, walls.kind)
     try:
-        app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"])
+        # Its banner is text, which a log of JSON lines cannot have.
+        quiet = ["--quiet"] if resolve(LOG_FORMAT) == JSON else []
+        app.worker_main(
+            [*quiet, "worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"]
+        )
     finally:
         keeper.stop()
         heartbeat.stop()

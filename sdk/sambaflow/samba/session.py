@@ -17,7 +17,6 @@ from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef.model import NO_EVALUATION
 from rdukit.system.process import gc_paused
-from rdukit.telemetry.spans import span
 from sambaflow.samba import directives
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.optim.base import compiler_groups, optimizer_list
@@ -163,7 +162,7 @@ class SambaSession:
 
     def _trace(self, model: nn.Module, inputs: Any, name: str | None) -> TracedModel:
         graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
-        with span("trace graph", {"rdukit.graph": graph_name}), self._while_tracing(), watching_modes(model) as watched:
+        with self._while_tracing(), watching_modes(model) as watched:
             traced = trace_model(model, inputs, graph_name)
             self._watched = watched()
         if not hasattr(model, "run"):

@@ -14,7 +14,6 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Graph, Pef, SectionType
-from rdukit.telemetry.spans import span
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
@@ -84,8 +83,7 @@ class LoadedPef:
         from rdukit_runtime.application import open_application
 
         began = time.perf_counter()
-        with span("load PEF", {"rdukit.pef": Path(path).stem}):
-            application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
+        application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
         try:
             check(application.pef)
         except BaseException:

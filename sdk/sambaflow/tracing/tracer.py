@@ -16,6 +16,7 @@ from torch import nn
 from rdukit.errors import CompileError, RdukitError, TraceError, UnsupportedOperator
 from rdukit.pef.model import Dtype
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import span
 from rdukit_compiler import SUPPOSE_EXAMPLE, ModelGraph, Value, ValueKind
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
@@ -53,6 +54,7 @@ class TracedModel:
     unsaved: dict[str, str] = field(default_factory=dict)
 
 
+@span("trace graph")
 def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[str] = ()) -> TracedModel:
     """Trace ``model`` on named ``inputs``: one SambaTensor, or tuples, lists and dicts of them.
 

@@ -373,9 +373,13 @@ def test_another_value_changes_what_the_setting_is_for(
     assert effect() != before
 
 
-def test_the_vendors_timeout_of_collectives_is_ours(tmp_path: Path) -> None:
+def test_variables_of_the_vendor_and_of_opentelemetry_are_ours(tmp_path: Path) -> None:
     assert {name: setting.also for name, setting in SETTINGS.items() if setting.also} == {
-        "distributed.timeout_s": "CCL_TIMEOUT"
+        "distributed.timeout_s": "CCL_TIMEOUT",
+        "telemetry.otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "telemetry.otlp_protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "telemetry.service": "OTEL_SERVICE_NAME",
+        "telemetry.traceparent": "TRACEPARENT",
     }
     environ = {"RDUKIT_HOME": str(tmp_path), "CCL_TIMEOUT": "30"}
     assert resolve(SETTINGS["distributed.timeout_s"], environ=environ) == 30.0

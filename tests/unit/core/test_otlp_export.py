@@ -28,9 +28,9 @@ def test_spans_arrive_with_their_service_parents_links_and_errors(
         monkeypatch.setenv("RDUKIT_TELEMETRY_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=lab")
         configure_telemetry("worker")
-        with span("attempt", {"rdukit.tiles": 4}, kind=SpanKind.CONSUMER, parent=REMOTE, links=[REMOTE]):
-            with pytest.raises(KeyError), span("box"):
-                raise KeyError
+        attempt = span("attempt", {"rdukit.tiles": 4}, kind=SpanKind.CONSUMER, parent=REMOTE, links=[REMOTE])
+        with attempt, pytest.raises(KeyError), span("box"):
+            raise KeyError
         close_telemetry()
         spans = {each.name: each for each in received.wait_for("attempt", "box")}
     assert {each.service for each in spans.values()} == {"rdukit-worker"}

@@ -87,7 +87,7 @@ def test_a_program_belongs_to_the_trace_of_its_environment_and_a_service_does_no
 ) -> None:
     file = tmp_path / "spans.jsonl"
     monkeypatch.setenv("RDUKIT_TELEMETRY_SPAN_FILE", str(file))
-    monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
+    monkeypatch.setenv("RDUKIT_TELEMETRY_TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
     for service in ("program", "gateway"):
         configure_telemetry(service)
         assert is_traced()
@@ -113,8 +113,9 @@ def test_of_a_file_that_anybody_wrote_only_spans_are_taken_and_not_too_many(tmp_
         "traceId": TRACE, "spanId": SPAN, "name": "n\x00" + "x" * 10_000, "startTimeUnixNano": "1",
         "endTimeUnixNano": "2", "kind": 99,
         "attributes": [
-            {"key": "rdukit.text", "value": {"stringValue": "v" * 10_000}}, {"key": "n", "value": {"doubleValue": 1e999}},
-            {"key": 7, "value": {}}, "no", {"key": "big", "value": {"intValue": "9" * 400}},
+            {"key": "rdukit.text", "value": {"stringValue": "v" * 10_000}},
+            {"key": "n", "value": {"doubleValue": 1e999}}, {"key": 7, "value": {}}, "no",
+            {"key": "big", "value": {"intValue": "9" * 400}},
         ],
     }  # fmt: skip
     bad: list[object] = [

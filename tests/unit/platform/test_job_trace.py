@@ -2,6 +2,7 @@
 
 from rdukit.telemetry.spans import Span, SpanContext
 from rdukit_platform.cli.job_trace import BAR, draw_bar, waterfall
+from rdukit_platform.console.waterfall import LEAST, WIDTH, span_lines
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.jobs.trace import Stay, TraceSpan, depths, find_stays, in_order
 from rdukit_platform.worker.tracing import adopt
@@ -46,9 +47,8 @@ def test_what_a_box_says_of_its_spans_moves_none_out_of_its_attempt() -> None:
 
 
 def shown(number: int, parent: int, start: float, end: float | None = None) -> TraceSpan:
-    return TraceSpan(
-        name=f"s{number}", span_id=sid(number), parent_id=sid(parent) if parent else "", start=start, end=end, service="x"
-    )
+    above = sid(parent) if parent else ""
+    return TraceSpan(name=f"s{number}", span_id=sid(number), parent_id=above, start=start, end=end, service="x")
 
 
 def test_spans_come_as_a_tree_is_read_and_rings_lie_in_the_root() -> None:
@@ -77,3 +77,12 @@ def test_a_bar_is_never_nothing_and_never_leaves_its_column() -> None:
     assert draw_bar(10.0, 10.0, 10.0) == " " * (BAR - 1) + "▏"
     assert all(len(draw_bar(start / 10, 10.0, 10.0)) <= BAR for start in range(101))
     assert draw_bar(0.0, 0.0, 0.0) == ""
+
+
+def test_the_pages_bars_lie_where_the_spans_were_and_what_goes_on_lasts_until_now() -> None:
+    spans = [shown(1, 0, 10.0, 12.0), shown(2, 1, 11.0, 11.0), shown(3, 2, 11.5)]
+    lines = span_lines(spans, 14.0)
+    assert [(line.depth, line.left, line.width) for line in lines] == [
+        (0, 0.0, WIDTH / 2), (1, WIDTH / 4, LEAST), (2, WIDTH * 1.5 / 4, WIDTH * 2.5 / 4),
+    ]  # fmt: skip
+    assert [(line.start, line.took) for line in lines] == [("0 s", "2 s"), ("1 s", "0 s"), ("1.5 s", "2.5 s")]

@@ -1,0 +1,27 @@
+"""What a replica says of its times in an answer, told as spans of the call."""
+
+import pytest
+
+from rdukit.telemetry.spans import begin_span, collecting
+from rdukit_platform.endpoints.timing import read_timing, tell_timing
+
+
+@pytest.mark.parametrize(
+    ("header", "parts"),
+    [
+        ("queue;dur=0.250, compute;dur=1.5, load;dur=900, compile;dur=0", [("queue", 0.25), ("compute", 1.5)]),
+        ("compute;dur=1e99, queue;dur=-3", []),
+        ("compute;dur=7" + ",x" * 100_000, [("compute", 7.0)]),
+        ("", []),
+    ],
+)
+def test_only_queue_and_compute_are_parts_of_a_call(header: str, parts: list[tuple[str, float]]) -> None:
+    assert read_timing(header) == parts
+
+
+def test_no_part_begins_before_the_call_or_ends_after_now() -> None:
+    with collecting() as found:
+        call = begin_span("replica")
+        tell_timing(call, "queue;dur=999999999, compute;dur=999999999")
+    assert [span.name for span in found] == ["queue", "compute"]
+    assert all(span.parent_id == call.context.span_id and span.start_ns >= call.start_ns for span in found)
