@@ -22,7 +22,7 @@ from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
 from rdukit_node.faults.register import FaultClass
 from rdukit_platform.cli.job_files import file_schema
-from rdukit_platform.gateway.permissions import PERMISSIONS, roles_let_in
+from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS, roles_let_in
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
 from rdukit_zoo.registry import get_model, model_names
@@ -287,7 +287,7 @@ def permissions_page() -> str:
     lines += ["", "## Scopes", "", "| scope | lets its holder |", "| --- | --- |"]
     lines += [f"| `{scope}` | {meaning} |" for scope, meaning in MEANINGS.items()]
     lines += ["", "## Routes", "", "| route | asks for | roles |", "| --- | --- | --- |"]
-    for route, permission in PERMISSIONS.items():
+    for route, permission in [*PERMISSIONS.items(), *((f"gRPC {name}", own) for name, own in GRPC_PERMISSIONS.items())]:
         let_in = roles_let_in(permission)
         shown = "all" if len(let_in) == len(ROLES) else ", ".join(f"`{name}`" for name in let_in) or "–"
         lines.append(f"| `{route}` | {permission} | {shown} |")

@@ -99,6 +99,10 @@ SILENCE_S: Final = Setting(
 MAX_STREAMS: Final = Setting(
     "gateway.max_streams", 1000, "Streams of events and logs that one tenant may follow at once.", int
 )
+GRPC_ADDRESS: Final = Setting(
+    "gateway.grpc_address", "",
+    "Where the gateway serves gRPC, such as 127.0.0.1:8081; port 0 takes a free one, empty: it is not served.", str,
+)  # fmt: skip
 TOKEN_RATE: Final = Setting(
     "gateway.token_rate", 0, "Requests a minute that are served of one token; 0: any number.", int
 )

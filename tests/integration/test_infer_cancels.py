@@ -12,10 +12,10 @@ from fastapi import FastAPI, Request
 
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
+from rdukit.rpc.errors import add_strictly
 from rdukit_modelbox.server.grpc_server import ModelBoxServicer
 from rdukit_modelbox.server.inference import InferAnswer, InferCall
 from rdukit_serving.rest.web import ClientGone, while_connected
-from rdukit_serving.rpc.errors import add_strictly
 
 REQUEST = pb.InferRequest(id="1", rows=pb.Rows(rows=[pb.Row(values=[1.0])]))
 

@@ -3,30 +3,18 @@
 from collections.abc import Mapping
 
 from google.protobuf.json_format import ParseDict
-from google.protobuf.struct_pb2 import Struct, Value
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
+from rdukit.rpc.errors import status_code_of
+from rdukit.rpc.structs import from_struct, to_struct
 from rdukit.strict_json import as_words
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationState, VerbCall
 from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
 from rdukit_modelbox.server.inference import InferAnswer, InferCall
 from rdukit_modelbox.verbs.context import Progress
-from rdukit_serving.rpc.errors import status_code_of
 from rdukit_serving.signature import RawTensor
-
-
-def to_struct(values: Mapping[str, object]) -> Struct:
-    """JSON-able values as a ``Struct``; all numbers become doubles."""
-    struct = Struct()
-    struct.update(values)
-    return struct
-
-
-def from_struct(struct: Struct) -> dict[str, object]:
-    """Plain values; numbers without a fraction are ints, all others floats, also those that JSON does not have."""
-    return {name: _plain(value) for name, value in struct.fields.items()}
 
 
 def call_from(request: pb.VerbRequest) -> VerbCall:
@@ -150,20 +138,3 @@ def progress_message(told: Progress) -> pb.Progress:
         stage=told.stage, step=max(told.step, 0), total=max(told.total, 0), loss=told.loss, throughput=told.throughput,
         eta_s=told.eta_s,
     )  # fmt: skip
-
-
-def _plain(value: Value) -> object:
-    match value.WhichOneof("kind"):
-        case "number_value":
-            number = value.number_value
-            # Doubles above may stand for more than one int.
-            return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-        case "struct_value":
-            return from_struct(value.struct_value)
-        case "list_value":
-            return [_plain(item) for item in value.list_value.values]
-    return None

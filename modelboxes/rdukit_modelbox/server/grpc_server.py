@@ -11,6 +11,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
+from rdukit.rpc.errors import Undecodable, add_strictly
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.server.grpc_messages import (
     answer_message,
@@ -23,7 +24,6 @@ from rdukit_modelbox.server.grpc_messages import (
     operation_message,
 )
 from rdukit_modelbox.server.service import BoxService
-from rdukit_serving.rpc.errors import Undecodable, add_strictly
 from rdukit_serving.rpc.server import answer_in_order
 
 logger = logging.getLogger(__name__)

@@ -21,13 +21,13 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rdukit.errors import NotFound, Unauthenticated
 from rdukit.http.tls import TlsFiles
 from rdukit.proto import inference_pb2 as pb
+from rdukit.rpc.errors import add_strictly
+from rdukit.rpc.server import add_reflection, credentials_of
 from rdukit_serving.access import Access
-from rdukit_serving.rpc.errors import add_strictly
 
 #: Rows of 4096 requests of 784 floats fit.
 MAX_MESSAGE_BYTES: Final = 64 << 20
@@ -35,8 +35,6 @@ MAX_METADATA_BYTES: Final = 32 << 10
 #: Calls at once of one connection, and connections.
 MAX_STREAMS: Final = 512
 MAX_CONNECTIONS: Final = 1024
-#: The released name of reflection; its messages are those of v1alpha, byte for byte.
-REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 Context = Any
 #: Adds a service to a server and gives its full name.
@@ -47,27 +45,6 @@ def add_health(readiness: "Readiness", names: Sequence[str], server: Any) -> str
     """Add ``grpc.health.v1`` for the services ``names``; return its name."""
     add_strictly(health_pb2_grpc.add_HealthServicer_to_server, ReadinessHealth(readiness, names), server)
     return str(health.SERVICE_NAME)
-
-
-def add_reflection(names: Sequence[str], server: Any) -> None:
-    """Add reflection, as v1 and as v1alpha, of the services ``names``."""
-    every = (*names, reflection.SERVICE_NAME, REFLECTION_V1)
-    pool = reflected_pool(names)
-    method = grpc.stream_stream_rpc_method_handler(
-        reflection.aio.ReflectionServicer(every, pool).ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    for name in (reflection.SERVICE_NAME, REFLECTION_V1):
-        handler = grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
-        server.add_generic_rpc_handlers((handler,))
-
-
-def credentials_of(tls: TlsFiles) -> Any:
-    """Read the server's certificate; with an authority, callers must show one too."""
-    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-    ca = None if tls.ca is None else tls.ca.read_bytes()
-    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
 
 async def start_grpc(
@@ -98,7 +75,7 @@ async def start_grpc(
     guarded = server if access is None or access.is_open else Guarded(server, access)
     names = [add(guarded) for add in services]
     names.append(add_health(readiness, names, server))
-    add_reflection(names, guarded)
+    add_reflection(names, reflected_pool(names), guarded)
     bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, credentials_of(tls))
     await server.start()
     return server, bound

@@ -13,6 +13,7 @@ from google.protobuf import json_format
 
 from rdukit.errors import RdukitError
 from rdukit.proto import inference_pb2 as pb
+from rdukit.rpc.errors import Undecodable, strict_handler
 from rdukit_serving.access import AccessLog
 from rdukit_serving.checks import classify
 from rdukit_serving.models.repository import (
@@ -30,7 +31,6 @@ from rdukit_serving.rpc.codec import (
     parse_infer,
     render_infer,
 )
-from rdukit_serving.rpc.errors import Undecodable, strict_handler
 from rdukit_serving.rpc.server import answer_in_order
 
 #: The protocol's name; the generated code's package has another so that it never meets a client's.

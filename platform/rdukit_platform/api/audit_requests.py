@@ -31,12 +31,18 @@ def entry_of(
 
 def note_refusal(request: Request, error: RdukitError) -> None:
     """Record that a request was refused, if its error is one of those that are."""
+    platform: Platform = request.app.state.platform
+    caller: Caller | None = getattr(request.state, "caller", None)
+    note_refused_call(platform, caller, address_of(request), f"{request.method} {request.url.path}", error)
+
+
+def note_refused_call(platform: Platform, caller: Caller | None, address: str, target: str, error: RdukitError) -> None:
+    """Record that a call was refused, if its error is one of those that are. Touches no database."""
     if not is_recorded(error):
         return
-    platform: Platform = request.app.state.platform
     # A token that has ended is known, but lets nobody in.
     cause = error.__cause__
-    caller: Caller | None = cause.caller if isinstance(cause, TokenEnded) else getattr(request.state, "caller", None)
+    caller = cause.caller if isinstance(cause, TokenEnded) else caller
     platform.audit.refuse(
         AuditRecord(
             at=platform.clock.now(),
@@ -44,10 +50,10 @@ def note_refusal(request: Request, error: RdukitError) -> None:
             outcome=AuditOutcome.REFUSED,
             actor=caller.token_id if caller else NOBODY,
             tenant_id=caller.tenant_id if caller else None,
-            target=f"{request.method} {request.url.path}",
+            target=target,
             reason=error.code,
             detail=error.message,
-            address=address_of(request),
+            address=address,
         )
     )
 

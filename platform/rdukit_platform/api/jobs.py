@@ -1,16 +1,16 @@
 """Routes of jobs and pipelines, and how a job is followed: events and log lines as they come, until it has ended."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Final
 
 import anyio
 import orjson
 from fastapi import APIRouter, Header, Query, Request, status
-from sqlalchemy.orm import Session
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from rdukit.errors import InvalidArgument
+from rdukit_platform.api import job_calls
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
 from rdukit_platform.db.models import JobEventRow, JobRow
@@ -28,7 +28,6 @@ from rdukit_platform.jobs.schemas import (
     PipelinePage,
     PipelineRequest,
     show_event,
-    show_job,
     show_pipeline,
 )
 from rdukit_platform.jobs.service import get_job, list_events
@@ -47,27 +46,15 @@ LAST = (1 << 63) - 1
 @router.post("/jobs", status_code=status.HTTP_201_CREATED)
 def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_key: IdempotencyKey = None) -> Job:
     """Submit a job. The same idempotency key, in the body or as a header, gives the same job."""
-    platform = platform_of(request)
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
-    boxes = platform.catalog.boxes()
-    with platform.database.read() as session:
-        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
-    with platform.database.write() as session:
-        job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
-        shown = show_job(job, service.list_attempts(session, job.id))
-    platform.notifier.wake()
-    return shown
+    return job_calls.submit_job(platform_of(request), caller, body)
 
 
 @router.post("/jobs/check")
 def check(request: Request, caller: JobsWriter, body: JobRequest) -> CheckedJob:
     """Say what a job would be recorded as, or why it is refused; nothing is recorded."""
-    platform = platform_of(request)
-    boxes, now = platform.catalog.boxes(), platform.clock.now()
-    with platform.database.read() as session:
-        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
-        return service.foresee_job(session, boxes, caller.tenant_id, body, now)
+    return job_calls.check_job(platform_of(request), caller, body)
 
 
 @router.get("/jobs")
@@ -81,17 +68,13 @@ def list_(
 ) -> JobPage:
     """Return the tenant's jobs, newest first; of ``label`` (key=value) those that have all of them."""
     labels = service.read_labels(label)
-    with platform_of(request).database.read() as session:
-        rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor, labels)
-    return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
+    return job_calls.list_jobs(platform_of(request), caller, state, limit, cursor, labels)
 
 
 @router.get("/jobs/{job_id}")
 def show(request: Request, job_id: str, caller: JobsReader) -> Job:
     """Show one job with its attempts."""
-    with platform_of(request).database.read() as session:
-        job = service.get_job(session, caller.tenant_id, job_id)
-        return show_job(job, service.list_attempts(session, job.id))
+    return job_calls.read_job(platform_of(request), caller, job_id)
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventPage, responses={200: {"content": {EVENT_STREAM: {}}}})
@@ -139,31 +122,19 @@ def logs(request: Request, job_id: str, caller: JobsReader, follow: bool = False
 @router.post("/jobs/{job_id}/cancel")
 def cancel(request: Request, job_id: str, caller: JobsWriter) -> Job:
     """End a job now, whatever it does."""
-    return _change(request, job_id, caller, service.cancel_job)
-
-
-def _change(request: Request, job_id: str, caller: Caller, change: Callable[[Session, JobRow, float], JobRow]) -> Job:
-    platform = platform_of(request)
-    with platform.database.read() as session:  # what is not the caller's to change waits for no writer
-        service.get_job(session, caller.tenant_id, job_id)
-    with platform.database.write() as session:
-        job = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
-        job = change(session, job, platform.clock.now())
-        shown = show_job(job, service.list_attempts(session, job.id))
-    platform.notifier.wake()
-    return shown
+    return job_calls.change_job(platform_of(request), caller, job_id, service.cancel_job)
 
 
 @router.post("/jobs/{job_id}/pause")
 def pause(request: Request, job_id: str, caller: JobsWriter) -> Job:
     """Hold a job until it is resumed; a training that runs writes a checkpoint first, and its tiles become free."""
-    return _change(request, job_id, caller, service.pause_job)
+    return job_calls.change_job(platform_of(request), caller, job_id, service.pause_job)
 
 
 @router.post("/jobs/{job_id}/resume")
 def resume(request: Request, job_id: str, caller: JobsWriter) -> Job:
     """Let a paused job go on; a training does so from its checkpoint."""
-    return _change(request, job_id, caller, service.resume_job)
+    return job_calls.change_job(platform_of(request), caller, job_id, service.resume_job)
 
 
 @router.post("/pipelines", status_code=status.HTTP_201_CREATED)

@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from rdukit import __version__
 from rdukit.errors import NotFound
+from rdukit.http.tls import find_server_files
 from rdukit.settings import resolve
 from rdukit_platform.api.artifacts import router as artifacts
 from rdukit_platform.api.audit import router as audit
@@ -40,7 +41,13 @@ from rdukit_platform.console.run_pages import router as run_pages
 from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
-from rdukit_platform.settings import GATEWAY_PROXIES
+from rdukit_platform.settings import (
+    GATEWAY_PROXIES,
+    GATEWAY_TLS_CA,
+    GATEWAY_TLS_CERTIFICATE,
+    GATEWAY_TLS_KEY,
+    GRPC_ADDRESS,
+)
 
 #: Followers of events each need a thread for a moment, several times a second.
 THREADS = 64
@@ -50,6 +57,23 @@ def forwarding() -> dict[str, Any]:
     """Return the server's options: which proxies it believes where a request comes from. By default none."""
     proxies = resolve(GATEWAY_PROXIES)
     return {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies or ""}
+
+
+#: Seconds that gRPC's calls have to end when the gateway stops.
+STOP_S: Final = 1.0
+
+
+async def _start_rpc(app: FastAPI, platform: Platform) -> Any:
+    """Start gRPC if the settings want it. Returns its server; ``app.state.grpc_port`` is its port."""
+    if not (address := resolve(GRPC_ADDRESS)):
+        return None
+    from rdukit_platform.gateway.rpc import start_rpc  # gRPC is 20 MB
+
+    tls = find_server_files(
+        resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
+    )
+    server, app.state.grpc_port = await start_rpc(platform, address, tls)
+    return server
 
 
 def create_app(platform: Platform) -> FastAPI:
@@ -62,7 +86,10 @@ def create_app(platform: Platform) -> FastAPI:
         platform.catalog.warm_up()
         calls = app.state.calls = EndpointCalls(platform)
         calls.start()
+        rpc = await _start_rpc(app, platform)
         yield
+        if rpc is not None:
+            await rpc.stop(STOP_S)
         await calls.close()
         platform.audit.close()
         platform.database.close()

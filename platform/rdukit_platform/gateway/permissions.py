@@ -213,6 +213,18 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "POST /console/tokens/{token_id}/revoke": needs(READ, TOKENS),
 }
 
+#: Service and method of each call by gRPC. Health and reflection are everybody's, as the pages of REST are.
+GRPC_PERMISSIONS: Final[Mapping[str, Permission]] = {
+    "rdukit.platform.v1.Jobs/Submit": needs(JOBS_WRITE),
+    "rdukit.platform.v1.Jobs/Get": needs(JOBS_READ),
+    "rdukit.platform.v1.Jobs/List": needs(JOBS_READ),
+    "rdukit.platform.v1.Jobs/Cancel": needs(JOBS_WRITE),
+    "rdukit.platform.v1.Jobs/Pause": needs(JOBS_WRITE),
+    "rdukit.platform.v1.Jobs/Resume": needs(JOBS_WRITE),
+    "rdukit.platform.v1.Jobs/Watch": needs(JOBS_READ),
+    "rdukit.platform.v1.Jobs/Logs": needs(JOBS_READ),
+}
+
 
 def roles_let_in(permission: Permission) -> list[str]:
     """Return the names of the roles that may call a route of this permission."""

@@ -8,7 +8,7 @@ import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 
 from rdukit.errors import InvalidArgument, MalformedRequest, NotFound, RdukitError
-from rdukit_serving.rpc.errors import ERROR_METADATA, STATUS_METADATA, refusal_of, status_of
+from rdukit.rpc.errors import ERROR_METADATA, STATUS_METADATA, refusal_of, status_of
 
 #: What Java's and C's clients take by default.
 ROOM = 8192

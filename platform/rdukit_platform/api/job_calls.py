@@ -1,0 +1,62 @@
+"""What callers do with jobs, whichever wire they come by: REST and gRPC have these calls in common."""
+
+from collections.abc import Callable, Mapping
+
+from sqlalchemy.orm import Session
+
+from rdukit_platform.api.context import Platform
+from rdukit_platform.db.models import JobRow
+from rdukit_platform.jobs import service
+from rdukit_platform.jobs.fit import with_tiles
+from rdukit_platform.jobs.schemas import CheckedJob, Job, JobPage, JobRequest, show_job
+from rdukit_platform.tenants.service import Caller
+
+
+def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
+    """Record a job of the caller's tenant. Raises as ``service.submit_job``."""
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
+    with platform.database.write() as session:
+        job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
+        shown = show_job(job, service.list_attempts(session, job.id))
+    platform.notifier.wake()
+    return shown
+
+
+def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJob:
+    """Say what a job would be recorded as; nothing is. Raises as ``service.submit_job``."""
+    boxes, now = platform.catalog.boxes(), platform.clock.now()
+    with platform.database.read() as session:
+        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
+        return service.foresee_job(session, boxes, caller.tenant_id, body, now)
+
+
+def list_jobs(
+    platform: Platform, caller: Caller, state: str | None, limit: int, cursor: str | None, labels: Mapping[str, str]
+) -> JobPage:
+    """Return a page of the tenant's jobs. Raises as ``service.list_jobs``."""
+    with platform.database.read() as session:
+        rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor, labels)
+    return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
+
+
+def read_job(platform: Platform, caller: Caller, job_id: str) -> Job:
+    """Return one of the tenant's jobs with its attempts. Raises as ``service.get_job``."""
+    with platform.database.read() as session:
+        job = service.get_job(session, caller.tenant_id, job_id)
+        return show_job(job, service.list_attempts(session, job.id))
+
+
+def change_job(
+    platform: Platform, caller: Caller, job_id: str, change: Callable[[Session, JobRow, float], JobRow]
+) -> Job:
+    """Change one of the tenant's jobs: cancel, pause or resume it. Raises as ``change``, and as ``service.get_job``."""
+    with platform.database.read() as session:  # what is not the caller's to change waits for no writer
+        service.get_job(session, caller.tenant_id, job_id)
+    with platform.database.write() as session:
+        job = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
+        job = change(session, job, platform.clock.now())
+        shown = show_job(job, service.list_attempts(session, job.id))
+    platform.notifier.wake()
+    return shown
