@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit_platform.scheduler.model import ActiveJob, QueuedJob, QueueSnapshot
-from rdukit_platform.scheduler.rooms import Leaving, NodeRoom, Rooms
-from rdukit_platform.scheduler.shares import Shares
+from rdukit_platform.scheduler.ledger import Ledger
+from rdukit_platform.scheduler.model import ActiveJob, PreemptionRule, QueuedJob
+from rdukit_platform.scheduler.rooms import Leaving, NodeRoom
 
 #: Jobs that one decision finds victims for; what is left comes next time.
 MOST_AT_ONCE: Final = 16
@@ -42,8 +42,8 @@ class Clearing:
 class Preemptor:
     """Finds victims while a decision is made."""
 
-    def __init__(self, snapshot: QueueSnapshot, shares: Shares, rooms: Rooms) -> None:
-        self._now, self._rule, self._shares, self._rooms = snapshot.now, snapshot.preemption, shares, rooms
+    def __init__(self, ledger: Ledger, rule: PreemptionRule, now: float) -> None:
+        self._now, self._rule, self._shares, self._rooms = now, rule, ledger.shares, ledger.rooms
         self._victims: defaultdict[int, list[ActiveJob]] = defaultdict(list)
         self._leaving: defaultdict[int, Leaving] = defaultdict(Leaving)
         self._held: dict[int, dict[str, int]] = {}
@@ -52,28 +52,34 @@ class Preemptor:
         #: For jobs of this kind and size, or larger ones, nobody makes room.
         self._in_vain: dict[tuple[bool, int, str], int] = {}
         self._left = MOST_AT_ONCE
-        for job in snapshot.active:
-            if job.tiles and job.holds_tiles and (room := rooms.of(job)) is not None:
-                self._note(job, room)
+        #: How many free tiles are held for others, by the index of their node.
+        self._kept: Counter[int] = Counter()
+        for index, active in ledger.active.items():
+            for job in active:
+                if job.tiles:
+                    self._note(job, self._rooms.all[index])
 
     def _note(self, job: ActiveJob, room: NodeRoom) -> None:
         rule = self._rule
         if job.is_leaving:
             self._leaving[room.index] += self._given_by(job, room)
-        elif (
-            (job.is_preemptible or self._shares.has_quotas)
-            and job.preemptions < rule.most
-            and job.began is not None
-            and self._now - job.began >= rule.min_run_s
-        ):
+        elif job.preemptions < rule.most and job.began is not None and self._now - job.began >= rule.min_run_s:
             self._victims[room.index].append(job)
             if rule.priority_gap:
                 self._least = min(self._least, job.priority + rule.priority_gap)
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether there is nobody that could make room."""
+        return not self._victims and not self._leaving
+
+    def release(self) -> None:
+        """Hold nothing any more: who keeps the ledger decides anew when the victims have left."""
+        for index, tiles in self._kept.items():
+            self._rooms.release(self._rooms.all[index], tiles)
+
     def clear(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         """Clear room for a job that finds none, and hold it. ``may_have``: whether it may have any there at all."""
-        if not self._victims and not self._leaving:
-            return None
         is_borrower = self._shares.borrows(job)
         kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else ""
         if job.tiles >= self._in_vain.get(kind, 1 << 62):
@@ -84,7 +90,9 @@ class Preemptor:
             return None
         index = found.room.index
         leaving = self._leaving[index] + self._given_by_all(found.victims, found.room)
+        free = found.room.tiles
         rest = self._rooms.hold(found.room, job.tiles, leaving)
+        self._kept[index] += free - found.room.tiles
         if rest.jobs:
             self._leaving[index] = rest
         else:

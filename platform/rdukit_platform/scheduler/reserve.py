@@ -4,19 +4,12 @@ Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), which is c
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rdukit_platform.scheduler.ledger import Ending
 from rdukit_platform.scheduler.model import QueuedJob
 from rdukit_platform.scheduler.rooms import NodeRoom
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Time at which a job gives back its slot and its tiles, at the latest."""
-
-    at: float
-    tiles: int
 
 
 @dataclass(slots=True)
@@ -44,91 +37,108 @@ class Reservation:
 
 
 def reserve(
-    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Collection[Ending]], *, at_any_cost: bool
+    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Sequence[Ending]], *, at_any_cost: bool
 ) -> Reservation | None:
     """Reserve tiles for a job that finds no room, where and as early as the ends of others allow.
 
     Args:
         rooms: nodes that could have it if they were empty.
-        endings: of the jobs on each node, by its index.
+        endings: of the jobs on each node, by its index, the earliest first.
         at_any_cost: where no time is known, reserve the node that comes nearest.
     """
-    best: tuple[float, int, NodeRoom] | None = None
+    best_at, best = float("inf"), None
     nearest: tuple[int, NodeRoom] | None = None
+    wanted = job.tiles
     for room in rooms:
         free = room.tiles
-        for ending in sorted((e for e in endings.get(room.index, ()) if e.tiles), key=lambda e: e.at):
-            free += ending.tiles
-            if free >= job.tiles:
-                if best is None or ending.at < best[0]:
-                    best = ending.at, free - job.tiles, room
+        for at, tiles in endings.get(room.index, ()):
+            if at >= best_at:
                 break
-        if nearest is None or free > nearest[0]:
+            free += tiles
+            if tiles and free >= wanted:
+                best_at, best = at, (free - wanted, room)
+                break
+        if best is None and (nearest is None or free > nearest[0]):
             nearest = free, room
     if best is not None:
-        return Reservation(job, *best)
+        return Reservation(job, best_at, *best)
     return Reservation(job, float("inf"), 0, nearest[1]) if at_any_cost and nearest is not None else None
 
 
 class _Outlook:
     """Free tiles, places and slots of all nodes at a time to come; which tiles are neighbours is left out."""
 
-    def __init__(self, rooms: Sequence[NodeRoom]) -> None:
-        self._free = [[room.tiles, room.places, room.slots] for room in rooms]
-        self._most_tiles: list[tuple[int, int]] = []
-        self._most_slots: list[tuple[int, int]] = []
-        for index in range(len(rooms)):
-            self._rank(index)
-
-    def _rank(self, index: int) -> None:
-        tiles, places, slots = self._free[index]
-        if slots > 0:
-            heapq.heappush(self._most_slots, (-slots, index))
-            if places > 0 and tiles > 0:
-                heapq.heappush(self._most_tiles, (-tiles, index))
+    def __init__(self, rooms: Sequence[NodeRoom], *, needs_slots: bool) -> None:
+        self._tiles = [room.tiles for room in rooms]
+        self._places = [room.places for room in rooms]
+        self._slots = [room.slots for room in rooms]
+        self._needs_slots = needs_slots
+        #: Nodes by what they have most of. An entry that says more than there is, is mended when it comes up.
+        self._most_slots = [(-room.slots, room.index) for room in rooms if room.slots > 0]
+        self._most_tiles = [(-room.tiles, room.index) for room in rooms if room.tiles > 0]
+        heapq.heapify(self._most_slots)
+        heapq.heapify(self._most_tiles)
 
     def find(self, tiles: int) -> int | None:
         """Return a node with room for so many tiles."""
         heap = self._most_tiles if tiles else self._most_slots
         while heap:
             most, index = heap[0]
-            free_tiles, places, slots = self._free[index]
-            is_current = slots > 0 and (-most == free_tiles and places > 0 if tiles else -most == slots)
-            if is_current:
-                return index if not tiles or tiles <= free_tiles else None
-            heapq.heappop(heap)
+            there = self._slots[index]
+            if tiles and there > 0:
+                there = self._tiles[index] if self._places[index] > 0 else 0
+            if there == -most:
+                return index if there >= tiles else None
+            if there > 0:
+                heapq.heapreplace(heap, (-there, index))
+            else:
+                heapq.heappop(heap)
         return None
 
-    def change(self, index: int, tiles: int, sign: int) -> None:
-        """Give a job its resources (``sign`` is -1), or take them back (1)."""
-        free = self._free[index]
-        free[0] += sign * tiles
-        free[1] += sign if tiles else 0
-        free[2] += sign
-        self._rank(index)
+    def take(self, index: int, tiles: int) -> None:
+        """Give a job its resources."""
+        self._slots[index] -= 1
+        if tiles:
+            self._tiles[index] -= tiles
+            self._places[index] -= 1
+
+    def give(self, index: int, tiles: int) -> None:
+        """Take a job's resources back."""
+        self._slots[index] += 1
+        if tiles:
+            self._places[index] += 1
+            self._tiles[index] += tiles
+        if self._needs_slots:
+            heapq.heappush(self._most_slots, (-self._slots[index], index))
+        heapq.heappush(self._most_tiles, (-self._tiles[index], index))
 
 
 def estimate_starts(
-    waiting: Iterable[QueuedJob], rooms: Sequence[NodeRoom], endings: Mapping[int, Iterable[Ending]], now: float
+    waiting: Sequence[QueuedJob], rooms: Sequence[NodeRoom], endings: Mapping[int, Iterable[Ending]], now: float
 ) -> dict[str, float]:
     """Estimate when jobs that wait for room start if they start in this order, and all run to their limits.
 
     From the first one on whose time depends on a job without a limit, nothing is known.
     """
-    outlook = _Outlook(rooms)
-    ends = [(ending.at, ending.tiles, index) for index, of_node in endings.items() for ending in of_node]
-    heapq.heapify(ends)
+    outlook = _Outlook(rooms, needs_slots=any(not job.tiles for job in waiting))
+    ends = sorted((at, tiles, index) for index, of_node in endings.items() for at, tiles in of_node)
+    more: list[tuple[float, int, int]] = []  # ends of jobs that wait now
+    following = 0
     starts: dict[str, float] = {}
     at = now
     for job in waiting:
         while (index := outlook.find(job.tiles)) is None:
-            if not ends:
+            if more and (following == len(ends) or more[0] < ends[following]):
+                ended, given, node = heapq.heappop(more)
+            elif following < len(ends):
+                ended, given, node = ends[following]
+                following += 1
+            else:
                 return starts
-            ended, given, node = heapq.heappop(ends)
             at = max(at, ended)
-            outlook.change(node, given, 1)
+            outlook.give(node, given)
         starts[job.job_id] = at
-        outlook.change(index, job.tiles, -1)
+        outlook.take(index, job.tiles)
         if job.run_limit_s is not None:
-            heapq.heappush(ends, (at + job.run_limit_s, job.tiles, index))
+            heapq.heappush(more, (at + job.run_limit_s, job.tiles, index))
     return starts

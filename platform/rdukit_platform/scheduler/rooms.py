@@ -7,7 +7,7 @@ larger jobs; nodes that are degraded come last. In the node, its daemon takes th
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,10 +58,13 @@ class NodeRoom:
             if row < 0:
                 return None
         else:
-            row = min((row for row in self._rows if row >= tiles), default=-1)
-            if row < 0:
+            row = _LOW
+            for length in self._rows:
+                if tiles <= length < row:
+                    row = length
+            if row == _LOW:
                 return None
-        return ((self.is_degraded << _BITS | row) << _BITS | min(self.tiles, _LOW)) << _BITS | self.index
+        return ((self.is_degraded << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
 
     def take(self, tiles: int) -> int:
         """Give a job its resources, as far as they are there. Returns how many tiles it gets."""
@@ -86,6 +89,27 @@ class NodeRoom:
                 rows.clear()
         self.tiles -= tiles
         return tiles
+
+    def give(self, tiles: int) -> None:
+        """Take back what a job had, where any tiles are as good as others."""
+        self.slots += 1
+        if tiles:
+            self.places += 1
+            self.release(tiles)
+
+    def release(self, tiles: int) -> None:
+        """Count so many tiles as free again, where any are as good as others."""
+        self.tiles += tiles
+        self._rows = [self.tiles]
+
+    def save(self) -> "RoomState":
+        """Return how it is, for ``restore``."""
+        return RoomState(self.tiles, self.places, self.slots, tuple(self._rows), self._mask)
+
+    def restore(self, state: "RoomState") -> None:
+        """Be as it was."""
+        self.tiles, self.places, self.slots, self._mask = state.tiles, state.places, state.slots, state.mask
+        self._rows = list(state.rows)
 
     def fits_with(self, tiles: int, leaving: "Leaving") -> bool:
         """Return whether a job would fit if others left."""
@@ -145,6 +169,17 @@ class Leaving:
         return Leaving(self.jobs + other.jobs, self.tiles + other.tiles, self.mask | other.mask)
 
 
+@dataclass(frozen=True, slots=True)
+class RoomState:
+    """How a node was at a moment."""
+
+    tiles: int
+    places: int
+    slots: int
+    rows: tuple[int, ...]
+    mask: int
+
+
 def _rows_of(mask: int, rdu_tiles: int) -> list[int]:
     rows = []
     for first in range(0, mask.bit_length(), rdu_tiles):
@@ -156,23 +191,20 @@ def _rows_of(mask: int, rdu_tiles: int) -> list[int]:
 class Rooms:
     """Rooms of all nodes. A search for the best one for so many tiles costs the logarithm of their number."""
 
-    def __init__(self, nodes: Sequence[NodeState], active: Iterable[ActiveJob]) -> None:
+    def __init__(self, nodes: Sequence[NodeState]) -> None:
         self.all = [NodeRoom(index, node) for index, node in enumerate(nodes)]
         self._named = {room.node.name: room for room in self.all}
-        for job in active:
-            room = self.of(job)
-            if room is None:
-                continue
-            if job.holds_tiles:
-                room.slots -= 1
-            else:
-                room.take(job.tiles)
         #: Free worker slots of all nodes.
-        self.slots = sum(max(room.slots, 0) for room in self.all)
+        self.slots = 0
+        self.count_slots()
         #: Nodes that have changed, and for each size the nodes by rank and how many of the changes they have seen.
         self._changes: list[int] = []
         self._ranks: dict[int, tuple[list[int], int]] = {}
         self._whys: dict[int, tuple[int, str]] = {}
+
+    def count_slots(self) -> None:
+        """Count the free worker slots anew, after rooms were changed by themselves."""
+        self.slots = sum(max(room.slots, 0) for room in self.all)
 
     def of(self, job: ActiveJob) -> NodeRoom | None:
         """Return the node of an active job; ``None``: it is not among them."""
@@ -180,16 +212,21 @@ class Rooms:
             return self.all[0] if len(self.all) == 1 else None
         return self._named.get(job.node)
 
-    def find(self, tiles: int, apart: NodeRoom | None = None) -> NodeRoom | None:
-        """Find the best node for a job, apart from one; ``None``: none has room."""
+    def find(self, tiles: int, apart: Container[int] = ()) -> NodeRoom | None:
+        """Find the best node for a job, apart from those with some indices; ``None``: none has room."""
         ranks, seen = self._ranks.get(tiles) or (None, 0)
+        if not ranks and ranks is not None and seen == len(self._changes):
+            return None
         if ranks is None:
             ranks = [rank for room in self.all if (rank := room.rank(tiles)) is not None]
             heapq.heapify(ranks)
-        else:
+        elif seen < len(self._changes):
             for index in set(self._changes[seen:]):
                 if (rank := self.all[index].rank(tiles)) is not None:
                     heapq.heappush(ranks, rank)
+            if len(ranks) > 4 * len(self.all) + 64:  # most of them are of the past
+                ranks = [rank for room in self.all if (rank := room.rank(tiles)) is not None]
+                heapq.heapify(ranks)
         self._ranks[tiles] = ranks, len(self._changes)
         left_out: list[int] = []
         found = None
@@ -197,7 +234,7 @@ class Rooms:
             room = self.all[ranks[0] & _LOW]
             if room.rank(tiles) != ranks[0]:
                 heapq.heappop(ranks)
-            elif room is apart:
+            elif room.index in apart:
                 left_out.append(heapq.heappop(ranks))
             else:
                 found = room
@@ -205,6 +242,23 @@ class Rooms:
         for rank in left_out:
             heapq.heappush(ranks, rank)
         return found
+
+    def give(self, room: NodeRoom, tiles: int) -> None:
+        """Take back what a job had of a node of which any tiles are as good as others."""
+        self.slots += 1
+        self._changes.append(room.index)
+        room.give(tiles)
+
+    def change(self, room: NodeRoom, state: RoomState) -> None:
+        """Set a node back to how it was."""
+        self.slots += state.slots - room.slots
+        self._changes.append(room.index)
+        room.restore(state)
+
+    def release(self, room: NodeRoom, tiles: int) -> None:
+        """Hold so many tiles no more, of a node of which any are as good as others."""
+        self._changes.append(room.index)
+        room.release(tiles)
 
     def hold(self, room: NodeRoom, tiles: int, leaving: Leaving) -> Leaving:
         """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""

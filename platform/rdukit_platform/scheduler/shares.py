@@ -9,12 +9,12 @@ multifactor priorities.
 """
 
 import heapq
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit_platform.scheduler.model import EQUAL_SHARE, ActiveJob, QueuedJob, QueueSnapshot, TenantShare
+from rdukit_platform.scheduler.model import EQUAL_SHARE, ActiveJob, QueuedJob, TenantShare
 
 #: Weights below this would be no weights; the gateway refuses them.
 LOWEST_WEIGHT: Final = 0.01
@@ -34,25 +34,39 @@ class UsagePeriod:
 class Shares:
     """Shares of the tenants while a decision is made: each job that is admitted raises its tenant's."""
 
-    def __init__(self, snapshot: QueueSnapshot) -> None:
-        self._claims: Mapping[str, TenantShare] = snapshot.shares
-        self._tiles = max(snapshot.tiles, 1)
-        self._slots = max(snapshot.slots, 1)
+    def __init__(self, claims: Mapping[str, TenantShare], tiles: int, slots: int) -> None:
+        """Begin with no active job, on nodes of so many tiles and worker slots together."""
+        self._tiles = max(tiles, 1)
+        self._slots = max(slots, 1)
         #: Whether any tenant has tiles of its own; else nobody borrows.
-        self.has_quotas = any(claim.quota is not None for claim in snapshot.shares.values())
+        self.has_quotas = False
+        #: Whether any tenant may have no more than so much.
+        self.has_limits = False
+        self.change_claims(claims)
         #: Active jobs of each tenant, their tiles, and those of them that are about to be given back.
         self.jobs: Counter[str] = Counter()
         self.tiles: Counter[str] = Counter()
         self.leaving: Counter[str] = Counter()
-        for job in snapshot.active:
-            self.add(job)
-            if job.is_leaving:
-                self.leaving[job.tenant_id] += job.tiles
+        self._shares: dict[str, float] = {}
+
+    def change_claims(self, claims: Mapping[str, TenantShare]) -> None:
+        """Go by other claims from now on."""
+        self._claims = claims
+        self._shares = {}
+        self.has_quotas = any(claim.quota is not None for claim in claims.values())
+        self.has_limits = any(claim.max_tiles is not None or claim.max_jobs is not None for claim in claims.values())
 
     def add(self, job: ActiveJob | QueuedJob) -> None:
         """Count a job as active."""
         self.jobs[job.tenant_id] += 1
         self.tiles[job.tenant_id] += job.tiles
+        self._shares.pop(job.tenant_id, None)
+
+    def remove(self, job: ActiveJob | QueuedJob) -> None:
+        """Count a job as active no more."""
+        self.jobs[job.tenant_id] -= 1
+        self.tiles[job.tenant_id] -= job.tiles
+        self._shares.pop(job.tenant_id, None)
 
     def claim(self, tenant_id: str) -> TenantShare:
         """Return what a tenant may have."""
@@ -72,29 +86,64 @@ class Shares:
 
     def of(self, tenant_id: str) -> float:
         """Return the dominant share with its past, over the weight: who has the smallest is next."""
+        known = self._shares.get(tenant_id)
+        if known is None:
+            known = self._shares[tenant_id] = self._find(tenant_id)
+        return known
+
+    def _find(self, tenant_id: str) -> float:
         claim = self.claim(tenant_id)
         used = max(self.tiles[tenant_id] / self._tiles, self.jobs[tenant_id] / self._slots)
         return (used + claim.past) / max(claim.weight, LOWEST_WEIGHT)
 
 
-def in_turn(queued: Sequence[QueuedJob], shares: Shares) -> Iterator[QueuedJob]:
-    """Yield each job once: within quota, of the highest priority, of the smallest share *then*, the oldest."""
-    lines: dict[str, deque[QueuedJob]] = defaultdict(deque)
-    for job in sorted(queued, key=lambda j: (-j.priority, j.since, j.job_id)):
+#: Jobs of each tenant by priority and age.
+Lines = Mapping[str, Sequence[QueuedJob]]
+
+
+def order_key(job: QueuedJob) -> tuple[int, float, str]:
+    """Return what a tenant's jobs go by among each other: priority, then age."""
+    return -job.priority, job.since, job.job_id
+
+
+def line_up(queued: Iterable[QueuedJob]) -> Lines:
+    """Line up the jobs of each tenant."""
+    lines: dict[str, list[QueuedJob]] = defaultdict(list)
+    for job in queued:
         lines[job.tenant_id].append(job)
+    for line in lines.values():
+        line.sort(key=order_key)
+    return lines
 
-    def place(tenant: str) -> tuple[bool, int, float, float, str, str]:
-        first = lines[tenant][0]
-        return shares.borrows(first), -first.priority, shares.of(tenant), first.since, first.job_id, tenant
 
-    heads = [place(tenant) for tenant in lines]
+class SizeBound:
+    """Size from which on no job is to be looked at any more, while the queue is gone through."""
+
+    __slots__ = ("tiles",)
+
+    def __init__(self) -> None:
+        self.tiles: float = float("inf")
+
+
+def in_turn(lines: Lines, shares: Shares, bound: SizeBound) -> Iterator[QueuedJob]:
+    """Yield each job once: within quota, of the highest priority, of the smallest share *then*, the oldest."""
+    rest = {tenant: iter(line) for tenant, line in lines.items()}
+
+    def place(tenant: str, first: QueuedJob) -> tuple[bool, int, float, float, str, str]:
+        borrows = shares.has_quotas and shares.borrows(first)
+        return borrows, -first.priority, shares.of(tenant), first.since, first.job_id, tenant
+
+    firsts = {tenant: first for tenant, line in rest.items() if (first := next(line, None)) is not None}
+    heads = [place(tenant, first) for tenant, first in firsts.items()]
     heapq.heapify(heads)
-    while heads:
+    while heads and bound.tiles > 0:
         tenant = heads[0][-1]
-        line = lines[tenant]
-        yield line.popleft()
-        if line:
-            heapq.heapreplace(heads, place(tenant))
+        yield firsts[tenant]
+        for following in rest[tenant]:
+            if following.tiles < bound.tiles:
+                firsts[tenant] = following
+                heapq.heapreplace(heads, place(tenant, following))
+                break
         else:
             heapq.heappop(heads)
 

@@ -1,0 +1,102 @@
+"""Ledger of a decision: what the nodes have free, what tenants have, and when jobs end.
+
+It is made from a snapshot, and changes with each job that starts or ends, so that who keeps it (the simulator) need not
+make it anew for each decision.
+"""
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from rdukit_platform.nodes.view import NodeCapacity, why_never
+from rdukit_platform.scheduler.model import ActiveJob, NodeState, QueuedJob, TenantShare
+from rdukit_platform.scheduler.rooms import NodeRoom, Rooms
+from rdukit_platform.scheduler.shares import Shares
+
+#: When a job gives back its slot and how many tiles, at the latest.
+Ending = tuple[float, int]
+
+
+class Ledger:
+    """Free resources, shares and ends."""
+
+    def __init__(
+        self, nodes: Sequence[NodeState], active: Iterable[ActiveJob], claims: Mapping[str, TenantShare], now: float
+    ) -> None:
+        self._nodes = nodes
+        self.rooms = Rooms(nodes)
+        #: Jobs that the worker slots of all nodes suffice for.
+        self.slots = sum(node.slots for node in nodes)
+        self.has_daemon = any(node.capacity is not None for node in nodes)
+        self.shares = Shares(claims, sum(node.capacity.tiles for node in nodes if node.capacity), self.slots)
+        #: When jobs with run limits end, the earliest first, by the index of their node.
+        self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
+        self._nevers: dict[int, str | None] = {}
+        self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
+        #: What active jobs have, by the index of their node, where some may have to give it up.
+        self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
+        for node in nodes:
+            if (capacity := node.capacity) is not None:
+                shape = (capacity.tiles, capacity.broken_tiles, capacity.rdu_tiles, capacity.rows)
+                self._shapes.setdefault(shape, (capacity, node.name))
+        self._count(active, now)
+
+    def _count(self, active: Iterable[ActiveJob], now: float) -> None:
+        rooms, shares, endings = self.rooms, self.shares, self.endings
+        for job in active:
+            shares.add(job)
+            room = rooms.of(job)
+            if room is None:
+                continue
+            if job.holds_tiles:
+                room.slots -= 1
+                if job.is_preemptible or job.is_leaving or shares.has_quotas:
+                    self.active[room.index].append(job)
+            else:
+                room.take(job.tiles)
+            if job.is_leaving:
+                shares.leaving[job.tenant_id] += job.tiles
+            elif job.ends_at is not None:
+                endings[room.index].append((job.ends_at if job.ends_at > now else now, job.tiles))
+        for of_node in endings.values():
+            of_node.sort()
+        rooms.count_slots()
+
+    def start(self, job: QueuedJob, room: NodeRoom, now: float) -> int:
+        """Note that a job starts on a node. Returns how many tiles it gets."""
+        self.shares.add(job)
+        tiles = self.rooms.take(room, job.tiles)
+        if job.run_limit_s is not None:
+            insort(self.endings[room.index], (now + job.run_limit_s, tiles))
+        return tiles
+
+    def end(self, job: ActiveJob) -> None:
+        """Note that a job has ended, and that its node, where any tiles are as good as others, has its tiles again."""
+        self.shares.remove(job)
+        room = self.rooms.of(job)
+        if room is not None:
+            self.rooms.give(room, job.tiles)
+            if job.ends_at is not None:
+                self.forget_end(room, job.ends_at, job.tiles)
+            if job in (of_node := self.active.get(room.index, [])):
+                of_node.remove(job)
+
+    def forget_end(self, room: NodeRoom, at: float, tiles: int) -> None:
+        """Note that a job gives its resources back at another time than was thought."""
+        of_node = self.endings[room.index]
+        place = bisect_left(of_node, (at, tiles))
+        if place < len(of_node) and of_node[place] == (at, tiles):
+            of_node.pop(place)
+
+    def why_never(self, tiles: int) -> str | None:
+        """Say why no node could ever have so many tiles; ``None``: one could."""
+        if tiles not in self._nevers:
+            self._nevers[tiles] = self._find_never(tiles) if tiles else None
+        return self._nevers[tiles]
+
+    def _find_never(self, tiles: int) -> str | None:
+        whys = [(capacity, name, why_never(tiles, capacity)) for capacity, name in self._shapes.values()]
+        if not whys or any(why is None for *_, why in whys):
+            return None
+        _, name, why = max(whys, key=lambda each: (each[0].tiles, max(each[0].rows, default=0)))
+        return why if len(self._nodes) == 1 else f"no node has room; of the largest, {name}: {why}"
