@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
-from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
+from rdukit_modelbox.contract.box import Verb, box_names, find_box_file, load_box
+from rdukit_modelbox.recipes.recipe import Kind, Recipe
+from rdukit_modelbox.recipes.recipe import load_recipes as load_box_recipes
 from rdukit_node.faults import scenario
 from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
@@ -178,11 +178,13 @@ altogether, with their data. DCRNN has dense products and no scheduled sampling.
 [gan.md](gan.md), GPT-2 fine-tuned and served in [finetune-gpt2.md](finetune-gpt2.md);
 [train-from-catalog.md](train-from-catalog.md) trains on the platform, with curves and pictures, beside eager torch.
 """
-RECIPES_INTRODUCTION = """Without data a box draws its own from a model of the physics, by seed; what training sees and
-what it is judged on have seeds of their own. `rdukit box call` runs a verb; these parameters gave these figures on
-held-out data. `infer` also draws a picture of the first results. Seconds are those of the training on one core.
-Accuracies of `bert` are of masked bytes, those of `bert-classifier` of two topics: texts are few and models small.
-The frames of `autodicnn` have a variance of 0.0123: nine tenths of it come back from 24 numbers.
+RECIPES_INTRODUCTION = """How each box trains, tunes a checkpoint on data that have shifted, and is evaluated and
+asked: [recipes.md](recipes.md). Figures are of held-out data, seconds of the training on one core of a machine with
+other work (of evaluate and infer: of the whole step); a row without figures has not been measured. Without data a
+box draws its own from a model of the physics, by seed; what training sees and what it is judged on have seeds of
+their own. Digits and Python's texts are few, so that evaluate takes the same held-out part as the training there.
+Accuracies of `bert` are of masked bytes, those of `bert-classifier` of two topics. The frames of `autodicnn` have a
+variance of 0.0123: nine tenths of it come back from 24 numbers.
 """
 COVERAGE_INTRODUCTION = """`scripts/zoo_parity.py` compiles, runs and trains two small sizes of each model on the
 emulated device beside eager torch, from the same start on the same batches. Figures are the largest differences over
@@ -194,8 +196,8 @@ brackets (none where torch has no such operators). `tests/conformance/test_zoo_p
 COVERAGE_NOTES = """
 A model for embeddings has no loss: it is trained as `bert`. DeepViT has a batch norm over weights of attention that
 are nearly equal at the start: eager torch in f32 is itself 5.3e-5 (outputs) and 7.6e-4 (gradients) away from f64.
-Models without Hugging Face folders have no public ones. Language models have no recipe with a figure: the text that
-ships here is too little for those that others publish.
+Models without Hugging Face folders have no public ones. The text that ships here is too little for the figures that
+others publish of language models; their recipes' are of small models that read bytes.
 """
 RULES_INTRODUCTION = """Operators with arithmetic that the default rules of mode O1 leave to themselves, of all
 that have it, in language models of eight layers. Views and copies do not count.
@@ -221,14 +223,16 @@ def zoo_page() -> str:
     known = json.loads((zoo_folder() / "parity.json").read_text())
     lines += [f"| `{name}` | {row['unmatched']} |" for name, row in known.items() if "unmatched" in row]
     lines += ["", "## Recipes", "", RECIPES_INTRODUCTION]
-    lines += ["| box | preprocess | compile | train | reached | s |", "| --- | --- | --- | --- | --- | --- |"]
-    for name, recipe in load_recipes().items():
-        cells = [" ".join(f"{k}={v}" for k, v in recipe[part].items()) for part in ("preprocess", "compile", "train")]
-        unit = get_model(load_box(find_box_file(name)).model or name).output_unit
-        reached = ", ".join(f"{key} {value}" for key, value in recipe["reached"].items()) + (
-            f" ({unit})" if unit else ""
-        )
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {reached} | {recipe['seconds']} |")
+    lines += ["| box | kind | from | parameters | before | reached | trained | s |", "| --- " * 8 + "|"]
+    lacking: dict[str, list[str]] = {}
+    for box in boxes:
+        for kind, recipe in load_box_recipes(box).items():
+            if recipe.unavailable is None:
+                lines.append(recipe_row(box, kind, recipe, get_model(boxes[box]).output_unit))
+            else:
+                lacking.setdefault(recipe.unavailable, []).append(f"`{box}` {kind}")
+    lines += ["", "Not there, with the reason:", ""]
+    lines += [f"- {', '.join(names)}: {reason}" for reason, names in lacking.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -261,10 +265,24 @@ def zoo_folder() -> Path:
     return Path(str(importlib.import_module("rdukit_zoo").__file__)).parent
 
 
+def recipe_row(box: str, kind: str, recipe: Recipe, unit: str) -> str:
+    """Return a recipe as a row of the zoo's page."""
+    named = [(verb, recipe.parameters_of(verb)) for verb in Verb]
+    verbs = [f"{verb}: " + " ".join(f"{k}={v}" for k, v in given.items()) for verb, given in named if given]
+    before, reached = (
+        ", ".join(f"{k} {v:g}" for k, v in figures.items()) for figures in (recipe.before, recipe.reached)
+    )
+    reached += f" ({unit})" if unit and recipe.reached else ""
+    trained = "–" if recipe.trained_parameters is None else f"{recipe.trained_parameters:,}"
+    seconds = "–" if recipe.seconds is None else f"{recipe.seconds:g}"
+    cells = (f"`{box}`", kind, recipe.checkpoint, "; ".join(verbs), before, reached, trained, seconds)
+    return f"| {' | '.join(cell or '–' for cell in cells)} |"
+
+
 def load_recipes() -> dict[str, dict[str, Any]]:
-    """Return the recipes of ``rdukit_zoo/recipes.yaml`` by model."""
-    recipes: dict[str, dict[str, Any]] = yaml.safe_load((zoo_folder() / "recipes.yaml").read_text())
-    return recipes
+    """Return the recipes ``train`` that have figures, by box."""
+    found = {name: load_box_recipes(name).get(Kind.TRAIN) for name in box_names()}
+    return {name: recipe.model_dump() for name, recipe in found.items() if recipe is not None and recipe.reached}
 
 
 PERMISSIONS_INTRODUCTION = """A token has scopes; a role is a name for a set of them ([security.md](security.md#roles)).

@@ -98,23 +98,47 @@ def show_operation(operation: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    console = Console(stderr=True, quiet=as_json)
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[figures]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=not console.is_terminal) as bars:
-        stages: dict[str, Any] = {}
+    with ProgressBars(is_quiet=as_json) as bars:
         for event in client.events(operation["id"]):
             operation = event.get("operation", operation)
             if (told := event.get("progress")) is not None:
-                stage = told["stage"]
-                if stage not in stages:
-                    stages[stage] = bars.add_task(stage, total=told["total"], figures="")
-                bars.update(stages[stage], completed=told["step"], total=told["total"], figures=_figures(told))
+                bars.tell(told)
             if (line := event.get("log")) is not None:
-                bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+                bars.log(line)
     return operation
+
+
+class ProgressBars:
+    """The progress of verbs on stderr: a bar for each stage, log lines above them."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        console = Console(stderr=True, quiet=is_quiet)
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[figures]}"),
+        )  # fmt: skip
+        self._bars = Progress(*columns, console=console, transient=not console.is_terminal)
+        self._stages: dict[str, Any] = {}
+
+    def __enter__(self) -> "ProgressBars":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def tell(self, told: Mapping[str, Any], prefix: str = "") -> None:
+        """Show a progress as a verb's event has it; stages of another ``prefix`` have bars of their own."""
+        stage = f"{prefix}{told['stage']}"
+        if stage not in self._stages:
+            self._stages[stage] = self._bars.add_task(stage, total=told["total"], figures="")
+        self._bars.update(
+            self._stages[stage], completed=told["step"], total=told["total"], figures=_figures(told)
+        )  # fmt: skip
+
+    def log(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _figures(told: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from rdukit_modelbox.contract.cards import card_of
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.describe import describe as describe_box
 from rdukit_modelbox.contract.new_box import new_box_files
+from rdukit_modelbox.recipes.recipe import RECIPES_FILE, load_recipes
 
 #: Name of an installed box, a ``modelbox.yaml``, or its folder.
 BOX_ARGUMENT: Final = click.argument("box_name", metavar="BOX")
@@ -38,9 +39,14 @@ def list_boxes(as_json: bool) -> None:
 
 
 def _with_card(box: Box) -> dict[str, object]:
-    """Return a box's description, and the model card of one that comes with rdukit."""
-    card = card_of(box)
-    return describe_box(box) if card is None else {**describe_box(box), "card": card}
+    """Return a box's description, its recipes if it has some, and the model card of one that comes with rdukit."""
+    told, card = describe_box(box), card_of(box)
+    if (box.folder / RECIPES_FILE).is_file():
+        told["recipes"] = {
+            str(kind): one.model_dump(mode="json", exclude_unset=True)
+            for kind, one in load_recipes(str(box.folder)).items()
+        }
+    return told if card is None else {**told, "card": card}
 
 
 @click.command()

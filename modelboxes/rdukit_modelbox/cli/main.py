@@ -18,6 +18,7 @@ from rdukit_modelbox.cli.contract import COMMANDS
 from rdukit_modelbox.cli.fork_server import fork_server
 from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
+from rdukit_modelbox.cli.recipe import recipe
 from rdukit_modelbox.contract.box import find_box_file, load_box
 
 PORT: Final = click.IntRange(0, 65535)
@@ -31,7 +32,7 @@ def box() -> None:
     """
 
 
-for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server):
+for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, recipe):
     box.add_command(command)
 
 

@@ -7,6 +7,7 @@ Axes: N samples, F features (28 x 28 grey values, row by row).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,9 @@ from rdukit_zoo.datasets.digits import CLASSES, Bytes, find_idx, load_bundled, l
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
 MEAN: Final = np.float32(0.1307)
 DEVIATION: Final = np.float32(0.3081)
+
+#: What is read where nothing else is asked for; models that read in both directions draw it by themselves.
+DRAWN_CORPUS: Final = "documentation"
 
 
 def run_preprocess(
@@ -57,17 +61,32 @@ def _make_dataset(
 ) -> VerbResult:
     if "max_seq_length" in parameters:
         # Only text needs tokenizers, h5py and pyarrow.
+        from rdukit_modelbox.preprocessing.bundled import with_data, write_corpus
         from rdukit_modelbox.preprocessing.text import preprocess_text
 
-        return preprocess_text(context, parameters, inputs, output)
+        corpus = str(parameters.get("corpus", DRAWN_CORPUS))
+        with with_data(inputs, output, corpus, partial(write_corpus, corpus)) as given:
+            return preprocess_text(context, parameters, given, output)
     if "samples" in parameters:
         from rdukit_modelbox.preprocessing.arrays import preprocess_arrays
 
+        corpus = str(parameters.get("corpus", DRAWN_CORPUS))
+        if corpus != DRAWN_CORPUS:
+            from rdukit_modelbox.preprocessing.bundled import with_data, write_passages
+
+            with with_data(inputs, output, corpus, partial(write_passages, parameters)) as given:
+                return preprocess_arrays(context, parameters, given, output)
         return preprocess_arrays(context, parameters, inputs, output)
     if "data" in inputs and not _is_idx(inputs["data"], str(parameters.get("format", "auto"))):
         from rdukit_modelbox.preprocessing.rows import preprocess_rows
 
         return preprocess_rows(context, parameters, inputs, output)
+    if "columns" in parameters:
+        from rdukit_modelbox.preprocessing.bundled import with_data, write_digit_table
+        from rdukit_modelbox.preprocessing.rows import preprocess_rows
+
+        with with_data(inputs, output, "digits", write_digit_table) as given:
+            return preprocess_rows(context, parameters, given, output)
     digits = load_folder(inputs["data"]) if "data" in inputs else load_bundled()
     context.progress(Progress("read", 1, 3))
     context.check_cancelled()

@@ -157,8 +157,9 @@ def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> R
 
 
 def recipe_of(box: BoxDescription) -> Mapping[str, Mapping[str, object]]:
-    """Return the parameters of each verb that a box's recipe names; empty without one (pure)."""
-    recipe = box.raw.get("recipe")
+    """Return the parameters of each verb that a box's recipe ``train`` names; empty without one (pure)."""
+    recipes = box.raw.get("recipes")
+    recipe = recipes.get("train") if isinstance(recipes, Mapping) else None
     if not isinstance(recipe, Mapping):
         return {}
     return {str(verb): named for verb, named in recipe.items() if isinstance(named, Mapping)}

@@ -43,8 +43,12 @@ def usage_entropy() -> float:
     return float(-(usage * np.log(usage)).sum())
 
 
-def draw_genes(count: int, seed: int, shortest: int = 40, longest: int = 120) -> list[str]:
+def draw_genes(
+    count: int, seed: int, shortest: int = 40, longest: int = 120, *, has_rare_codons: bool = False
+) -> list[str]:
     """Draw ``count`` genes of ``shortest`` to ``longest`` codons, start and stop included, without spaces.
+
+    With ``has_rare_codons`` they are of an organism that has the shares in the opposite order.
 
     Raises:
         InvalidArgument: no gene fits these numbers.
@@ -54,6 +58,7 @@ def draw_genes(count: int, seed: int, shortest: int = 40, longest: int = 120) ->
             f"{count} genes of {shortest} to {longest} codons; legal: from one gene on, of at least three codons"
         )
     chance, usage = np.random.default_rng(seed), codon_usage()
+    usage = usage[::-1] if has_rare_codons else usage
     lengths = chance.integers(shortest - 2, longest - 1, count)
     return [
         "".join([START, *chance.choice(_BODY, length, p=usage), chance.choice(STOPS)]) for length in lengths.tolist()
