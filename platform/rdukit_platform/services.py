@@ -19,11 +19,15 @@ FORGET_S = 3600.0
 UNFENCED = "nothing"
 
 
-def beat_service(session: Session, service_id: str, kind: str, slots: int, now: float, walls: str = "") -> None:
-    """Say that a service is up. ``walls``: of a worker, what is round the boxes of its jobs."""
+def beat_service(
+    session: Session, service_id: str, kind: str, slots: int, now: float, walls: str = "", node: str = ""
+) -> None:
+    """Say that a service is up. Of a worker, ``walls`` is what is round the boxes of its jobs, and ``node`` where."""
     row = session.get(ServiceRow, service_id)
     if row is None:
-        session.add(ServiceRow(id=service_id, kind=kind, slots=slots, walls=walls, started_at=now, beat_at=now))
+        session.add(
+            ServiceRow(id=service_id, kind=kind, slots=slots, walls=walls, node=node, started_at=now, beat_at=now)
+        )
         session.execute(delete(ServiceRow).where(ServiceRow.beat_at < now - FORGET_S))
     else:
         row.beat_at, row.slots = now, slots

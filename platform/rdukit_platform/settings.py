@@ -2,56 +2,23 @@
 
 import logging
 import os
+import re
+import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from rdukit.errors import Conflict, InvalidArgument, Unavailable
 from rdukit.files.home import PRIVATE, close_contents, private_home
 from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolve
+from rdukit_platform.setting_texts import not_negative, parse_keep_days, parse_labels, parse_node_name
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T", int, float)
-
 #: Longest UNIX socket path that every system takes.
 MAX_SOCKET_PATH: Final = 100
-
-
-def read_keep_days(text: str) -> dict[str, float]:
-    """Read ``KIND=DAYS`` with commas, or one number for all kinds (pure). ``*`` is every other kind.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    found: dict[str, float] = {}
-    for word in text.split(","):
-        kind, mark, days = word.strip().rpartition("=")
-        kind = kind.strip() if mark else "*"
-        number = float(days)
-        if not kind or kind in found or not 0 <= number < float("inf"):
-            raise ValueError(f"{word!r} is not KIND=DAYS, with days from 0, and each kind once")
-        found[kind] = number
-    return found
-
-
-def parse_keep_days(text: str) -> str:
-    """Return the text if ``read_keep_days`` reads it."""
-    read_keep_days(text)
-    return text
-
-
-def _not_negative(kind: Callable[[str], T]) -> Callable[[str], T]:
-    def parse(text: str) -> T:
-        value = kind(text)
-        if not 0 <= float(value) < float("inf"):
-            raise ValueError(f"{text} is less than 0")
-        return value
-
-    return parse
 
 
 DATABASE_URL: Final = Setting("database.url", "", "SQLAlchemy URL; default: SQLite in the home folder.", str)
@@ -238,13 +205,13 @@ SCHEDULER_HALF_LIFE_S: Final = Setting(
 SCHEDULER_PREEMPT_PRIORITY: Final = Setting(
     "scheduler.preempt_priority", 10,
     "By how much a job's priority must be higher than a preemptible one's to take its tiles; 0: none does.",
-    _not_negative(int),
+    not_negative(int),
 )  # fmt: skip
 SCHEDULER_PREEMPT_MIN_RUN_S: Final = Setting(
-    "scheduler.preempt_min_run_s", 60.0, "Seconds that an attempt has before it may be preempted.", _not_negative(float)
+    "scheduler.preempt_min_run_s", 60.0, "Seconds that an attempt has before it may be preempted.", not_negative(float)
 )
 SCHEDULER_PREEMPT_MOST: Final = Setting(
-    "scheduler.preempt_most", 5, "How often one job may be preempted; 0: never.", _not_negative(int)
+    "scheduler.preempt_most", 5, "How often one job may be preempted; 0: never.", not_negative(int)
 )
 ARTIFACT_KEEP_DAYS: Final = Setting(
     "artifacts.keep_days", "0",
@@ -254,12 +221,12 @@ ARTIFACT_KEEP_DAYS: Final = Setting(
 )  # fmt: skip
 ARTIFACT_GRACE_S: Final = Setting(
     "artifacts.grace_s", 3600.0, "Age in seconds below which content that no artifact names is not yet removed.",
-    _not_negative(float),
+    not_negative(float),
 )  # fmt: skip
 ARTIFACT_TENANT_BYTES: Final = Setting(
     "artifacts.tenant_bytes", 0,
     "Bytes of artifacts that a tenant may keep, unless it has a number of its own; 0: any number.",
-    _not_negative(int),
+    not_negative(int),
 )  # fmt: skip
 ENDPOINT_DRAIN_S: Final = Setting(
     "endpoint.drain_s", 300.0, "Seconds that a replica which is not wanted any more has to finish its requests.", float
@@ -270,6 +237,20 @@ ENDPOINT_WAIT_S: Final = Setting(
 ENDPOINT_ANSWER_S: Final = Setting(
     "endpoint.answer_s", 300.0, "Seconds without a byte of a replica's answer that end a call.", float
 )
+NODE_NAME: Final = Setting(
+    "node.name", "", "Name of this machine's node on the platform; default: the host's name.", parse_node_name
+)
+NODE_LABELS: Final = Setting(
+    "node.labels", "", "Labels of this machine's node, such as `zone=a,generation=sn30`.", parse_labels
+)
+NODE_LOST_S: Final = Setting(
+    "node.lost_s", 4.0,
+    "Seconds of silence after which a node is lost; where there is another, its jobs go there.", float,
+)  # fmt: skip
+ARTIFACTS_FOLDER: Final = Setting(
+    "artifacts.folder", "",
+    "Folder of artifacts, the same one for all nodes; default: artifacts in the home folder.", str,
+)  # fmt: skip
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)
 
 PLATFORM_SETTINGS: Final = (
@@ -333,6 +314,10 @@ PLATFORM_SETTINGS: Final = (
     ENDPOINT_WAIT_S,
     ENDPOINT_ANSWER_S,
     UP_NODE,
+    NODE_NAME,
+    NODE_LABELS,
+    NODE_LOST_S,
+    ARTIFACTS_FOLDER,
 )
 
 
@@ -344,7 +329,8 @@ class Home:
 
     @property
     def artifacts(self) -> Path:
-        return self.folder / "artifacts"
+        configured = resolve(ARTIFACTS_FOLDER)
+        return Path(configured).expanduser().absolute() if configured else self.folder / "artifacts"
 
     @property
     def work(self) -> Path:
@@ -390,6 +376,11 @@ class Home:
     def snd_socket(self) -> Path:
         configured = resolve(SND_SOCKET)
         return Path(configured) if configured else self.run / "snd.sock"
+
+    @property
+    def node_id_file(self) -> Path:
+        """File with what tells this home folder's node from another one of the same name."""
+        return self.folder / "node-id"
 
     @property
     def address_file(self) -> Path:
@@ -459,10 +450,15 @@ def checked_home() -> Home:
         )
     private_home()
     for folder in (home.run, home.artifacts, home.work, home.logs):
-        folder.mkdir(mode=PRIVATE, exist_ok=True)
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     for path in close_contents(home.folder):
         logger.warning("open to other users, closed now path=%s", path)
     return home
+
+
+def node_name() -> str:
+    """Return the name of this machine's node."""
+    return resolve(NODE_NAME) or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_") or "local"
 
 
 def box_command() -> list[str]:

@@ -165,4 +165,4 @@ def _resolve(request: Request, caller: Caller, body: RevisionRequest) -> service
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        return service.resolve_serving(session, boxes, platform.store, platform.home.snd_socket, caller.tenant_id, body)
+        return service.resolve_serving(session, boxes, platform.store, caller.tenant_id, body)

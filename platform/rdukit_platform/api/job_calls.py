@@ -16,7 +16,7 @@ def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
     """Record a job of the caller's tenant. Raises as ``service.submit_job``."""
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
+        body = with_tiles(platform.store, session, caller.tenant_id, body)
     with platform.database.write() as session:
         job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
         shown = show_job(job, service.list_attempts(session, job.id))
@@ -28,7 +28,7 @@ def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJo
     """Say what a job would be recorded as; nothing is. Raises as ``service.submit_job``."""
     boxes, now = platform.catalog.boxes(), platform.clock.now()
     with platform.database.read() as session:
-        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
+        body = with_tiles(platform.store, session, caller.tenant_id, body)
         return service.foresee_job(session, boxes, caller.tenant_id, body, now)
 
 

@@ -147,9 +147,7 @@ def submit_pipeline(
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        steps = [
-            with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, step) for step in body.steps
-        ]
+        steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in body.steps]
     body = body.model_copy(update={"steps": steps})
     with platform.database.write() as session:
         row, jobs = pipelines.submit_pipeline(session, boxes, caller.tenant_id, body, platform.clock.now())

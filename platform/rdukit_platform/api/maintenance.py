@@ -9,11 +9,12 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, JsonValue
 
 from rdukit.errors import NotFound
+from rdukit_platform.api import roster
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Admin, StrictJsonRoute, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.schemas import RequestBody
-from rdukit_platform.nodes.view import change_node
+from rdukit_platform.nodes import registry
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"], route_class=StrictJsonRoute)
@@ -73,6 +74,13 @@ class NodeChange(BaseModel):
     window: dict[str, JsonValue] | None = None
 
 
+class NodeStanding(BaseModel):
+    """A node that leaves or rejoins: ``leaving`` until what it has is done, then ``left``."""
+
+    node: str
+    state: str
+
+
 @router.post("/{node}/cordon")
 def cordon(request: Request, node: str, caller: Admin, body: CordonRequest) -> NodeChange:
     """Keep a part of a node from being allocated; what runs there goes on."""
@@ -117,6 +125,33 @@ def end(request: Request, node: str, window: str, caller: Admin) -> NodeChange:
     return change(request, caller, node, Act.END_MAINTENANCE, "end_maintenance", {"window": window})
 
 
+@router.post("/{node}/leave")
+def leave(request: Request, node: str, caller: Admin) -> NodeStanding:
+    """Give a node no more jobs; it has left when what it has is done."""
+    return move(request, caller, node, Act.LEAVE_NODE)
+
+
+@router.post("/{node}/rejoin")
+def rejoin(request: Request, node: str, caller: Admin) -> NodeStanding:
+    """Give a node jobs again that leaves, or has left and still beats."""
+    return move(request, caller, node, Act.REJOIN_NODE)
+
+
+def move(request: Request, caller: Caller, node: str, act: Act) -> NodeStanding:
+    """Let a node leave or rejoin for ``caller``, and record it.
+
+    Raises:
+        NotFound: there is no such node. Conflict: it cannot.
+    """
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        way = registry.leave if act is Act.LEAVE_NODE else registry.rejoin
+        row = way(session, node, platform.clock.now())
+        record(session, entry_of(request, caller, act, row.name))
+    platform.notifier.wake()
+    return NodeStanding(node=row.name, state=row.state)
+
+
 def change(
     request: Request, caller: Caller, node: str, act: Act, operation: str, arguments: dict[str, Any]
 ) -> NodeChange:
@@ -129,7 +164,7 @@ def change(
     given = {name: value for name, value in arguments.items() if value is not None}
     if any(not str(value).isprintable() for value in given.values()):
         raise NotFound("a name has characters that cannot be printed")
-    name, answer = change_node(platform.home.snd_socket, node, operation, caller.token_id, given)
+    name, answer = roster.change(platform, node, operation, caller.token_id, given)
     target = str(given.get("component") or given.get("lease") or given.get("window"))
     detail = " ".join(f"{key}={given[key]}" for key in ("deadline_s", "reason") if key in given)
     with platform.database.write() as session:

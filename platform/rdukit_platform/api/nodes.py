@@ -7,7 +7,8 @@ from pydantic import BaseModel, JsonValue
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import NodesReader, platform_of
-from rdukit_platform.nodes.view import nodes_for, read_nodes, services_for
+from rdukit_platform.api.roster import list_nodes
+from rdukit_platform.nodes.view import nodes_for, services_for
 from rdukit_platform.services import live_services
 from rdukit_platform.tenants.scopes import METRICS, allows
 from rdukit_platform.tenants.service import Caller
@@ -21,6 +22,8 @@ class NodeService(BaseModel):
     id: str
     kind: str
     slots: int
+    #: Of a worker: its node.
+    node: str
     started_at: float
     beat_at: float
 
@@ -52,5 +55,5 @@ def list_(request: Request, caller: NodesReader) -> NodeList:
 
 def nodes_seen(platform: Platform, caller: Caller) -> list[dict[str, Any]]:
     """Return the nodes, as ``caller`` may see them."""
-    nodes = read_nodes(platform.home.snd_socket)
+    nodes = list_nodes(platform)
     return nodes if allows(caller.scopes, METRICS) else nodes_for(nodes, caller.tenant_id)

@@ -63,7 +63,7 @@ def clone(
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         asked = clone_request(service.get_job(session, caller.tenant_id, job_id), body)
-        asked = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, asked)
+        asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     with platform.database.write() as session:
         job = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now())
         shown = show_job(job, service.list_attempts(session, job.id))

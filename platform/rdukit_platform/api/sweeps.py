@@ -20,7 +20,7 @@ def submit(request: Request, caller: JobsWriter, body: SweepRequest, idempotency
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        job = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body.job)
+        job = with_tiles(platform.store, session, caller.tenant_id, body.job)
         body = service.check_sweep(session, boxes, caller.tenant_id, body.model_copy(update={"job": job}))
     with platform.database.write() as session:
         row = service.submit_sweep(session, caller.tenant_id, body, platform.clock.now())

@@ -18,7 +18,8 @@ from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.audit.service import SCHEDULER, Act, AuditRecord, record
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, TenantRow
-from rdukit_platform.settings import ARTIFACT_KEEP_DAYS, read_keep_days
+from rdukit_platform.setting_texts import read_keep_days
+from rdukit_platform.settings import ARTIFACT_KEEP_DAYS
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ takes what is left.
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from rdukit.errors import Conflict, NotFound
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import ArtifactRow, AttemptRow, BoxRow
+from rdukit_platform.db.models import ArtifactRow, AttemptRow, BoxRow, JobRow
 from rdukit_platform.settings import ARTIFACT_GRACE_S
 
 logger = logging.getLogger(__name__)
@@ -67,13 +67,14 @@ def collect(
     with alone(store):
         held = store.held_since()
         with database.read() as session:
+            carried = read_carried(session)
             began = session.scalars(
                 select(func.min(AttemptRow.published_at)).where(AttemptRow.ended_at.is_(None))
             ).one()
             files, folders = read_roots(session)
         before = min(time for time in (now - grace_s, held, began) if time is not None) - SLACK_S
         on_step("mark")
-        marked = mark(store, files, folders)
+        marked = mark(store, files, folders) | _mark_carried(store, carried)
         removed = removed_bytes = kept = young = 0
         for path in _blobs(store):
             with suppress(FileNotFoundError):
@@ -103,6 +104,22 @@ def read_roots(session: Session) -> tuple[set[str], dict[str, str]]:
     for digest, box_id in session.execute(installed):
         folders.setdefault(digest, box_id)
     return {digest for digest, is_folder, _ in rows if not is_folder}, folders
+
+
+def read_carried(session: Session) -> list[str]:
+    """Return the digests of what attempts have left for later ones of jobs that have not ended."""
+    query = select(AttemptRow.kept).join(JobRow, JobRow.id == AttemptRow.job_id)
+    found = session.scalars(query.where(AttemptRow.kept.is_not(None), JobRow.ended_at.is_(None)))
+    return [digest for digest in found if digest is not None]
+
+
+def _mark_carried(store: BlobStore, digests: Iterable[str]) -> set[str]:
+    """Return the blobs that these are made of; what is missing makes a job begin anew, and nothing worse."""
+    marked = set(digests)
+    for digest in list(marked):
+        with suppress(NotFound, ContentDamaged):
+            marked.update(entry.digest for entry in store.entries(digest))
+    return marked
 
 
 def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]:

@@ -95,6 +95,8 @@ class Act(StrEnum):
     CORDON = "node.cordon"
     UNCORDON = "node.uncordon"
     DRAIN = "node.drain"
+    LEAVE_NODE = "node.leave"
+    REJOIN_NODE = "node.rejoin"
     RELEASE_LEASE = "lease.release"
     MAINTAIN = "maintenance.plan"
     END_MAINTENANCE = "maintenance.end"

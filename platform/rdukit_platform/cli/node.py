@@ -1,14 +1,20 @@
-"""``rdukit node cordon``, ``drain`` and the like: what a platform's nodes allocate, changed through its gateway."""
+"""``rdukit node join``, ``list``, ``cordon``, ``drain`` and the like: a platform's nodes, through its gateway."""
 
+import json
+import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.errors import InvalidArgument
+
+#: Seconds between two looks whether a node has left.
+WAIT_S: Final = 0.5
 
 COMPONENT = click.argument("component", metavar="[COMPONENT]", default="/NODE")
 REASON_OPTION = click.option("--reason", default="", help="Why, for the logs and for whose jobs wait.")
@@ -111,6 +117,131 @@ def end_maintenance(window: str, node: str, as_json: bool) -> None:
 
     with ApiClient.of_home() as client:
         _show(client.delete(f"/v1/nodes/{quote(node, safe='')}/maintenance/{quote(window, safe='')}"), as_json)
+
+
+@click.command("list")
+@JSON_OPTION
+@TOKEN_OPTION
+def list_(as_json: bool) -> None:
+    """List the platform's nodes: how each is, its tiles, and when it was heard of last.
+
+    Example: rdukit node list
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        nodes = client.get("/v1/nodes")["nodes"]
+    if as_json:
+        show.print_json(nodes)
+        return
+    columns = ("NODE", "STATE", "HEALTH", "PLATFORM", "FREE TILES", "HEARD", "LABELS")
+    show.print_table(columns, [node_row(node) for node in nodes])
+
+
+def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a table shows of a node."""
+    from rdukit_platform.cli import show
+
+    tiles = node.get("tiles") or []
+    free = sum(1 for tile in tiles if not tile.get("lease") and not tile.get("cordon"))
+    labels = ",".join(f"{key}={value}" for key, value in sorted((node.get("labels") or {}).items()))
+    heard = show.ago(node.get("beat_at"))
+    return (
+        node["name"], node["state"], node.get("health") or "-", node.get("platform") or "-",
+        f"{free} of {len(tiles)}" if tiles else "-", heard if heard == "-" else f"{heard} ago", labels or "-",
+    )  # fmt: skip
+
+
+@click.command()
+@click.argument("node", metavar="NODE")
+@click.option("--wait", is_flag=True, help="Return when it has left.")
+@JSON_OPTION
+@TOKEN_OPTION
+def leave(node: str, wait: bool, as_json: bool) -> None:
+    """Give a node no more jobs; it has left when those that it has are done, and rdukit node join there ends.
+
+    Needs a token with the scope admin. To end what runs there as well: rdukit node drain --node NODE --deadline 0
+
+    Example: rdukit node leave blade-7 --wait
+    """
+    _move(node, "leave", as_json, wait)
+
+
+@click.command()
+@click.argument("node", metavar="NODE")
+@JSON_OPTION
+@TOKEN_OPTION
+def rejoin(node: str, as_json: bool) -> None:
+    """Give a node jobs again that leaves, or that has left and still runs.
+
+    Example: rdukit node rejoin blade-7
+    """
+    _move(node, "rejoin", as_json)
+
+
+@click.command()
+@click.option("--database", default=None, help="SQLAlchemy URL of the platform's database.")
+@click.option("--broker", default=None, help="Celery URL of its broker.")
+@click.option("--artifacts", default=None, help="Folder of its artifacts, which this machine sees too.")
+@click.option("--name", default=None, help="Name of the node (default: the host's name).")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node; may be repeated.")
+@click.option("--platform", default=None, help="Platform of the emulated node, as rdukit node start has it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when it has joined.")
+def join(
+    database: str | None, broker: str | None, artifacts: str | None, name: str | None, labels: tuple[str, ...],
+    platform: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run this machine as a node of a platform: node daemon and worker, until Ctrl-C or until it has left.
+
+    Database, broker and artifacts are the platform's own; what is not given comes from the settings. A home folder of
+    its own ($RDUKIT_HOME) has the node's state.
+
+    Example: rdukit node join --name blade-7 --database postgresql+psycopg://rdukit@db/rdukit --broker redis://mq:6379/0
+    """
+    from rdukit_platform.settings import (
+        ARTIFACTS_FOLDER,
+        BROKER_URL,
+        DATABASE_URL,
+        NODE_LABELS,
+        NODE_NAME,
+        checked_home,
+    )
+    from rdukit_platform.up.join import JoinedNode, run_node
+
+    given = {
+        DATABASE_URL: database, BROKER_URL: broker, ARTIFACTS_FOLDER: artifacts, NODE_NAME: name,
+        NODE_LABELS: ",".join(labels) or None,
+    }  # fmt: skip
+    variables = {setting.variable: text for setting, text in given.items() if text is not None}
+    if platform is not None:
+        variables["RDUKIT_PLATFORM"] = platform
+
+    def announce(node: JoinedNode) -> None:
+        if as_json:
+            click.echo(json.dumps(asdict(node)))
+        else:
+            click.echo(f"node {node.name} has joined in {node.ready_s} s\nhome      {node.home}\nstop with Ctrl-C")
+
+    run_node(variables, checked_home, announce)
+
+
+def _move(node: str, what: str, as_json: bool, wait: bool = False) -> None:
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        answer = client.post(f"/v1/nodes/{quote(node, safe='')}/{what}", {})
+        while wait and answer["state"] == "leaving":
+            time.sleep(WAIT_S)
+            state = next(
+                (each["state"] for each in client.get("/v1/nodes")["nodes"] if each["name"] == answer["node"]), "left"
+            )
+            answer = {**answer, "state": "leaving" if state == "unreachable" else state}
+    if as_json:
+        show.print_json(answer)
+    else:
+        click.echo(f"{answer['node']} is {answer['state']}")
 
 
 def _change(node: str, what: str, body: Mapping[str, object], as_json: bool) -> None:

@@ -85,7 +85,10 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     tiles, error = attempt["tiles"] or [], attempt["error"]
     where = f", {len(tiles)} {'tile' if len(tiles) == 1 else 'tiles'} from {tiles[0]}" if tiles else ""
     why = f": {error['message']} [{error['code']}]" if error else ""
-    return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {attempt['worker']}{where}{why}"
+    on = attempt["worker"] or "no worker yet"
+    if attempt.get("node"):
+        on = f"node {attempt['node']}, {on}"
+    return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {on}{where}{why}"
 
 
 #: Why a job is where it is, where nothing else says so.

@@ -21,6 +21,7 @@ class AttemptInfo:
     """An attempt at a job. Times are seconds since the epoch."""
 
     number: int
+    node: str | None = None
     worker: str | None = None
     outcome: str | None = None
     error: dict[str, Any] | None = None

@@ -8,11 +8,12 @@ from starlette.responses import RedirectResponse, Response
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit_platform.api.audit import AuditPage, read_entries
 from rdukit_platform.api.dependencies import check_scope, platform_of
-from rdukit_platform.api.maintenance import change
+from rdukit_platform.api.maintenance import change, move
 from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
 from rdukit_platform.audit.service import Act
 from rdukit_platform.console.access import Administrator, Keeper, Visitor
 from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.nodes.registry import ONLY
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, TOKENS, may_give
 from rdukit_platform.tenants.service import Caller
@@ -23,6 +24,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 LIVES: Final = (1, 7, 30, 90, 365)
 #: Buttons of the form of maintenance.
 _ACTS: Final = {"cordon": Act.CORDON, "drain": Act.DRAIN, "uncordon": Act.UNCORDON}
+_MOVES: Final = {"leave": Act.LEAVE_NODE, "rejoin": Act.REJOIN_NODE}
 
 
 @router.get("/audit")
@@ -82,13 +84,17 @@ def maintain(
     request: Request,
     caller: Administrator,
     act: Annotated[str, Form()],
+    node: Annotated[str, Form()] = ONLY,
     component: Annotated[str, Form()] = "/NODE",
     reason: Annotated[str, Form()] = "",
     deadline: Annotated[str, Form()] = "",
 ) -> Response:
-    """Cordon, drain or uncordon a part of the node."""
+    """Cordon, drain or uncordon a part of a node, or let it leave or rejoin."""
+    if act in _MOVES:
+        move(request, caller, node, _MOVES[act])
+        return RedirectResponse("/console/nodes", 303)
     if act not in _ACTS:
-        raise InvalidArgument(f"the form asks for {act[:20]!r}; legal: {', '.join(_ACTS)}")
+        raise InvalidArgument(f"the form asks for {act[:20]!r}; legal: {', '.join([*_ACTS, *_MOVES])}")
     given: dict[str, object] = {"component": component.strip()[:200] or "/NODE"}
     if act != "uncordon" and reason.strip():
         given["reason"] = reason.strip()[:200]
@@ -96,7 +102,7 @@ def maintain(
         if not deadline.strip().isdecimal() or len(deadline) > 8:
             raise InvalidArgument(f"the deadline is {deadline[:20]!r}; legal: whole seconds, or nothing")
         given["deadline_s"] = float(deadline)
-    change(request, caller, "-", _ACTS[act], act, given)
+    change(request, caller, node, _ACTS[act], act, given)
     return RedirectResponse("/console/nodes", 303)
 
 

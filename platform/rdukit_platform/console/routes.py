@@ -234,7 +234,8 @@ def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Res
 @router.get("/nodes")
 def nodes(request: Request, caller: Visitor) -> Response:
     """Return the nodes and who holds their tiles."""
-    return page(request, "nodes.html", section="Nodes", live=_nodes_part(request, caller))
+    names = [str(node["name"]) for node in nodes_seen(platform_of(request), caller)]
+    return page(request, "nodes.html", section="Nodes", live=_nodes_part(request, caller), names=names)
 
 
 @router.get("/parts/nodes")

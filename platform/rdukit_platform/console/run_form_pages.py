@@ -241,7 +241,7 @@ def _find_verb(box: BoxDescription, name: str) -> BoxVerb:
 def _submit(platform: Platform, caller: Caller, asked: JobRequest) -> str:
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        asked = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, asked)
+        asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     with platform.database.write() as session:
         job_id = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now()).id
     platform.notifier.wake()
@@ -251,7 +251,7 @@ def _submit(platform: Platform, caller: Caller, asked: JobRequest) -> str:
 def _submit_pipeline(platform: Platform, caller: Caller, asked: PipelineRequest) -> str:
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        steps = [with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, step)
+        steps = [with_tiles(platform.store, session, caller.tenant_id, step)
                  for step in asked.steps]  # fmt: skip
     asked = asked.model_copy(update={"steps": steps})
     with platform.database.write() as session:
@@ -263,7 +263,7 @@ def _submit_pipeline(platform: Platform, caller: Caller, asked: PipelineRequest)
 
 def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:
     """Refuse what submitting would refuse, but for quotas; nothing is recorded."""
-    asked = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, asked)
+    asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     kinds = {}
     for slot, artifact in asked.inputs.items():
         row = session.get(ArtifactRow, artifact)

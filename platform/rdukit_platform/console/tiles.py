@@ -270,7 +270,7 @@ def _view_upkeep(node: Mapping[str, Any]) -> list[UpkeepLine]:
 
 
 def view_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """View nodes as ``read_nodes`` gives them, with their pictures, faults and queues."""
+    """View nodes as ``list_nodes`` gives them, with their pictures, faults and queues."""
     return [_view_node(node) for node in nodes]
 
 
@@ -284,6 +284,8 @@ def _view_node(node: Mapping[str, Any]) -> dict[str, Any]:
         "name": node.get("name"),
         "state": node.get("state"),
         "error": node.get("error") or "",
+        "labels": [f"{key}={value}" for key, value in sorted((node.get("labels") or {}).items())],
+        "beat_at": node.get("beat_at"),
         "health": health,
         "tone": STATE_TONES.get(health, "good"),
         "platform": node.get("platform") or "",

@@ -196,6 +196,8 @@ def _view_event(event: EventRecord) -> EventView:
     error = data.get("error")
     if isinstance(error, dict) and error.get("message"):
         parts.append(str(error["message"]))
+    if node := data.get("node"):
+        parts.append(f"node {node}")
     if worker := data.get("worker"):
         parts.append(f"worker {worker}")
     tiles = data.get("tiles")

@@ -24,6 +24,8 @@ from rdukit_platform.db.identity import MembershipRow as MembershipRow
 from rdukit_platform.db.identity import OrganisationAdminRow as OrganisationAdminRow
 from rdukit_platform.db.identity import OrganisationRow as OrganisationRow
 from rdukit_platform.db.identity import UserRow as UserRow
+from rdukit_platform.db.nodes import NodeOrderRow as NodeOrderRow
+from rdukit_platform.db.nodes import NodeRow as NodeRow
 from rdukit_platform.db.webhooks import DeliveryRow as DeliveryRow
 from rdukit_platform.db.webhooks import WebhookRow as WebhookRow
 
@@ -192,6 +194,8 @@ class AttemptRow(Base):
     number: Mapped[int]
     token: Mapped[str] = mapped_column(String(64))
     published_at: Mapped[float]
+    #: The node that it was placed on, whose workers may claim it; none: of a version with one node.
+    node: Mapped[str | None] = mapped_column(String(64))
     worker: Mapped[str | None] = mapped_column(String(128))
     claimed_at: Mapped[float | None]
     lease_expires_at: Mapped[float | None]
@@ -204,6 +208,8 @@ class AttemptRow(Base):
     outcome: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, object] | None]
     tiles: Mapped[list[str] | None]
+    #: Digest of what it had made when it ended, for an attempt on another node.
+    kept: Mapped[str | None] = mapped_column(String(64))
     #: No longer written: the process id of a box.
     box_pid: Mapped[int | None]
     #: ``{"backend", "id", "limits"}`` of the box that took the verb.
@@ -386,6 +392,7 @@ class EndpointReplicaRow(Base):
     #: What it waits for, or how it ended, in words.
     message: Mapped[str | None] = mapped_column(Text)
     token: Mapped[str] = mapped_column(String(64))
+    node: Mapped[str | None] = mapped_column(String(64))
     worker: Mapped[str | None] = mapped_column(String(128))
     lease_expires_at: Mapped[float | None]
     tiles: Mapped[list[str] | None]
@@ -429,6 +436,8 @@ class ServiceRow(Base):
     slots: Mapped[int]
     #: Of a worker: what is round the boxes of its jobs, and if that is nothing, why.
     walls: Mapped[str] = mapped_column(Text, default="")
+    #: Of a worker: its node.
+    node: Mapped[str] = mapped_column(String(64), default="", server_default="")
     started_at: Mapped[float]
     beat_at: Mapped[float]
 

@@ -2,7 +2,8 @@
 
 A new revision takes over one replica at a time: a new one becomes ready before an old one drains, so that as many as
 are wanted answer all the time. A revision whose replicas fail is tried again after pauses that double; meanwhile the
-old one goes on. A canary is a second revision beside the wanted one, with replicas of its own.
+old one goes on. A replica whose node leaves is replaced in the same way. A canary is a second revision beside the
+wanted one, with replicas of its own.
 
 Source: ours; after the rolling update of Kubernetes' Deployments with maxSurge 1 and maxUnavailable 0.
 """
@@ -35,6 +36,8 @@ class Replica:
     created_at: float
     lease_expires_at: float | None = None
     ready_at: float | None = None
+    #: Its node leaves: another one is to take over, as from an old revision.
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,11 @@ def plan_replicas(endpoints: Sequence[EndpointSnapshot], now: float, *, may_expi
         if missing > 0 and next_start_at(endpoint.ended) <= now:
             starts += [(endpoint.id, endpoint.revision)] * missing
         if (canary := endpoint.canary) is not None:
-            of_canary = [each for each in alive if each.revision == canary.revision and not _is_draining(each)]
+            canaries = [each for each in alive if each.revision == canary.revision and not _is_draining(each)]
+            of_canary = [each for each in canaries if not each.is_leaving]
             surplus += _choose_surplus(of_canary, canary.wanted)
+            if sum(1 for each in of_canary if each.state is ReplicaState.READY) >= canary.wanted:
+                surplus += [each for each in canaries if each.is_leaving]
             if next_start_at(canary.ended) <= now:
                 starts += [(endpoint.id, canary.revision)] * (canary.wanted - len(of_canary))
         ends += [(each.id, ReplicaReason.NOT_WANTED) for each in surplus if each.state is ReplicaState.STARTING]
@@ -202,10 +208,14 @@ def _is_draining(replica: Replica) -> bool:
 
 
 def _split(replicas: Sequence[Replica], endpoint: EndpointSnapshot) -> tuple[list[Replica], list[Replica]]:
-    """Return those of the wanted revision, and those that it replaces; draining ones and the canary's are neither."""
+    """Return those of the wanted revision that may stay, and those that are replaced, as those whose nodes leave are.
+
+    Draining ones and the canary's are neither.
+    """
     canary = None if endpoint.canary is None else endpoint.canary.revision
     alive = [each for each in replicas if not _is_draining(each) and each.revision != canary]
-    return [e for e in alive if e.revision == endpoint.revision], [e for e in alive if e.revision != endpoint.revision]
+    current = [each for each in alive if each.revision == endpoint.revision and not each.is_leaving]
+    return current, [each for each in alive if each not in current]
 
 
 def _choose_surplus(current: Sequence[Replica], wanted: int) -> list[Replica]:

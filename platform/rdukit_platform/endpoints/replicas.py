@@ -27,6 +27,7 @@ from rdukit_platform.endpoints.plan import (
 )
 from rdukit_platform.endpoints.states import LIVE, ReplicaEvent, ReplicaReason, ReplicaState, next_state, states_before
 from rdukit_platform.jobs.changes import count_changed
+from rdukit_platform.nodes.registry import read_leaving
 
 #: Ended replicas of an endpoint that are looked at, and seconds that the rows are kept.
 HISTORY: Final = 8
@@ -52,14 +53,16 @@ class ClaimedReplica:
     revision: EndpointRevisionRow
 
 
-def claim_next(session: Session, worker: str, lease_s: float, now: float) -> ClaimedReplica | None:
-    """Make the oldest replica that nobody has this worker's; ``None``: there is none."""
+def claim_next(
+    session: Session, worker: str, lease_s: float, now: float, node: str | None = None
+) -> ClaimedReplica | None:
+    """Make the oldest replica that nobody has this worker's, which is one of ``node``; ``None``: there is none."""
     unclaimed = (EndpointReplicaRow.worker.is_(None), EndpointReplicaRow.state == str(ReplicaState.STARTING))
     query = select(EndpointReplicaRow).where(*unclaimed).order_by(EndpointReplicaRow.created_at, EndpointReplicaRow.id)
     row = session.scalars(query.limit(1).with_for_update(skip_locked=True)).first()
     if row is None:
         return None
-    row.worker, row.claimed_at, row.lease_expires_at = worker, now, now + lease_s
+    row.node, row.worker, row.claimed_at, row.lease_expires_at = node, worker, now, now + lease_s
     endpoint = session.get_one(EndpointRow, row.endpoint_id)
     revision = session.scalars(
         select(EndpointRevisionRow).where(
@@ -146,14 +149,18 @@ def read_snapshots(session: Session, now: float, endpoint_ids: Sequence[str] | N
     columns = (
         EndpointReplicaRow.endpoint_id, EndpointReplicaRow.id, EndpointReplicaRow.revision, EndpointReplicaRow.state,
         EndpointReplicaRow.created_at, EndpointReplicaRow.lease_expires_at, EndpointReplicaRow.ready_at,
+        EndpointReplicaRow.node,
     )  # fmt: skip
     query = select(*columns).where(EndpointReplicaRow.state.in_(_LIVE))
     endpoints = select(EndpointRow)
     if endpoint_ids is not None:
         query = query.where(EndpointReplicaRow.endpoint_id.in_(endpoint_ids))
         endpoints = endpoints.where(EndpointRow.id.in_(endpoint_ids))
-    for endpoint_id, replica_id, revision, state, created_at, lease, ready_at in session.execute(query):
-        replicas[endpoint_id].append(Replica(replica_id, revision, ReplicaState(state), created_at, lease, ready_at))
+    leaving = read_leaving(session)
+    for endpoint_id, replica_id, revision, state, created_at, lease, ready_at, node in session.execute(query):
+        replicas[endpoint_id].append(
+            Replica(replica_id, revision, ReplicaState(state), created_at, lease, ready_at, node in leaving)
+        )
     if endpoint_ids is None:
         is_wanted = EndpointRow.deleted_at.is_(None) & (EndpointRow.replicas > 0)
         endpoints = endpoints.where(is_wanted | EndpointRow.id.in_(list(replicas)))

@@ -6,7 +6,6 @@ in the caller's transaction.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import func, select
@@ -21,8 +20,8 @@ from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
-from rdukit_platform.jobs.fit import check_node, check_pef, tiles_of
-from rdukit_platform.nodes.view import find_node_view
+from rdukit_platform.jobs.fit import check_nodes, check_pef, tiles_of
+from rdukit_platform.nodes.registry import read_capacities
 
 #: Replicas that are shown: those that are there, and some that have ended.
 MAX_REPLICAS: Final = 20
@@ -41,14 +40,14 @@ class ServedParts:
 
 
 def resolve_serving(
-    session: Session, boxes: Boxes, store: BlobStore, snd_socket: Path, tenant_id: str, request: RevisionRequest
+    session: Session, boxes: Boxes, store: BlobStore, tenant_id: str, request: RevisionRequest
 ) -> ServedParts:
     """Find and check what a request wants to serve.
 
     Raises:
         NotFound: the tenant has no such expert, box or artifact.
         InvalidArgument: an expert and a box, or neither; no PEF; something that is none.
-        IllegalValue: the node has fewer tiles, or the PEF needs more.
+        IllegalValue: no node has as many tiles, or the PEF needs more.
         PermissionDenied: the tenant may not run boxes of its own.
     """
     expert_id, pef_id, checkpoint_id = None, request.pef, request.checkpoint
@@ -74,7 +73,7 @@ def resolve_serving(
         get_artifact(session, tenant_id, checkpoint_id)
     needed = tiles_of(store.path(pef.digest))
     if request.tiles is not None:
-        check_node(request.tiles, find_node_view(snd_socket))
+        check_nodes(request.tiles, read_capacities(session))
         check_pef(request.tiles, needed)
     return ServedParts(
         Selector(box.name, box.version), pef_id, checkpoint_id, expert_id, request.tiles or max(needed, 1)

@@ -8,10 +8,9 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from starlette.responses import JSONResponse, Response
 
-from rdukit.errors import RdukitError
-from rdukit.snd import SndClient
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Anyone, check_scope, platform_of
+from rdukit_platform.api.roster import is_any_up
 from rdukit_platform.db.engine import is_reachable
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs.states import JobState
@@ -63,14 +62,9 @@ def metrics(request: Request, caller: Anyone) -> Response:
 def read_health(platform: Platform) -> GatewayHealth:
     """Return the state of the parts, asked now."""
     parts = {"database": is_reachable(platform.database), "broker": platform.notifier.is_up(), "node": False}
-    try:
-        with SndClient(platform.home.snd_socket, timeout_s=1.0) as snd:
-            snd.call("hello")
-            parts["node"] = True
-    except RdukitError:
-        pass
     kinds = set()
     if parts["database"]:
+        parts["node"] = is_any_up(platform)
         with platform.database.read() as session:
             kinds = {service.kind for service in live_services(session, platform.clock.now())}
     parts["scheduler"], parts["worker"] = "scheduler" in kinds, "worker" in kinds

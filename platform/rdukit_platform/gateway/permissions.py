@@ -143,6 +143,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "POST /v1/nodes/{node}/drain": needs(ADMIN),
     "POST /v1/nodes/{node}/leases/{lease}/release": needs(ADMIN),
     "POST /v1/nodes/{node}/maintenance": needs(ADMIN),
+    "POST /v1/nodes/{node}/leave": needs(ADMIN),
+    "POST /v1/nodes/{node}/rejoin": needs(ADMIN),
     "DELETE /v1/nodes/{node}/maintenance/{window}": needs(ADMIN),
     "GET /v1/tenants": needs(ADMIN),
     "POST /v1/tenants": needs(ADMIN),

@@ -17,32 +17,51 @@ from rdukit_platform.jobs.execution import FencingToken
 
 logger = logging.getLogger(__name__)
 
-WAKE_KEY = "rdukit:wake"
+WAKE_KEY: Final = "rdukit:wake"
+NODE_KEY: Final = "rdukit:node"
 
 
 class Notifier:
-    """Tells the scheduler that there is something to do."""
+    """Tells the scheduler, or a node's workers, that there is something to do."""
 
     def __init__(self, broker_url: str) -> None:
         self._client = redis.Redis.from_url(plain_url(broker_url), socket_timeout=5.0, socket_connect_timeout=1.0)
 
     def wake(self) -> None:
-        """Poke; says nothing if the broker is away, the scheduler looks by itself soon."""
-        try:
-            self._client.lpush(WAKE_KEY, "1")
-            self._client.ltrim(WAKE_KEY, 0, 7)
-        except redis.RedisError as error:
-            logger.debug("not woken error=%s", error)
+        """Poke the scheduler; says nothing if the broker is away, it looks by itself soon."""
+        self._poke(WAKE_KEY)
+
+    def wake_node(self, node: str) -> None:
+        """Poke a worker of a node, so that it looks at its daemon and at the orders to it."""
+        self._poke(f"{NODE_KEY}:{node}")
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a poke, at most so long. Returns whether there was one.
+        """Wait for a poke of the scheduler, at most so long. Returns whether there was one.
 
         Raises:
             redis.RedisError: the broker is away.
         """
-        found = self._client.blpop([WAKE_KEY], timeout=seconds)
+        return self._wait(WAKE_KEY, seconds)
+
+    def wait_for_node(self, node: str, seconds: float) -> bool:
+        """Wait for a poke of a node's workers, at most so long. Returns whether there was one.
+
+        Raises:
+            redis.RedisError: the broker is away.
+        """
+        return self._wait(f"{NODE_KEY}:{node}", seconds)
+
+    def _poke(self, key: str) -> None:
+        try:
+            self._client.lpush(key, "1")
+            self._client.ltrim(key, 0, 7)
+        except redis.RedisError as error:
+            logger.debug("not woken key=%s error=%s", key, error)
+
+    def _wait(self, key: str, seconds: float) -> bool:
+        found = self._client.blpop([key], timeout=seconds)
         if found:
-            self._client.delete(WAKE_KEY)
+            self._client.delete(key)
         return bool(found)
 
     def is_up(self) -> bool:
@@ -63,8 +82,14 @@ def plain_url(broker_url: str) -> str:
 
 
 TASK: Final = "rdukit.run_attempt"
+#: Of attempts without a node, as versions with one node only wrote them.
 QUEUE: Final = "rdukit.attempts"
 VISIBILITY_TIMEOUT_S: Final = 7 * 24 * 3600
+
+
+def queue_of(node: str | None) -> str:
+    """Return the queue of the attempts that were placed on a node: only its workers listen there."""
+    return QUEUE if node is None else f"{QUEUE}.{node}"
 
 
 def make_app(broker_url: str) -> Celery:
@@ -101,4 +126,5 @@ def publish(app: Celery, fencing: FencingToken) -> None:
     Raises:
         kombu.exceptions.OperationalError: the broker is away; the reconciler sends it again.
     """
-    app.send_task(TASK, args=[fencing.job_id, fencing.attempt_id, fencing.token], queue=QUEUE, retry=False)
+    args = [fencing.job_id, fencing.attempt_id, fencing.token]
+    app.send_task(TASK, args=args, queue=queue_of(fencing.node), retry=False)

@@ -6,7 +6,7 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -35,6 +35,8 @@ class FencingToken:
     job_id: str
     attempt_id: str
     token: str
+    #: Where it was placed, which is no part of the proof.
+    node: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class Output:
     file_name: str | None = None
 
 
-def admit(session: Session, job_id: str, now: float) -> FencingToken:
-    """Give a queued job its next attempt. The caller publishes the token after the commit.
+def admit(session: Session, job_id: str, now: float, node: str | None = None) -> FencingToken:
+    """Give a queued job its next attempt, on a node. The caller publishes the token after the commit.
 
     Raises:
         InvalidTransition: it is not queued any more; nothing was written.
@@ -64,15 +66,21 @@ def admit(session: Session, job_id: str, now: float) -> FencingToken:
         number=job.attempt + 1,
         token=secrets.token_hex(16),
         published_at=now,
+        node=node,
     )
     session.add(attempt)
     session.flush()
     apply_event(session, job, JobEvent.ADMIT, now, attempt=attempt.number)
-    return FencingToken(job.id, attempt.id, attempt.token)
+    return FencingToken(job.id, attempt.id, attempt.token, node)
 
 
-def claim(session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float) -> JobRow | None:
-    """Make the attempt this worker's. ``None``: somebody has it, or it has ended; the message is to be dropped."""
+def claim(
+    session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float, node: str | None = None
+) -> JobRow | None:
+    """Make the attempt this worker's, which is one of ``node``.
+
+    ``None``: somebody has it, it has ended, or it is another node's; the message is to be dropped.
+    """
     changed = count_changed(
         session,
         update(AttemptRow)
@@ -81,8 +89,9 @@ def claim(session: Session, fencing: FencingToken, worker: str, lease_s: float, 
             AttemptRow.token == fencing.token,
             AttemptRow.claimed_at.is_(None),
             AttemptRow.ended_at.is_(None),
+            or_(AttemptRow.node.is_(None), AttemptRow.node == node),
         )
-        .values(worker=worker, claimed_at=now, lease_expires_at=now + lease_s),
+        .values(worker=worker, node=node, claimed_at=now, lease_expires_at=now + lease_s),
     )
     return lock_job(session, fencing.job_id) if changed == 1 else None
 
@@ -129,7 +138,9 @@ def start(session: Session, fencing: FencingToken, box: Mapping[str, object], no
     """
     job, attempt = _hold(session, fencing)
     attempt.started_at, attempt.box = now, dict(box)
-    apply_event(session, job, JobEvent.START, now, data={"tiles": attempt.tiles, "worker": attempt.worker})
+    apply_event(
+        session, job, JobEvent.START, now, data={"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
+    )
 
 
 def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
@@ -201,18 +212,26 @@ def fail(
     error: Mapping[str, object],
     backoff_s: float,
     now: float,
+    kept: str | None = None,
 ) -> JobState:
     """End the attempt without success; the job fails, retries or is queued again. Returns its state.
+
+    ``kept``: the digest in the store of what it has made, if the job goes on.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
     job, attempt = _hold(session, fencing)
-    return _end(session, job, attempt, outcome, error, backoff_s, now)
+    state = _end(session, job, attempt, outcome, error, backoff_s, now)
+    attempt.kept = None if state in FINAL else kept
+    return state
 
 
 def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
-    """End the attempts whose worker has not beaten within its lease. Returns how many."""
+    """End the attempts whose worker has not beaten within its lease, or whose node is away. Returns how many.
+
+    An attempt of which nobody had begun is as if it had not been.
+    """
     is_late = (AttemptRow.ended_at.is_(None), AttemptRow.lease_expires_at < now)
     count = 0
     for job_id, attempt_id in session.execute(select(AttemptRow.job_id, AttemptRow.id).where(*is_late)).all():
@@ -225,11 +244,13 @@ def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
         ).one_or_none()
         if attempt is None:
             continue  # it has ended since, or its worker has beaten
+        who = f"node {attempt.node}" if attempt.worker is None else f"worker {attempt.worker}"
         error: dict[str, object] = {
             "code": "unavailable",
-            "message": f"worker {attempt.worker} has given no sign of life since its lease; it was lost",
+            "message": f"{who} has given no sign of life since its lease; it was lost",
         }
-        _end(session, job, attempt, AttemptOutcome.EXPIRED, error, backoff_s, now)
+        outcome = AttemptOutcome.INTERRUPTED if attempt.claimed_at is None else AttemptOutcome.EXPIRED
+        _end(session, job, attempt, outcome, error, backoff_s, now)
         count += 1
     return count
 
@@ -313,7 +334,7 @@ def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Fe
     ).all()
     for row in rows:
         row.published_at = now
-    return [FencingToken(row.job_id, row.id, row.token) for row in rows]
+    return [FencingToken(row.job_id, row.id, row.token, row.node) for row in rows]
 
 
 def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:

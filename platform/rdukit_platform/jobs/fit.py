@@ -1,7 +1,7 @@
 """Tiles of a request: chosen, and checked against what the node has and what the PEF was compiled for."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -13,24 +13,25 @@ from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
-from rdukit_platform.nodes.view import NodeCapacity, find_node_view, why_never
+from rdukit_platform.nodes.registry import read_capacities
+from rdukit_platform.nodes.view import NodeCapacity, why_never
 
 #: The input of a job that is a PEF.
 PEF: Final = "pef"
 
 
-def check_node(tiles: int, node: NodeCapacity | None) -> None:
-    """Refuse more tiles than the node would have with all of them in service.
+def check_nodes(tiles: int, nodes: Sequence[NodeCapacity]) -> None:
+    """Refuse more tiles than any of the nodes would have with all of them in service.
 
     Raises:
-        IllegalValue: the message says what the node has.
+        IllegalValue: the message says what the largest one has.
     """
-    if node is None:
+    whole = [node.repaired() for node in nodes]
+    if not whole or any(why_never(tiles, node) is None for node in whole):
         return
-    whole = node.repaired()
-    why = why_never(tiles, whole)
-    if why is not None:
-        raise IllegalValue(f"tiles is {tiles}: {why}; legal: 1 to {whole.tiles}", legal=f"1 to {whole.tiles}")
+    largest = max(whole, key=lambda node: node.tiles)
+    legal = f"1 to {largest.tiles}"
+    raise IllegalValue(f"tiles is {tiles}: {why_never(tiles, largest)}; legal: {legal}", legal=legal)
 
 
 def check_pef(tiles: int, needed: int) -> None:
@@ -50,11 +51,11 @@ def check_pef(tiles: int, needed: int) -> None:
 Request = TypeVar("Request", JobRequest, StepRequest)
 
 
-def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: str, request: Request) -> Request:
+def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Request) -> Request:
     """Return the request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
 
     Raises:
-        IllegalValue: the node has fewer, or the PEF needs more. NotFound: the tenant has no such PEF. PefCorrupt: what
+        IllegalValue: no node has as many, or the PEF needs more. NotFound: the tenant has no such PEF. PefCorrupt: what
         it gives as a PEF is none.
     """
     is_on_host = request.verb in HOST_VERBS
@@ -63,7 +64,7 @@ def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: 
     if request.tiles is None:
         return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
     if request.tiles:
-        check_node(request.tiles, find_node_view(snd_socket))
+        check_nodes(request.tiles, read_capacities(session))
     check_pef(request.tiles, needed)
     return request
 

@@ -137,6 +137,7 @@ class Attempt(BaseModel):
     """Attempt at a job."""
 
     number: int
+    node: str | None = None
     worker: str | None
     outcome: str | None
     error: dict[str, JsonValue] | None

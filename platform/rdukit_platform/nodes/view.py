@@ -1,7 +1,7 @@
 """Emulated nodes as the platform sees them: how they are, what they have, and what a tenant may see of them.
 
 ``status`` and ``faults`` are the daemon's answers of those names (``docs/design/node.md``). All is pure but
-``read_nodes`` and ``find_node_view``, which ask the daemon.
+``look_at_node`` and ``change_node``, which ask the daemon.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
-from rdukit.errors import NotFound, RdukitError, Unavailable
+from rdukit.errors import RdukitError, Unavailable
 from rdukit.snd import SndClient
 
 #: Healths of a tile that may be leased; one that works worse than new still works.
@@ -174,11 +174,21 @@ CHANGE_TIMEOUT_S: Final = 10.0
 MAX_FAULTS: Final = 200
 
 
-def read_nodes(snd_socket: Path) -> list[dict[str, Any]]:
-    """Return the nodes with their tiles, who holds them, and what is broken, for people and the console.
+@dataclass(frozen=True, slots=True)
+class NodeLook:
+    """Look at a node's daemon: what it told, for people; its capacity; and which jobs and replicas held tiles."""
 
-    ``state`` says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a daemon that does
-    not know of faults has none.
+    told: dict[str, Any]
+    #: ``None``: it does not answer.
+    capacity: NodeCapacity | None = None
+    leased: frozenset[str] = frozenset()
+
+
+def look_at_node(snd_socket: Path, name: str) -> NodeLook:
+    """Look at a node with its tiles, who holds them, and what is broken.
+
+    ``state`` of what is told says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a
+    daemon that does not know of faults has none.
     """
     try:
         with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
@@ -186,51 +196,45 @@ def read_nodes(snd_socket: Path) -> list[dict[str, Any]]:
             knows_faults = "faults" in (hello.get("features") or [])
             faults = snd.call("faults", limit=MAX_FAULTS)["faults"] if knows_faults else []
     except RdukitError as error:
-        return [{"name": "local", "state": "unreachable", "error": error.message, "tiles": []}]
+        return NodeLook({"name": name, "state": "unreachable", "error": error.message, "tiles": []})
     status.pop("ok", None)
-    return [
-        {
-            "name": str(hello.get("node") or "local"),
-            "state": "up",
-            "version": hello.get("version"),
-            **status,
-            "health": node_health(status),
-            "faults": active_faults(faults),
-        }
-    ]
+    told = {
+        "name": name,
+        "state": "up",
+        "version": hello.get("version"),
+        **status,
+        "health": node_health(status),
+        "faults": active_faults(faults),
+    }
+    return NodeLook(told, view_for_scheduler(status), leased_jobs(status))
 
 
-def find_node_view(snd_socket: Path) -> NodeCapacity | None:
-    """Ask for the node's capacity; ``None`` if its daemon does not answer."""
+def answers(snd_socket: Path) -> bool:
+    """Return whether a node's daemon answers."""
     try:
         with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
-            return view_for_scheduler(snd.status())
+            snd.call("hello")
     except RdukitError:
-        return None
+        return False
+    return True
 
 
-def change_node(
-    snd_socket: Path, node: str, operation: str, by: str, arguments: Mapping[str, object]
-) -> tuple[str, dict[str, Any]]:
-    """Have a node's daemon change what it allocates. Returns the node's name, and what the daemon answers.
+def change_node(snd_socket: Path, operation: str, by: str, arguments: Mapping[str, object]) -> dict[str, Any]:
+    """Have a node's daemon change what it allocates. Returns what the daemon answers.
 
     Args:
-        node: the node's name, or ``-`` for the platform's only one.
         operation, arguments: of the daemon (``docs/design/node.md``).
         by: for whom; the node's log says it.
     Raises:
-        NotFound: there is no such node. Unavailable: it does not answer, or is of a version that cannot do it.
+        Unavailable: it does not answer, or is of a version that cannot do it.
     """
     with SndClient(snd_socket, timeout_s=CHANGE_TIMEOUT_S) as snd:
         hello = snd.call("hello")
-        name = str(hello.get("node") or "local")
-        if node not in ("-", name):
-            raise NotFound(f"there is no node {node!r}; there is: {name}")
         if "maintenance" not in (hello.get("features") or ()):
-            raise Unavailable(f"the daemon of node {name} is of an earlier version; update and restart it")
+            raise Unavailable(f"the daemon of node {hello.get('node')} is of an earlier version; update and restart it")
         answer = snd.call(operation, **arguments, on_behalf_of=by)
     answer.pop("ok", None)
-    return name, answer
+    return dict(answer)
 
 
 #: Stands for the leases of others.
@@ -239,7 +243,7 @@ OTHERS: Final = "others"
 #: Of a node's status: what is said of the node itself. All else has a rule below or is left out.
 _SHOWN: Final = (
     "name", "state", "version", "platform", "chip", "node", "memory", "applications", "max_applications", "uptime_s",
-    "rdus", "health",
+    "rdus", "health", "labels", "beat_at", "joined_at",
 )  # fmt: skip
 #: Of a tile and a fault: what is said of the hardware.
 _TILE: Final = ("path", "rdu", "tile", "health", "cordon")
@@ -251,7 +255,7 @@ _FAULT: Final = (
 
 
 def nodes_for(nodes: Sequence[Mapping[str, Any]], tenant_id: str) -> list[dict[str, Any]]:
-    """Reduce nodes as ``read_nodes`` gives them to what a tenant may see."""
+    """Reduce nodes as ``list_nodes`` gives them to what a tenant may see."""
     return [_node_for(node, tenant_id) for node in nodes]
 
 
@@ -273,7 +277,8 @@ def _node_for(node: Mapping[str, Any], tenant_id: str) -> dict[str, Any]:
     leases = {str(lease["id"]): lease for lease in node.get("leases") or [] if is_own(lease)}
     shown = {name: node[name] for name in _SHOWN if name in node}
     if "error" in node:
-        shown["error"] = "the node daemon does not answer"
+        is_away = node.get("state") == "unreachable"
+        shown["error"] = "the node daemon does not answer" if is_away else str(node["error"])
     if "database" in node:
         shown["database"] = {"is_writable": bool((node["database"] or {}).get("is_writable", True))}
     return shown | {

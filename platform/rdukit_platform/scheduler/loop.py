@@ -43,13 +43,15 @@ from rdukit_platform.jobs.execution import (
 )
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.jobs.trace import tell_wait
-from rdukit_platform.nodes.view import NodeCapacity, find_node_view
+from rdukit_platform.nodes.registry import lose, needs_release, read_beats, release_absent
+from rdukit_platform.nodes.watch import NodeWatch
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.shares import PastUsage
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
+    NODE_LOST_S,
     SCHEDULER_HALF_LIFE_S,
     SCHEDULER_POLL_S,
     SCHEDULER_REPUBLISH_S,
@@ -88,6 +90,7 @@ class Scheduler:
         self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
         self._usage: PastUsage | None = None
         self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
+        self._nodes = NodeWatch(resolve(NODE_LOST_S))
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         """End the loop after the pass that is under way. Fits ``signal.signal``."""
@@ -150,15 +153,28 @@ class Scheduler:
         if self._clock.monotonic() - self._swept_at > SWEEPS_S:
             self._swept_at = self._clock.monotonic()
             advance_sweeps(self._database, now)
+        self._watch_nodes(now)
         reconcile(self._database, now, may_expire=self._pace.is_steady())
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0
         fencing_tokens = self._recover(now)
-        fencing_tokens += self._admit(find_node_view(self._home.snd_socket), now)
+        fencing_tokens += self._admit(now)
         for fencing in fencing_tokens:
             self._publish(fencing)
         return len(fencing_tokens)
+
+    def _watch_nodes(self, now: float) -> None:
+        with self._database.read() as session:
+            beats = read_beats(session)
+            lost = self._nodes.look(beats, self._clock.monotonic())
+            if not lost and not needs_release(session):
+                return
+        with self._database.write() as session:
+            lose(session, lost, now)
+            release_absent(session, now)
+        for name in lost:
+            logger.warning("node lost node=%s", name)
 
     def _recover(self, now: float) -> list[FencingToken]:
         with self._database.write() as session:
@@ -175,12 +191,12 @@ class Scheduler:
             logger.info("deadlines exceeded jobs=%d", late)
         return again
 
-    def _admit(self, node: NodeCapacity | None, now: float) -> list[FencingToken]:
+    def _admit(self, now: float) -> list[FencingToken]:
         # Deciding takes no lock: what changed meanwhile is left to the next pass.
         with self._database.read() as session:
             if self._clock.monotonic() - self._usage_at > USAGE_S:
                 self._usage, self._usage_at = self._usage_reader.read(session, now), self._clock.monotonic()
-            snapshot = read_snapshot(session, node, now, self._usage)
+            snapshot = read_snapshot(session, now, self._usage)
         decision = decide(snapshot)
         news = find_news(snapshot.queued, decision.waits, now)
         if not decision.admissions and not news and not decision.preemptions:
@@ -190,7 +206,7 @@ class Scheduler:
             fencing_tokens, admitted = [], list[tuple[JobRow, int]]()
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since, or another scheduler's
-                    fencing_tokens.append(admit(session, job_id, now))
+                    fencing_tokens.append(admit(session, job_id, now, decision.placements[job_id]))
                     if is_traced() and (job := session.get(JobRow, job_id)) is not None:
                         admitted.append((job, job.attempt))
             record_waits(session, news)
@@ -199,7 +215,7 @@ class Scheduler:
         for job, attempt in admitted:
             tell_wait(job, attempt, now)
         for fencing in fencing_tokens:
-            logger.info("admitted job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
+            logger.info("admitted job=%s attempt=%s node=%s", fencing.job_id, fencing.attempt_id, fencing.node)
         return fencing_tokens
 
     def _publish(self, fencing: FencingToken) -> None:

@@ -1,4 +1,4 @@
-"""Snapshot of the database for the scheduler: the front of each tenant's queue, the active jobs, the workers.
+"""Snapshot of the database for the scheduler: the front of each tenant's queue, the active jobs, the nodes.
 
 However many jobs a tenant has queued, a pass looks at its first ``WINDOW`` only. The others cannot be next, and cost
 nothing.
@@ -12,9 +12,9 @@ from sqlalchemy import BigInteger, bindparam, cast, func, select, update
 from sqlalchemy.orm import Session, load_only
 
 from rdukit.settings import resolve
-from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
+from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.nodes.view import NodeCapacity
+from rdukit_platform.nodes.registry import PRESENT, NodeLife, capacity_of
 from rdukit_platform.scheduler.model import (
     WINDOW,
     ActiveJob,
@@ -41,9 +41,6 @@ _SLICES: Final = 16
 #: Seconds that a transaction which ends an attempt takes at most.
 COMMIT_S: Final = 5.0
 
-#: Name of the platform's node, which is the only one.
-LOCAL: Final = "local"
-
 #: The verb that goes on from a checkpoint where its attempt was ended.
 KEEPING_VERB: Final = "train"
 #: Columns of an active job that a decision depends on.
@@ -61,24 +58,30 @@ def needs_pass(session: Session) -> bool:
     return session.scalars(select(JobRow.id).where(JobRow.state.in_(_OPEN)).limit(1)).first() is not None
 
 
-def read_snapshot(
-    session: Session, node: NodeCapacity | None, now: float, usage: PastUsage | None = None
-) -> QueueSnapshot:
-    """Return the front of the queue, the active jobs and the workers, as values; ``usage`` as by ``UsageReader``."""
+def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) -> QueueSnapshot:
+    """Return the front of the queue, the active jobs and the nodes, as values; ``usage`` as by ``UsageReader``."""
     active = session.execute(
         select(JobRow, AttemptRow)
         .options(load_only(*_OF_ACTIVE, raiseload=True))
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
         .where(AttemptRow.ended_at.is_(None))
     )
-    slots = sum(service.slots for service in live_services(session, now) if service.kind == "worker")
+    slots: dict[str, int] = defaultdict(int)
+    for service in live_services(session, now):
+        slots[service.node] += service.slots
+    rows = session.scalars(select(NodeRow).where(NodeRow.state.in_(PRESENT)).order_by(NodeRow.name)).all()
+    up = [row for row in rows if row.state == NodeLife.UP]
+    nodes = tuple(NodeState(row.name, capacity_of(row), slots[row.name]) for row in up)
+    # What each node told last: who held tiles then is in its free tiles already, and nobody else is.
+    leased = {(row.name, job) for row in rows for job in row.leased}
     tenants = session.scalars(select(TenantRow)).all()
-    past = usage.shares(now, node.tiles if node else 0, slots) if usage else {}
+    tiles = sum(node.capacity.tiles for node in nodes if node.capacity)
+    past = usage.shares(now, tiles, sum(node.slots for node in nodes)) if usage else {}
     return QueueSnapshot(
         now=now,
         queued=tuple(_read_front(session)),
-        active=tuple(_show_active(job, attempt, now) for job, attempt in active),
-        nodes=(NodeState(LOCAL, node, slots),),
+        active=tuple(_show_active(job, attempt, (attempt.node, job.id) in leased, now) for job, attempt in active),
+        nodes=nodes,
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
         starve_s=resolve(SCHEDULER_STARVE_S),
         has_other_tenants=len(tenants) > 1,
@@ -92,12 +95,13 @@ def read_snapshot(
     )
 
 
-def _show_active(job: JobRow, attempt: AttemptRow, now: float) -> ActiveJob:
+def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float) -> ActiveJob:
     return ActiveJob(
         job.id,
         job.tenant_id,
         job.tiles,
-        holds_tiles=attempt.tiles is not None,
+        holds_tiles=holds_tiles,
+        node=attempt.node,
         ends_at=None if job.run_limit_s is None else (attempt.claimed_at or now) + job.run_limit_s,
         priority=job.priority,
         began=attempt.claimed_at,

@@ -49,7 +49,7 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
         Unavailable: a part does not come up; the message has its last words.
     """
     began = time.monotonic()
-    lock = _take_lock(home)
+    lock = take_lock(home)
     stopping = False
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
@@ -94,7 +94,12 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
         os.close(lock)
 
 
-def _take_lock(home: Home) -> int:
+def take_lock(home: Home) -> int:
+    """Lock the home folder for this process, by the descriptor that is returned.
+
+    Raises:
+        Conflict: another process has it.
+    """
     descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

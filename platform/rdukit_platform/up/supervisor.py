@@ -14,7 +14,7 @@ from typing import Final
 from rdukit.files.home import make_folder
 from rdukit.settings import SND_SOCKET, resolve
 from rdukit.system.process import die_with_parent
-from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
+from rdukit_platform.settings import BROKER_URL, UP_NODE, Home, node_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,25 @@ def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
     children = []
     if not resolve(BROKER_URL):
         children.append(ServiceProcess("valkey", valkey_command(home)))
-    if resolve(UP_NODE) and not resolve(SND_SOCKET):
-        program = "from rdukit.cli import main; main()"
-        command = [sys.executable, "-c", program, "node", "start", "--socket", str(home.snd_socket)]
-        children.append(ServiceProcess("snd", command))
+    *daemon, worker = list_node_children(home)
     module = [sys.executable, "-m"]
     return [
         *children,
+        *daemon,
         ServiceProcess("gateway", [*module, "rdukit_platform.gateway", "--fd", str(listener_fd)], (listener_fd,)),
         ServiceProcess("scheduler", [*module, "rdukit_platform.scheduler"]),
-        ServiceProcess("worker", [*module, "rdukit_platform.worker"], stop_s=15.0),
+        worker,
     ]
+
+
+def list_node_children(home: Home) -> list[ServiceProcess]:
+    """List what makes this machine a node, in order: the node daemon, if the settings name no other, and a worker."""
+    worker = ServiceProcess("worker", [sys.executable, "-m", "rdukit_platform.worker"], stop_s=15.0)
+    if not resolve(UP_NODE) or resolve(SND_SOCKET):
+        return [worker]
+    program = "from rdukit.cli import main; main()"
+    command = [sys.executable, "-c", program, "node", "start", "--socket", str(home.snd_socket), "--name", node_name()]
+    return [ServiceProcess("snd", command), worker]
 
 
 def valkey_command(home: Home) -> list[str]:

@@ -60,6 +60,7 @@ from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
+from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.tiles import TileRequest, is_withdrawn, leased_tiles
@@ -115,7 +116,8 @@ class AttemptRun:
         """Run it to its end. Does nothing if somebody else has it."""
         context = self._context
         with context.database.write() as session:
-            job = execution.claim(session, self._fencing, context.name, context.heartbeat.lease_s, context.clock.now())
+            now, lease_s = context.clock.now(), context.heartbeat.lease_s
+            job = execution.claim(session, self._fencing, context.name, lease_s, now, context.node)
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
             return
@@ -132,6 +134,8 @@ class AttemptRun:
                 finally:
                     context.heartbeat.drop(self._fencing)
                     context.notifier.wake()
+                    if job.tiles:
+                        context.notifier.wake_node(context.node)
                     self._trace.end()
 
     def abort(self) -> None:
@@ -163,9 +167,10 @@ class AttemptRun:
         context = self._context
         try:
             spans = self._trace.end(str(error.get("code")))
-            with context.database.write() as session:
+            with keeping_work(context, self._folder / "out") as kept, context.database.write() as session:
+                now = context.clock.now()
                 execution.keep_spans(session, self._fencing, spans)
-                state = execution.fail(session, self._fencing, outcome, error, context.backoff_s, context.clock.now())
+                state = execution.fail(session, self._fencing, outcome, error, context.backoff_s, now, kept)
                 self._record_refusal(session, error)
             logger.info("attempt ends job=%s outcome=%s state=%s", self._fencing.job_id, outcome, state)
             if state in FINAL:
@@ -203,6 +208,7 @@ class AttemptRun:
             self._lock_folder(lock)
             self._end_earlier_boxes()
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
+                bring_work(self._context, job, self._folder / "out")
                 inputs = self._bring_inputs(job)
                 self._check_pef(job, inputs)
                 own = self._bring_box(job)

@@ -29,6 +29,8 @@ class WorkerContext:
     notifier: Notifier
     clock: Clock
     name: str
+    #: Name of the worker's node.
+    node: str
     backend: BoxBackend
     rules: BoxRules
     fences: TenantFences

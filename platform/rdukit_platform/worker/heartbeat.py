@@ -32,9 +32,10 @@ class LeaseHeartbeat:
         lease_s: float,
         heartbeat_file: HeartbeatFile | None = None,
         walls: str = "",
+        node: str = "",
     ) -> None:
-        """``walls``: what is round the boxes of the worker's jobs, for others to know."""
-        self._heartbeat_file, self._walls = heartbeat_file, walls
+        """``walls``: what is round the boxes of the worker's jobs, and ``node`` its node, for others to know."""
+        self._heartbeat_file, self._walls, self._node = heartbeat_file, walls, node
         self._database, self._clock, self._name, self._slots = database, clock, name, slots
         self.lease_s = lease_s
         self._lock = threading.Lock()
@@ -91,5 +92,5 @@ class LeaseHeartbeat:
         with self._database.write() as session:
             now = self._clock.now()
             if is_service_due:
-                beat_service(session, self._name, "worker", self._slots, now, self._walls)
+                beat_service(session, self._name, "worker", self._slots, now, self._walls, self._node)
             return beat(session, fencing_tokens, self.lease_s, now)

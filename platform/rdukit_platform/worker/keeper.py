@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError
@@ -21,9 +22,9 @@ STOP_S: Final = 15.0
 class ReplicaKeeper:
     """Thread of a worker process; each replica has a thread of its own besides."""
 
-    def __init__(self, context: WorkerContext, slots: int) -> None:
-        """``slots``: replicas at once."""
-        self._context, self._slots = context, slots
+    def __init__(self, context: WorkerContext, slots: int, may_claim: Callable[[], bool]) -> None:
+        """``slots``: replicas at once; ``may_claim``: whether there may be more of them here now."""
+        self._context, self._slots, self._may_claim = context, slots, may_claim
         self._lock = threading.Lock()
         #: Replicas that run here, each with its thread.
         self._held: dict[ReplicaToken, tuple[ReplicaRun, threading.Thread]] = {}
@@ -74,13 +75,14 @@ class ReplicaKeeper:
     def _claim(self) -> bool:
         context = self._context
         with self._lock:
-            if len(self._held) >= self._slots or self._stop.is_set():
+            if len(self._held) >= self._slots or self._stop.is_set() or not self._may_claim():
                 return False
         with context.database.read() as session:
             if not has_unclaimed(session):
                 return False
         with context.database.write() as session:
-            claimed = claim_next(session, context.name, context.heartbeat.lease_s, context.clock.now())
+            lease_s = context.heartbeat.lease_s
+            claimed = claim_next(session, context.name, lease_s, context.clock.now(), context.node)
         if claimed is None:
             return False
         replica = ReplicaRun(context, claimed)

@@ -108,6 +108,7 @@ class ReplicaRun:
         if self._stop.is_set() and self._is_interrupted:
             reason, message = ReplicaReason.INTERRUPTED, "its worker was stopped"
         self._end(reason, message)
+        self._context.notifier.wake_node(self._context.node)
         with suppress(OSError):
             remove_tree(self._folder)
         logger.info("replica ends replica=%s reason=%s message=%s", self._fencing.replica_id, reason, message)

@@ -1,4 +1,4 @@
-"""Worker process: Celery's thread pool around attempts, one heartbeat thread, and how messages are acknowledged."""
+"""Worker process: Celery's thread pool around attempts, threads that beat, and how messages are acknowledged."""
 
 import logging
 import os
@@ -17,20 +17,25 @@ from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.heartbeat_file import HeartbeatFile
-from rdukit_platform.jobs.broker import TASK, Notifier, make_app
+from rdukit_platform.jobs.broker import QUEUE, TASK, Notifier, make_app, queue_of
 from rdukit_platform.jobs.execution import FencingToken
+from rdukit_platform.nodes.registry import NodeIdentity, read_home_id
+from rdukit_platform.setting_texts import read_node_labels
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
+    NODE_LABELS,
     WORKER_LEASE_S,
     WORKER_REPLICAS,
     WORKER_SLOTS,
     WORKER_START_S,
     Home,
+    node_name,
 )
 from rdukit_platform.worker.attempt import AttemptRun
 from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.keeper import ReplicaKeeper
+from rdukit_platform.worker.node import NodeAgent
 from rdukit_platform.worker.orphans import OrphanReaper
 from rdukit_platform.worker.walls import open_fences, open_walls
 
@@ -73,14 +78,15 @@ class AttemptRunner:
 def serve(home: Home) -> None:
     """Run a worker until SIGTERM."""
     slots = resolve(WORKER_SLOTS)
-    name = f"worker@{socket.gethostname()}:{os.getpid()}"
+    name, node = f"worker@{socket.gethostname()}:{os.getpid()}", node_name()
     backend, rules = open_backend(home, is_worker=True)
     walls = open_walls(backend)
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
     heartbeat = LeaseHeartbeat(
-        database, clock, name, slots, resolve(WORKER_LEASE_S), HeartbeatFile(home.run, "worker"), walls.description
-    )
+        database, clock, name, slots, resolve(WORKER_LEASE_S), HeartbeatFile(home.run, "worker"), walls.description,
+        node,
+    )  # fmt: skip
     orphan_reaper = OrphanReaper(backend, database, home.work)
     notifier = Notifier(home.broker_url())
     context = WorkerContext(
@@ -91,6 +97,7 @@ def serve(home: Home) -> None:
         notifier=notifier,
         clock=clock,
         name=name,
+        node=node,
         backend=backend,
         rules=rules,
         fences=open_fences(home, walls),
@@ -98,7 +105,9 @@ def serve(home: Home) -> None:
         backoff_s=resolve(JOB_BACKOFF_S),
     )
     runner = AttemptRunner(context)
-    keeper = ReplicaKeeper(context, resolve(WORKER_REPLICAS))
+    labels = read_node_labels(resolve(NODE_LABELS))
+    agent = NodeAgent(context, NodeIdentity(node, read_home_id(home.node_id_file), socket.gethostname(), labels))
+    keeper = ReplicaKeeper(context, resolve(WORKER_REPLICAS), lambda: agent.is_up)
     app = make_app(home.broker_url())
 
     @app.task(name=TASK, Request=AttemptRequest)  # type: ignore[untyped-decorator]
@@ -111,18 +120,19 @@ def serve(home: Home) -> None:
         threading.Thread(target=keeper.stop, name="stop-replicas").start()
 
     worker_shutting_down.connect(stop, weak=False)
+    agent.start()
     heartbeat.start()
     orphan_reaper.start()
     keeper.start()
-    logger.info("worker up name=%s slots=%d boxes=%s walls=%s", name, slots, backend.name, walls.kind)
+    logger.info("worker up name=%s node=%s slots=%d boxes=%s walls=%s", name, node, slots, backend.name, walls.kind)
+    options = [f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}", f"--queues={queue_of(node)},{QUEUE}"]
     try:
         # Its banner is text, which a log of JSON lines cannot have.
         quiet = ["--quiet"] if resolve(LOG_FORMAT) == JSON else []
-        app.worker_main(
-            [*quiet, "worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"]
-        )
+        app.worker_main([*quiet, "worker", *CELERY_OPTIONS, *options])
     finally:
         keeper.stop()
+        agent.stop()
         heartbeat.stop()
         orphan_reaper.stop()
         backend.close()

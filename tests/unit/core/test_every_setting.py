@@ -58,6 +58,12 @@ def _max_ratio() -> object:
     return current_limits()
 
 
+def _artifacts() -> object:
+    from rdukit_platform.settings import current_home
+
+    return current_home().artifacts
+
+
 def _home(name: str) -> Callable[[], object]:
     def value() -> object:
         from rdukit_platform.settings import current_home
@@ -173,6 +179,7 @@ def _log_file() -> object:
 EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "artifacts.max_ratio": ("7", _max_ratio),
     "artifacts.max_unpacked_bytes": ("7", _max_ratio),
+    "artifacts.folder": ("/tmp/elsewhere", _artifacts),
     "broker.url": ("redis://elsewhere:1", _home("broker_url")),
     "compile.kernel_cache_mib": ("7", _kernel_cache),
     "database.url": ("sqlite:////tmp/other.sqlite", _home("database_url")),

@@ -36,7 +36,7 @@ from rdukit_platform.jobs.changes import lock_job
 from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.service import cancel_job, submit_job
-from rdukit_platform.settings import read_keep_days
+from rdukit_platform.setting_texts import read_keep_days
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import COUNTER, fresh_database
 

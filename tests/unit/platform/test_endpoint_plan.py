@@ -64,6 +64,22 @@ def test_a_new_revision_is_ready_before_the_old_one_drains() -> None:
     assert not plan(replace(old, replicas=(replica("a", D), replica("bb", R, 2))))
 
 
+def test_a_replica_whose_node_leaves_drains_when_another_is_ready() -> None:
+    leaving = replace(replica("a"), is_leaving=True)
+    assert plan(replace(NONE, replicas=(leaving,))) == ReplicaPlan(starts=(("e", 1),))
+    assert not plan(replace(NONE, replicas=(leaving, replica("bb", S))))
+    assert plan(replace(NONE, replicas=(leaving, replica("bb")))) == ReplicaPlan(drains=("a",))
+    assert state_of(replace(NONE, replicas=(leaving, replica("bb")))) is EndpointState.UPDATING
+
+
+def test_a_canary_whose_node_leaves_drains_when_another_is_ready() -> None:
+    leaving = replace(replica("cc", revision=2), is_leaving=True)
+    beside = replace(NONE, canary=Canary(2, 1), replicas=(replica("a"), leaving))
+    assert plan(beside) == ReplicaPlan(starts=(("e", 2),))
+    assert not plan(replace(beside, replicas=(*beside.replicas, replica("dd", S, 2))))
+    assert plan(replace(beside, replicas=(*beside.replicas, replica("dd", R, 2)))) == ReplicaPlan(drains=("cc",))
+
+
 def test_an_old_one_that_is_not_ready_is_not_waited_for() -> None:
     assert plan(replace(NONE, revision=2, replicas=(replica("a", S),))) == ReplicaPlan(
         ends=(("a", ReplicaReason.NOT_WANTED),), starts=(("e", 2),)

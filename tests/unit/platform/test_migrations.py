@@ -126,6 +126,15 @@ INSERT INTO webhooks (id, tenant_id, url, events, secret, created_at)
 INSERT INTO deliveries (id, webhook_id, tenant_id, event, body, state, due_at, give_up_at, attempts, created_at)
     VALUES ('msg-1', 'hook-1', 'ten-1', 'job.failed', '{"type": "job.failed"}', 'pending', 21.0, 99.0, 1, 20.0);
 """,
+    "0022": "",
+    "0023": """
+INSERT INTO nodes (name, home_id, host, state, labels, capacity, leased, told, beats, beat_at, joined_at, changed_at)
+    VALUES ('one', 'h-1', 'one.lan', 'up', '{"zone": "a"}', '{"tiles": 8}', '["job-1"]', '{"state": "up"}', 5000000000,
+        17.0, 16.0, 16.0);
+INSERT INTO node_orders (id, node, operation, arguments, ordered_by, created_at)
+    VALUES ('ord-1', 'one', 'cordon', '{"component": "/NODE"}', 'tok-1', 17.0);
+UPDATE attempts SET node = 'one', kept = 'aa';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

@@ -11,6 +11,7 @@ from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.states import WaitCode
+from rdukit_platform.nodes.registry import NodeIdentity, beat
 from rdukit_platform.scheduler import snapshot
 from rdukit_platform.scheduler.model import QueuedJob, TenantShare, Wait
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
@@ -37,10 +38,11 @@ def test_only_the_front_of_each_tenants_queue_is_read(database: Database, monkey
     monkeypatch.setattr(snapshot, "WINDOW", 3)
     with database.write() as session:
         loud, quiet = (create_tenant(session, name, 0.0).id for name in ("loud", "quiet"))
-        beat_service(session, "worker-1", "worker", 4, 100.0)
+        beat_service(session, "worker-1", "worker", 4, 100.0, node="one")
+        beat(session, NodeIdentity("one", "h1", "host", {}), None, 100.0)
     flood, one = submit(database, loud, 10, 1.0), submit(database, quiet, 1, 50.0)
     with database.read() as session:
-        found = read_snapshot(session, None, 100.0)
+        found = read_snapshot(session, 100.0)
         assert needs_pass(session)
     assert [job.job_id for job in found.queued if job.tenant_id == loud] == flood[:3]
     assert [job.job_id for job in found.queued if job.tenant_id == quiet] == one
@@ -55,7 +57,7 @@ def test_reasons_are_told_to_jobs_that_still_wait(database: Database) -> None:
         execution.admit(session, first, 5.0)
         record_waits(session, {first: Wait(WaitCode.PRIORITY, "late news"), second: AWAY})
     with database.read() as session:
-        found = read_snapshot(session, None, 100.0)
+        found = read_snapshot(session, 100.0)
         assert [(job.job_id, job.holds_tiles) for job in found.active] == [(first, False)]
         (waiting,) = found.queued
         told = (waiting.job_id, waiting.wait_code, waiting.waits_for, waiting.estimated_start)
@@ -76,7 +78,7 @@ def test_the_front_of_a_queue_is_by_priority_and_then_by_age(
             for at, p in enumerate([0, -1, 5, 0, 5])
         ]
     with database.read() as session:
-        found = read_snapshot(session, None, 100.0)
+        found = read_snapshot(session, 100.0)
     assert [job.job_id for job in found.queued] == [jobs[2], jobs[4], jobs[0]]
     assert found.shares == {tenant: TenantShare(2.0, 0.0)}
 
@@ -99,7 +101,7 @@ def test_an_attempt_is_expected_to_end_by_its_run_limit_from_its_claim_on(databa
 
 def ends(database: Database) -> dict[str, float | None]:
     with database.read() as session:
-        return {job.job_id: job.ends_at for job in read_snapshot(session, None, 100.0).active}
+        return {job.job_id: job.ends_at for job in read_snapshot(session, 100.0).active}
 
 
 def use(database: Database, tenant: str, number: int, began: float, ended: float) -> None:

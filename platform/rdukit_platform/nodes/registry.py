@@ -1,0 +1,233 @@
+"""Nodes of the platform as rows: they join, beat, are lost, and leave.
+
+A node's workers beat for it. Who is silent is seen by the scheduler's clock (``nodes.watch``), not by comparing clocks
+of two machines. The leases of a lost node run out at once where another node could take its jobs.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.files.atomic import write_atomic
+from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow, ServiceRow
+from rdukit_platform.nodes.view import NodeCapacity, NodeLook
+from rdukit_platform.services import GONE_S
+
+#: Seconds after which a node that left or was lost is forgotten.
+FORGET_S: Final = 24 * 3600.0
+
+#: Name that stands for the only node.
+ONLY: Final = "-"
+
+
+class NodeLife(StrEnum):
+    """States of a node."""
+
+    UP = "up"
+    #: It takes nothing more, and leaves when what it has is done.
+    LEAVING = "leaving"
+    LEFT = "left"
+    #: Nothing was heard of it for too long.
+    LOST = "lost"
+
+
+#: States of nodes that beat.
+PRESENT: Final = (str(NodeLife.UP), str(NodeLife.LEAVING))
+ABSENT: Final = (str(NodeLife.LOST), str(NodeLife.LEFT))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Name of a node, and what its workers know of it from the start. ``home_id``: see ``read_home_id``."""
+
+    name: str
+    home_id: str
+    host: str
+    labels: Mapping[str, str]
+
+
+def read_home_id(file: Path) -> str:
+    """Return what tells this home folder from others; made the first time."""
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        write_atomic(file, f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
+        return file.read_text().strip()
+
+
+def join(session: Session, node: NodeIdentity, now: float) -> None:
+    """Let a node be one of the platform's; its workers say it when they start.
+
+    Raises:
+        Conflict: another one of this name is there.
+    """
+    row = session.get(NodeRow, node.name, with_for_update=True)
+    if row is None:
+        row = NodeRow(
+            name=node.name, home_id=node.home_id, state=str(NodeLife.UP), capacity=None, leased=[], told={}, beats=0,
+            joined_at=now, changed_at=now,
+        )  # fmt: skip
+        session.add(row)
+    elif row.home_id != node.home_id and row.state in PRESENT and now - row.beat_at < GONE_S:
+        raise Conflict(
+            f"a node called {node.name!r} is up on {row.host}; give this one another name: node.name, or --name"
+        )
+    if row.home_id != node.home_id or row.state in ABSENT:
+        row.state, row.joined_at, row.changed_at = str(NodeLife.UP), now, now
+    row.home_id, row.host, row.labels = node.home_id, node.host, dict(node.labels)
+    row.beats, row.beat_at = row.beats + 1, now
+
+
+def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float) -> NodeLife:
+    """Say that a node is there, and what a look at it has shown if that is news. Returns its state.
+
+    One that was lost is back; one that left stays away until a worker of it starts.
+
+    Raises:
+        Conflict: another machine has its name by now.
+    """
+    row = session.get(NodeRow, node.name, with_for_update=True)
+    if row is None:
+        join(session, node, now)
+        row = session.get_one(NodeRow, node.name)
+    if row.home_id != node.home_id:
+        raise Conflict(f"node {node.name!r} is another machine by now, {row.host}; it has been lost for long")
+    if row.state == NodeLife.LOST:
+        row.state, row.changed_at = str(NodeLife.UP), now
+    row.beats, row.beat_at = row.beats + 1, now
+    if look is not None:
+        row.capacity = None if look.capacity is None else asdict(look.capacity)
+        row.leased, row.told = sorted(look.leased), look.told
+    return NodeLife(row.state)
+
+
+def capacity_of(row: NodeRow) -> NodeCapacity | None:
+    """Return a node's capacity as its worker told it; ``None``: its daemon does not answer."""
+    if row.capacity is None:
+        return None
+    known = {each.name for each in fields(NodeCapacity)}
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in row.capacity.items() if name in known}
+    return NodeCapacity(**values)  # type: ignore[arg-type] # as asdict wrote them
+
+
+def read_capacities(session: Session) -> list[NodeCapacity]:
+    """Return what the nodes have that did not leave, as far as their daemons have told."""
+    rows = session.scalars(select(NodeRow).where(NodeRow.state != str(NodeLife.LEFT)))
+    return [capacity for row in rows if (capacity := capacity_of(row)) is not None]
+
+
+def read_beats(session: Session) -> dict[str, int]:
+    """Return the beats of the nodes that should beat."""
+    query = select(NodeRow.name, NodeRow.beats).where(NodeRow.state.in_(PRESENT))
+    return dict(session.execute(query).tuples().all())
+
+
+def read_leaving(session: Session) -> frozenset[str]:
+    """Return the names of the nodes that leave."""
+    return frozenset(_names(session, (str(NodeLife.LEAVING),)))
+
+
+def lose(session: Session, names: Iterable[str], now: float) -> None:
+    """Say that nodes are lost."""
+    query = update(NodeRow).where(NodeRow.name.in_(list(names)), NodeRow.state.in_(PRESENT))
+    session.execute(query.values(state=str(NodeLife.LOST), changed_at=now))
+
+
+def needs_release(session: Session) -> bool:
+    """Return whether nodes are away or on their way, so that ``release_absent`` may have something to do."""
+    query = select(NodeRow.name).where(NodeRow.state != str(NodeLife.UP)).limit(1)
+    return session.scalars(query).first() is not None
+
+
+def release_absent(session: Session, now: float) -> None:
+    """Let the leases of nodes that are away run out now, if another could take their jobs; let go who has ended."""
+    away = _names(session, ABSENT)
+    if away and _names(session, (str(NodeLife.UP),)):
+        is_open = (AttemptRow.ended_at.is_(None), AttemptRow.node.in_(away))
+        is_valid = or_(AttemptRow.lease_expires_at.is_(None), AttemptRow.lease_expires_at >= now)
+        session.execute(update(AttemptRow).where(*is_open, is_valid).values(lease_expires_at=now - 1.0))
+        replicas = (EndpointReplicaRow.node.in_(away), EndpointReplicaRow.ended_at.is_(None))
+        is_held = EndpointReplicaRow.lease_expires_at >= now
+        session.execute(update(EndpointReplicaRow).where(*replicas, is_held).values(lease_expires_at=now - 1.0))
+    for name in _names(session, (str(NodeLife.LEAVING),)):
+        if not is_in_use(session, name):
+            query = update(NodeRow).where(NodeRow.name == name, NodeRow.state == str(NodeLife.LEAVING))
+            session.execute(query.values(state=str(NodeLife.LEFT), changed_at=now))
+    session.execute(delete(NodeRow).where(NodeRow.state.in_(ABSENT), NodeRow.beat_at < now - FORGET_S))
+
+
+def is_in_use(session: Session, name: str) -> bool:
+    """Return whether a node has attempts or replicas that have not ended."""
+    attempts = select(AttemptRow.id).where(AttemptRow.node == name, AttemptRow.ended_at.is_(None)).limit(1)
+    live = (EndpointReplicaRow.node == name, EndpointReplicaRow.ended_at.is_(None))
+    replicas = select(EndpointReplicaRow.id).where(*live).limit(1)
+    return any(session.scalars(query).first() is not None for query in (attempts, replicas))
+
+
+def leave(session: Session, name: str, now: float) -> NodeRow:
+    """Let a node take nothing more, and leave when what it has is done.
+
+    Raises:
+        NotFound: there is no such node.
+        Conflict: it is away already.
+    """
+    row = find_node(session, name)
+    if row.state in ABSENT:
+        raise Conflict(f"node {row.name} is {row.state} already")
+    if row.state != NodeLife.LEAVING:
+        row.state, row.changed_at = str(NodeLife.LEAVING), now
+    return row
+
+
+def rejoin(session: Session, name: str, now: float) -> NodeRow:
+    """Let a node that leaves, or has left and still beats, take jobs again.
+
+    Raises:
+        NotFound: there is no such node.
+        Conflict: it does not beat.
+    """
+    row = find_node(session, name)
+    if row.state in ABSENT and now - row.beat_at > GONE_S:
+        raise Conflict(f"node {row.name} is {row.state} and does not beat; start it again")
+    row.state, row.changed_at = str(NodeLife.UP), now
+    return row
+
+
+def end_worker(session: Session, name: str, worker: str, now: float) -> None:
+    """Say that a worker of a node stops; the last one leaves for the node."""
+    others = (ServiceRow.node == name, ServiceRow.id != worker, ServiceRow.beat_at >= now - GONE_S)
+    if session.scalars(select(ServiceRow.id).where(*others).limit(1)).first() is None:
+        query = update(NodeRow).where(NodeRow.name == name, NodeRow.state.in_(PRESENT))
+        session.execute(query.values(state=str(NodeLife.LEFT), changed_at=now))
+
+
+def find_node(session: Session, name: str) -> NodeRow:
+    """Return a node by its name, or the only one by ``-``.
+
+    Raises:
+        NotFound: there is no such node.
+        InvalidArgument: there are several, and none is named.
+    """
+    rows = {row.name: row for row in session.scalars(select(NodeRow).order_by(NodeRow.name))}
+    if name in rows:
+        return rows[name]
+    named = ", ".join(rows) or "none"
+    if name != ONLY:
+        raise NotFound(f"there is no node {name!r}; there is: {named}")
+    present = [row for row in rows.values() if row.state != NodeLife.LEFT]
+    if len(present) > 1:
+        raise InvalidArgument(f"there are several nodes; name one of: {named}")
+    if not present:
+        raise NotFound("no node has joined the platform")
+    return present[0]
+
+
+def _names(session: Session, states: Iterable[str]) -> list[str]:
+    return list(session.scalars(select(NodeRow.name).where(NodeRow.state.in_(list(states)))))

@@ -1,0 +1,95 @@
+"""Work that a job carries from node to node: what its box has made so far, by way of the store of artifacts.
+
+A job's folder stays on the node that it ran on. Where there are several nodes, an attempt that ends while its job goes
+on leaves what is in the folder of outputs, such as a training's checkpoint, in the store; an attempt on another node
+begins with it.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import func, select
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.files.atomic import remove_tree
+from rdukit_platform.artifacts.store import ContentDamaged
+from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow
+from rdukit_platform.worker.context import WorkerContext
+
+logger = logging.getLogger(__name__)
+
+#: Earlier attempts that are looked at.
+MAX_EARLIER: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAttempt:
+    """Attempt before: where it ran, and what it left in the store."""
+
+    node: str | None
+    kept: str | None
+
+
+def choose_work(earlier: Iterable[EarlierAttempt], here: str) -> str | None:
+    """Choose the content that an attempt begins with (pure); ``None``: with what is in the folder here.
+
+    Args:
+        earlier: the newest first. The newest that ran here or left something has the most work in it.
+    """
+    for attempt in earlier:
+        if attempt.node in (here, None):
+            return None
+        if attempt.kept is not None:
+            return attempt.kept
+    return None
+
+
+@contextmanager
+def keeping_work(context: WorkerContext, output: Path) -> Iterator[str | None]:
+    """Keep the folder of outputs while the block writes down that it is kept. Yields its digest.
+
+    ``None``: there is nothing in it, there is no other node, or it cannot be kept.
+    """
+    if not output.is_dir() or not any(output.iterdir()) or not _has_others(context):
+        yield None
+        return
+    with context.store.holding():
+        try:
+            digest: str | None = context.store.add_path(output).digest
+        except (InvalidArgument, NotFound, OSError) as error:
+            # A box may have left anything there; the next attempt goes without.
+            logger.warning("work not kept folder=%s error=%s", output, error)
+            digest = None
+        yield digest
+
+
+def bring_work(context: WorkerContext, job: JobRow, output: Path) -> None:
+    """Put what an earlier attempt made on another node into the folder of outputs."""
+    earlier = (AttemptRow.job_id == job.id, AttemptRow.number < job.attempt)
+    query = select(AttemptRow.node, AttemptRow.kept).where(*earlier).order_by(AttemptRow.number.desc())
+    with context.database.read() as session:
+        rows = session.execute(query.limit(MAX_EARLIER)).all()
+    digest = choose_work((EarlierAttempt(node, kept) for node, kept in rows), context.node)
+    if digest is None:
+        return
+    remove_tree(output)
+    try:
+        context.store.materialize(digest, is_folder=True, target=output)
+    except (NotFound, ContentDamaged) as error:
+        logger.warning("work not brought job=%s error=%s", job.id, error)
+        remove_tree(output)
+        return
+    for path in output.rglob("*"):
+        if path.is_file():
+            path.chmod(0o600)
+    logger.info("work brought job=%s digest=%s", job.id, digest)
+
+
+def _has_others(context: WorkerContext) -> bool:
+    with context.database.read() as session:
+        others = select(func.count()).select_from(NodeRow).where(NodeRow.name != context.node)
+        return session.scalars(others).one() > 0
