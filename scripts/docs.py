@@ -1,4 +1,4 @@
-"""Rewrite the generated pages of the manual: permissions, settings, errors, faults and the zoo.
+"""Rewrite the generated pages of the manual: permissions, settings, errors, faults, the zoo and its model cards.
 
 ``--check`` writes nothing and exits with 1 when a page is stale.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
 from rdukit_modelbox.contract.box import Verb, box_names, find_box_file, load_box
+from rdukit_modelbox.contract.cards import card_of
 from rdukit_modelbox.recipes.recipe import Kind, Recipe
 from rdukit_modelbox.recipes.recipe import load_recipes as load_box_recipes
 from rdukit_node.faults import scenario
@@ -169,7 +170,8 @@ def fault_lines(entry: FaultClass) -> list[str]:
 ZOO_INTRODUCTION = """Each model is one file of plain torch in `zoo/rdukit_zoo`, a ModelBox, and where it says so a
 reader and writer of Hugging Face folders ([huggingface.md](huggingface.md)). Small sizes are the defaults, so that a
 model trains within minutes on a processor; published sizes are variants with their exact number of parameters, tied
-ones counted once (a test builds each on torch's meta device). `rdukit zoo show MODEL` prints a variant's sizes, and
+ones counted once (a test builds each on torch's meta device). `rdukit zoo show MODEL` prints a variant's sizes and
+where the pictures of what the model does are, [cards.md](cards.md) shows them, and
 `rdukit zoo plan MODEL --variant NAME` compiles it on any machine: memory, RDUs and projected time, emulated.
 
 Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's
@@ -234,6 +236,41 @@ def zoo_page() -> str:
     lines += ["", "Not there, with the reason:", ""]
     lines += [f"- {', '.join(names)}: {reason}" for reason, names in lacking.items()]
     return "\n".join(lines) + "\n"
+
+
+CARDS_INTRODUCTION = """The catalog shows these on its pages, `rdukit box describe BOX` in the shell. The pictures are
+drawn from real runs on the emulated device with seed 0, and `python scripts/zoo_pictures.py BOX` makes them anew: small
+models, trained within minutes on one core, on data that are drawn from physics or ship with Python. A step's seconds on
+a chip are emulated: the cost model projects them for the box's defaults, nobody measured them. What is called measured
+was computed on held-out data.
+"""
+
+
+def cards_page() -> str:
+    """Return the model card of each box, with its picture."""
+    lines = ["# Model cards", "", HEAD, CARDS_INTRODUCTION]
+    for name in box_names():
+        box = load_box(find_box_file(name))
+        card: Any = card_of(box)
+        lines += [f"## {box.title} (`{name}`)", ""]
+        if "picture" in card:
+            alt = card["picture"]["alt"]
+            lines += [f"![{alt}](../zoo/rdukit_zoo/pictures/{name}.svg)", "", card["picture"]["caption"], ""]
+        counts = ", ".join(f"{key} {count:,}" for key, count in card["parameters"].items())
+        lines += [
+            f"{card['architecture']} {box.description}",
+            "",
+            f"- Parameters: {counts}",
+            f"- Source: {card['source']}",
+        ]
+        if "measured" in card:
+            measured = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in card["measured"].items())
+            lines.append(f"- Measured: {measured}" + (f"; unit {card['unit']}" if "unit" in card else ""))
+        times = ", ".join(f"{chip} {figures['step_seconds']:.3g} s" for chip, figures in card["projected"].items())
+        first = next(iter(card["projected"].values()))
+        doing = "a training step" if first["purpose"] == "train" else "a run"
+        lines += [f"- Emulated: {doing} of {first['batch_size']} in {first['precision']}: {times}", ""]
+    return "\n".join(lines)
 
 
 def coverage_table(boxes: dict[str, str]) -> list[str]:
@@ -319,7 +356,8 @@ def job_schema() -> str:
 
 PAGES = {
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
-    "faults.md": faults_page, "zoo.md": zoo_page, "job.schema.json": job_schema,
+    "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
+    "job.schema.json": job_schema,
 }  # fmt: skip
 
 

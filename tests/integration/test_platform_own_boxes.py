@@ -20,6 +20,7 @@ from rdukit_platform.client.http import ApiClient
 from support import wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
+PNG = b"\x89PNG\r\n\x1a\n and what a decoder makes of"
 BOX = Path(__file__).parent / "platform_box.py"
 ENVIRONMENT = {
     "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_CATALOG_INSTALL_TENANTS": "default, third", "RDUKIT_KERNELS": "portable",
@@ -96,6 +97,39 @@ def test_the_catalog_and_the_console_show_a_tenants_own_boxes(platform: Platform
         page = browser.get("/console/catalog/shown:1").text
         assert "your own, version 1" in page and "job submit shown:1 preprocess" in page
         assert 'href="/console/catalog/shown:2"' in page
+
+
+def test_a_box_has_a_picture_that_its_own_tenant_sees_and_that_runs_nothing(
+    platform: PlatformUnderTest, other: ApiClient, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "drawn")
+    (folder / "picture.png").write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>")
+    with pytest.raises(InvalidArgument, match="is no PNG"):
+        platform.client.install_box(folder)
+    (folder / "picture.png").write_bytes(PNG + bytes(1 << 18))
+    with pytest.raises(InvalidArgument, match="legal: up to 256"):
+        platform.client.install_box(folder)
+    (folder / "picture.png").write_bytes(PNG)
+    assert platform.client.install_box(folder)["box"] == "drawn:1"
+    (folder / "picture.png").unlink()
+    platform.client.install_box(folder)
+    url, token = platform.running["url"], (platform.home / "token").read_text().strip()
+    with httpx.Client(base_url=url, trust_env=False) as browser:
+        assert browser.get("/console/catalog/drawn:1/picture").status_code == 303
+        assert browser.get("/v1/catalog/drawn:1/picture").status_code == 401
+        browser.post("/console/login", data={"token": token})
+        for path, headers in (("/console", {}), ("/v1", {"Authorization": f"Bearer {token}"})):
+            answer = browser.get(f"{path}/catalog/drawn:1/picture", headers=headers)
+            assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+            assert "sandbox" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            for box in ("drawn", "drawn:2", "drawn:3", "counter"):
+                assert browser.get(f"{path}/catalog/{box}/picture", headers=headers).status_code == 404
+        assert 'src="/console/catalog/drawn:1/picture"' in browser.get("/console/catalog/drawn:1").text
+        assert "/picture" not in browser.get("/console/catalog/drawn:2").text
+    for box in ("drawn", "drawn:1"):
+        with pytest.raises(NotFound):
+            other.get(f"/v1/catalog/{box}/picture")
 
 
 def test_another_tenant_gets_no_hint_and_is_told_what_lets_it_install(

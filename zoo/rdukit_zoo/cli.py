@@ -7,6 +7,7 @@ import click
 
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_table, print_tables
+from rdukit_zoo.pictures import load_pictures
 from rdukit_zoo.planning.cli import plan_model
 from rdukit_zoo.registry import MODULES, ModelEntry, get_model, model_names
 
@@ -52,8 +53,11 @@ def show_model(name: str, as_json: bool) -> None:
         return
     sizes = " ".join(f"{key}={value}" for key, value in entry.sizes.items())
     shown = described | {"sizes": sizes, "run": _command_of(entry)}
-    del shown["variants"]
+    del shown["variants"], shown["pictures"]
     tables = [Table("", ("", ""), tuple((key, str(value)) for key, value in shown.items()))]
+    pictures = {box: picture for box, picture in load_pictures().items() if picture.model == entry.name}
+    rows = tuple((box, str(picture.file), picture.alt) for box, picture in pictures.items())
+    tables.append(Table("pictures", ("BOX", "FILE", "SHOWS"), rows))
     if entry.variants:
         rows = tuple(
             (key, f"{variant.parameters:,}", " ".join(f"{size}={value}" for size, value in variant.sizes.items()))
@@ -80,6 +84,11 @@ def _describe(entry: ModelEntry) -> dict[str, object]:
         "variants": {
             name: {"parameters": variant.parameters, "sizes": dict(variant.sizes)}
             for name, variant in entry.variants.items()
+        },
+        "pictures": {
+            box: {"file": str(picture.file), "caption": picture.caption}
+            for box, picture in load_pictures().items()
+            if picture.model == entry.name
         },
         "program": str(import_module(f"rdukit_zoo.{MODULES[entry.name]}").__file__),
     }

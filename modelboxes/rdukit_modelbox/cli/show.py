@@ -48,13 +48,15 @@ def _print_card(card: Mapping[str, Any]) -> None:
     for chip, figures in card["projected"].items():
         doing = "a training step" if figures["purpose"] == "train" else "a run"
         click.echo(
-            f"{chip}, projected: {doing} of {figures['batch_size']} in {figures['precision']} takes "
+            f"{chip}, emulated (projected): {doing} of {figures['batch_size']} in {figures['precision']} takes "
             f"{figures['step_seconds']:.3g} s"
         )
     if card.get("measured"):
         unit = f"; unit {card['unit']}" if card.get("unit") else ""
         words = ", ".join(f"{name} {value}" for name, value in card["measured"].items())
-        click.echo(f"measured with its recipe: {words}{unit}")
+        click.echo(f"measured on held-out data: {words}{unit}")
+    if card.get("picture"):
+        click.echo(f"picture: {card['picture']['file']}\n{card['picture']['caption']}")
 
 
 def _slot(slot: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Model cards of the boxes that come with rdukit: what ``scripts/zoo_cards.py`` found about each model."""
+"""Model cards of the boxes that come with rdukit: what ``scripts/zoo_cards.py`` found, and the model's picture."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit_modelbox.contract.box import BOXES_FOLDER, Box
+from rdukit_zoo.pictures import load_pictures
 
 FILE: Final = Path(__file__).with_name("cards.json")
 
@@ -19,5 +20,17 @@ def load_cards() -> Mapping[str, Mapping[str, Any]]:
 
 
 def card_of(box: Box) -> Mapping[str, Any] | None:
-    """Return the card of a box; None for one that does not come with rdukit."""
-    return load_cards().get(box.name) if box.folder.parent == BOXES_FOLDER else None
+    """Return the card of a box; None for one that does not come with rdukit.
+
+    ``picture`` has the SVG itself under ``svg``, and where it is under ``file``. A model without a recipe was measured
+    when its picture was made.
+    """
+    if box.folder.parent != BOXES_FOLDER:
+        return None
+    card, picture = load_cards().get(box.name), load_pictures().get(box.name)
+    if card is None or picture is None:
+        return card
+    measured = {**picture.reached, "train_seconds": picture.seconds}
+    svg = picture.file.read_text(encoding="utf-8")
+    shown = {"alt": picture.alt, "caption": picture.caption, "file": str(picture.file), "svg": svg}
+    return {"measured": measured, **card, "picture": shown}

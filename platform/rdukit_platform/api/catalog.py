@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, File, Form, Request, Response, UploadFile, status
 from pydantic import BaseModel, JsonValue, TypeAdapter
 from sqlalchemy.orm import Session
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, platform_of
 from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_relative
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.catalog.catalog import incoming_folder
-from rdukit_platform.catalog.model import Boxes, check_files
+from rdukit_platform.catalog.model import MAX_PICTURE_BYTES, PICTURE, Boxes, check_files, check_picture
 from rdukit_platform.catalog.own import (
     check_may_own,
     get_own,
@@ -29,6 +30,15 @@ from rdukit_platform.catalog.own import (
 from rdukit_platform.db.models import BoxRow
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
+
+PICTURE_TYPES: Final[dict[str, dict[str, str]]] = {"image/svg+xml": {}, "image/png": {}}
+#: Of a picture: nothing in it runs, and it loads nothing, also where it is opened by itself.
+PICTURE_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, max-age=3600",
+}
 
 
 class BoxList(BaseModel):
@@ -89,6 +99,12 @@ def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue
         return _as_json(_describe(session, get_own(session, boxes, caller.tenant_id, box)))
 
 
+@router.get("/catalog/{box}/picture", response_class=Response, responses={200: {"content": PICTURE_TYPES}})
+def picture(request: Request, box: str, caller: BoxesReader) -> Response:
+    """Show what a box's model does, as a picture: SVG of those that come with rdukit, PNG of one's own."""
+    return picture_of(platform_of(request), caller.tenant_id, box)
+
+
 @router.get("/boxes")
 def list_installed(request: Request, caller: BoxesReader, limit: int = 50, cursor: str | None = None) -> InstalledPage:
     """Return the versions of boxes that the tenant installed, newest first."""
@@ -124,6 +140,10 @@ def install(
                 digest = backend.read_image(image, folder)
         write_files(files or [], folder)
         description = platform.catalog.describe_folder(folder)
+        if (folder / PICTURE).is_file() and not image:
+            with (folder / PICTURE).open("rb") as stream:
+                check_picture(stream.read(MAX_PICTURE_BYTES + 1))
+            description = {**description, "picture": PICTURE}
         content = Content(digest, 0, is_folder=False) if digest else platform.store.add_path(folder)
         with platform.database.write() as session:
             now = platform.clock.now()
@@ -146,6 +166,30 @@ def uninstall(request: Request, box: str, caller: BoxesWriter) -> Uninstalled:
         gone = [show_installed(row).box for row in rows]
         record(session, entry_of(request, caller, Act.UNINSTALL_BOX, " ".join(gone)))
         return Uninstalled(boxes=gone)
+
+
+def picture_of(platform: Platform, tenant_id: str, box: str) -> Response:
+    """Return the picture of a box that comes with rdukit, or of one that the tenant installed. Its type is fixed.
+
+    Raises:
+        NotFound: the tenant has no such box, or it has no picture.
+    """
+    shipped = platform.catalog.boxes()
+    if box in shipped.boxes:
+        svg = shipped.boxes[box].svg
+        if svg is None:
+            raise NotFound(f"box {box!r} has no picture")
+        return Response(svg, media_type="image/svg+xml", headers=PICTURE_HEADERS)
+    with platform.database.read() as session:
+        row = get_own(session, shipped, tenant_id, box)
+        digest = row.digest if "picture" in row.description else None
+    entries = platform.store.entries(digest) if digest and platform.store.has(digest) else []
+    found = next((entry for entry in entries if entry.path == PICTURE), None)
+    if found is None or found.bytes > MAX_PICTURE_BYTES:
+        raise NotFound(f"box {box!r} has no picture; give it one: {PICTURE} in its folder, and install it again")
+    content = b"".join(platform.store.read(found.digest))
+    check_picture(content)
+    return Response(content, media_type="image/png", headers=PICTURE_HEADERS)
 
 
 def own_descriptions(session: Session, boxes: Boxes, tenant_id: str) -> dict[str, dict[str, object]]:

@@ -10,6 +10,10 @@ from rdukit.units import format_bytes
 
 #: A database's integer takes nine digits.
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,8}\Z")
+#: Picture of a box of one's own, in its folder, and the most bytes that it has.
+PICTURE: Final = "picture.png"
+MAX_PICTURE_BYTES: Final = 256 << 10
+_PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 #: Most bytes and files of a box's folder, and bytes of a path in it: as much as an image of a box may bring along.
 MAX_BYTES: Final = 4 << 20
 MAX_FILES: Final = 500
@@ -89,6 +93,8 @@ class BoxDescription:
     raw: Mapping[str, object]
     #: Of a box that a tenant installed; None: it comes with rdukit.
     version: int | None = None
+    #: Picture of what the model does, as SVG, of a box that comes with rdukit.
+    svg: bytes | None = None
 
     def verb(self, name: str) -> BoxVerb:
         """Return the verb called ``name``.
@@ -148,6 +154,20 @@ def check_files(sizes: Mapping[str, int]) -> None:
         )
 
 
+def check_picture(data: bytes) -> None:
+    """Refuse what is not the picture of a box of one's own: an image that is drawn, and runs nothing (pure).
+
+    Raises:
+        InvalidArgument: it is no PNG, or too large.
+    """
+    if len(data) > MAX_PICTURE_BYTES:
+        raise InvalidArgument(
+            f"{PICTURE} has {format_bytes(len(data))}; legal: up to {format_bytes(MAX_PICTURE_BYTES)}"
+        )
+    if not data.startswith(_PNG_SIGNATURE):
+        raise InvalidArgument(f"{PICTURE} is no PNG; legal: an image in PNG, or none")
+
+
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
     """Return a box from its description.
 
@@ -157,6 +177,7 @@ def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescri
     Raises:
         InvalidArgument: a key is missing or of the wrong type.
     """
+    raw, svg = _without_svg(raw) if version is None else (raw, None)
     try:
         return BoxDescription(
             name=str(raw["name"]),
@@ -164,9 +185,20 @@ def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescri
             verbs=tuple(_read_verb(verb, version is None) for verb in _maps(raw["verbs"])),
             raw=raw,
             version=version,
+            svg=svg,
         )
     except (KeyError, TypeError, ValueError) as cause:
         raise InvalidArgument(f"a ModelBox's description is wrong: {cause!r}") from cause
+
+
+def _without_svg(raw: Mapping[str, object]) -> tuple[Mapping[str, object], bytes | None]:
+    """Take the picture out of a description's model card, and where it is on this machine; its words stay."""
+    card = raw.get("card")
+    picture = card.get("picture") if isinstance(card, Mapping) else None
+    if not isinstance(card, Mapping) or not isinstance(picture, Mapping) or not isinstance(picture.get("svg"), str):
+        return raw, None
+    words = {key: value for key, value in picture.items() if key not in {"svg", "file"}}
+    return {**raw, "card": {**card, "picture": words}}, str(picture["svg"]).encode()
 
 
 def _read_verb(raw: Mapping[str, object], has_patterns: bool) -> BoxVerb:

@@ -11,6 +11,7 @@ from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticat
 from rdukit.units import format_bytes
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.audit_requests import note_refusal
+from rdukit_platform.api.catalog import picture_of
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.nodes import nodes_seen
 from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
@@ -272,6 +273,12 @@ def box(request: Request, name: str, caller: Visitor) -> Response:
     return page(
         request, "box.html", section="Catalog", box=found, commands=submit_commands(found), versions=versions[::-1]
     )  # fmt: skip
+
+
+@router.get("/catalog/{name}/picture")
+def box_picture(request: Request, name: str, caller: Visitor) -> Response:
+    """Return a box's picture."""
+    return picture_of(platform_of(request), caller.tenant_id, name)
 
 
 def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str | None) -> Markup:

@@ -1,0 +1,33 @@
+"""Pictures of what each box's model does, drawn from real runs by ``scripts/zoo_pictures.py``."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent
+CAPTIONS: Final = FOLDER / "captions.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPicture:
+    """An SVG that follows the viewer's light or dark scheme, of one box."""
+
+    model: str
+    #: What is to be seen, for those who cannot see it.
+    alt: str
+    #: The same with figures, what was run, and where the data are from.
+    caption: str
+    #: Seconds of the training, and figures on held-out data.
+    seconds: float
+    reached: Mapping[str, float]
+    file: Path
+
+
+@cache
+def load_pictures() -> Mapping[str, ModelPicture]:
+    """Return the pictures by box."""
+    known = json.loads(CAPTIONS.read_text(encoding="utf-8"))
+    return {box: ModelPicture(**told, file=FOLDER / f"{box}.svg") for box, told in known.items()}
