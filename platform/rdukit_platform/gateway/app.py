@@ -40,6 +40,7 @@ from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
 from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.gateway.health import router as health
+from rdukit_platform.gateway.metrics import router as metrics
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
 from rdukit_platform.settings import (
     GATEWAY_PROXIES,
@@ -107,6 +108,7 @@ def create_app(platform: Platform) -> FastAPI:
     app.state.platform = platform
     for each in (
         health,
+        metrics,
         runs,
         jobs,
         sweeps,

@@ -1,0 +1,108 @@
+"""Alerts and dashboards: Prometheus takes them, each alert fires when it should, and their metrics exist."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rdukit_node.telemetry.exporter import METRICS as NODE_METRICS
+from rdukit_platform.gateway.metrics import METRICS as PLATFORM_METRICS
+from rdukit_platform.gateway.metrics import PART_UP, QUEUE_AGE, format_metrics
+from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
+
+FILES = Path(__file__).parents[3] / "charts/rdukit/files"
+MANUAL = (Path(__file__).parents[3] / "docs/observability.md").read_text()
+RULES = [rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
+CASES = Path(__file__).with_name("alerts_test.yaml")
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((FILES / "dashboards").glob("*.json"))}
+METRICS = {
+    *(metric.name for metric in PLATFORM_METRICS), *NODE_METRICS,
+    *(sample.name for family in (*REQUESTS.describe(), *SECONDS.describe()) for sample in family.samples),
+    "rdukit_gateway_requests_total", "rdukit_gateway_request_seconds_bucket",
+}  # fmt: skip
+
+
+def metrics_in(expression: str) -> set[str]:
+    """Names of metrics in a query."""
+    return set(re.findall(r"\b(?:rdukit|sambanova)_\w+", re.sub(r'"[^"]*"', "", expression)))
+
+
+def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("no promtool; it is in Debian's package prometheus")
+    return subprocess.run([found, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_prometheus_takes_the_alerts_and_each_fires_when_it_should(tmp_path: Path) -> None:
+    shutil.copy(FILES / "alerts.yaml", tmp_path)
+    shutil.copy(CASES, tmp_path)
+    checked = promtool("check", "rules", "alerts.yaml", folder=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    # What an alert says is the summary's affair: labels and times are compared.
+    rules = yaml.safe_load((tmp_path / "alerts.yaml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            del rule["annotations"]
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(rules))
+    tried = promtool("test", "rules", CASES.name, folder=tmp_path)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+
+
+def test_each_alert_is_tried_to_fire_and_to_stay_silent() -> None:
+    tried: dict[str, set[bool]] = {}
+    for case in yaml.safe_load(CASES.read_text())["tests"]:
+        for one in case["alert_rule_test"]:
+            tried.setdefault(one["alertname"], set()).add(bool(one.get("exp_alerts")))
+    assert tried == {rule["alert"]: {True, False} for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_an_alert_says_what_it_is_about_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert rule["annotations"]["summary"].endswith(".")
+    assert rule["annotations"]["runbook_url"] == f"docs/observability.md#{rule['alert'].lower()}"
+    assert f"\n### {rule['alert']}\n" in MANUAL
+    assert metrics_in(rule["expr"]) <= METRICS
+    assert metrics_in(rule["expr"])
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_all_panels_of_a_dashboard_ask_metrics_that_exist_and_do_not_overlap(name: str) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARDS[name]["panels"]:
+        for target in panel["targets"]:
+            asked = metrics_in(target["expr"])
+            assert asked, panel["title"]
+            assert asked <= METRICS, panel["title"]
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        is_emulated = any("emulated" in target["expr"] for target in panel["targets"])
+        assert is_emulated == ("emulated" in panel["title"])
+
+
+def test_prometheus_objects_to_none_of_the_platforms_metrics(tmp_path: Path) -> None:
+    text = format_metrics([(metric, {"x": 1.5} if metric.label else {"": 0.1}) for metric in PLATFORM_METRICS])
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("no promtool; it is in Debian's package prometheus")
+    checked = subprocess.run([found, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_gauges_are_written_as_prometheus_reads_them() -> None:
+    text = format_metrics([(PART_UP, {"broker": 1.0}), (QUEUE_AGE, {"": 90.25})])
+    assert 'rdukit_part_up{part="broker"} 1\n' in text
+    assert text.endswith("# TYPE rdukit_queue_oldest_seconds gauge\nrdukit_queue_oldest_seconds 90.25\n")
+
+
+def test_every_metric_of_the_platform_is_in_the_manual() -> None:
+    assert [metric.name for metric in PLATFORM_METRICS if f"`{metric.name}`" not in MANUAL] == []
