@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from rdukit.errors import Conflict, InvalidArgument, Unavailable
+from rdukit.files.atomic import write_atomic
 from rdukit.files.home import PRIVATE, close_contents, private_home
 from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolve
 from rdukit_platform.setting_texts import not_negative, parse_keep_days, parse_labels, parse_node_name
@@ -238,7 +239,10 @@ ENDPOINT_ANSWER_S: Final = Setting(
     "endpoint.answer_s", 300.0, "Seconds without a byte of a replica's answer that end a call.", float
 )
 NODE_NAME: Final = Setting(
-    "node.name", "", "Name of this machine's node on the platform; default: the host's name.", parse_node_name
+    "node.name",
+    "",
+    "Name of this machine's node on the platform; default: the host's name, when it joined first.",
+    parse_node_name,
 )
 NODE_LABELS: Final = Setting(
     "node.labels", "", "Labels of this machine's node, such as `zone=a,generation=sn30`.", parse_labels
@@ -383,9 +387,25 @@ class Home:
         return self.folder / "node-id"
 
     @property
+    def node_name_file(self) -> Path:
+        """File with the name of this home folder's node, where no setting has one."""
+        return self.folder / "node-name"
+
+    @property
     def address_file(self) -> Path:
         """File that ``rdukit up`` writes when it is ready: ``{"url", "pid", …}``."""
         return self.run / "platform.json"
+
+    def node_name(self) -> str:
+        """Return the name of this home folder's node; without a setting that of the host where it was asked first."""
+        if configured := resolve(NODE_NAME):
+            return configured
+        try:
+            return self.node_name_file.read_text().strip()
+        except FileNotFoundError:
+            host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_") or "local"
+            write_atomic(self.node_name_file, f"{host}\n".encode(), 0o600)
+            return self.node_name_file.read_text().strip()
 
     def database_url(self) -> str:
         return resolve(DATABASE_URL) or f"sqlite:///{self.folder / 'db.sqlite'}"
@@ -454,11 +474,6 @@ def checked_home() -> Home:
     for path in close_contents(home.folder):
         logger.warning("open to other users, closed now path=%s", path)
     return home
-
-
-def node_name() -> str:
-    """Return the name of this machine's node."""
-    return resolve(NODE_NAME) or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_") or "local"
 
 
 def box_command() -> list[str]:

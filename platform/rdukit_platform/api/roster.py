@@ -14,7 +14,7 @@ from rdukit_platform.nodes.orders import order
 from rdukit_platform.nodes.registry import ONLY, PRESENT, NodeLife, find_node
 from rdukit_platform.nodes.view import answers, change_node, look_at_node
 from rdukit_platform.services import GONE_S
-from rdukit_platform.settings import Home, node_name
+from rdukit_platform.settings import Home
 
 
 def list_nodes(platform: Platform) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def list_nodes(platform: Platform) -> list[dict[str, Any]]:
         rows = list(session.scalars(select(NodeRow).options(undefer(NodeRow.told)).order_by(NodeRow.name)))
     own_id = _own_id(home)
     if not rows:
-        return [look_at_node(home.snd_socket, node_name()).told]
+        return [look_at_node(home.snd_socket, home.node_name()).told]
     return [_describe(row, home.snd_socket if row.home_id == own_id else None, now) for row in rows]
 
 
@@ -45,9 +45,9 @@ def change(
     home = platform.home
     with platform.database.read() as session:
         if session.scalars(select(NodeRow.name).limit(1)).first() is None:
-            if node not in {ONLY, node_name()}:
-                raise NotFound(f"there is no node {node!r}; there is: {node_name()}")
-            return node_name(), change_node(home.snd_socket, operation, by, arguments)
+            if node not in {ONLY, home.node_name()}:
+                raise NotFound(f"there is no node {node!r}; there is: {home.node_name()}")
+            return home.node_name(), change_node(home.snd_socket, operation, by, arguments)
         row = find_node(session, node)
     if row.home_id == _own_id(home):
         answer = change_node(home.snd_socket, operation, by, arguments)

@@ -16,7 +16,7 @@ from rdukit.settings import HOME, LOG_LEVEL, resolve
 from rdukit_platform.db.engine import Database, wait_until_reachable
 from rdukit_platform.db.models import NodeRow
 from rdukit_platform.nodes.registry import NodeLife, read_home_id
-from rdukit_platform.settings import BROKER_URL, DATABASE_URL, Home, node_name
+from rdukit_platform.settings import BROKER_URL, DATABASE_URL, Home
 from rdukit_platform.up.run import READY_TIMEOUT_S, take_lock
 from rdukit_platform.up.supervisor import Supervisor, list_node_children
 
@@ -56,7 +56,8 @@ def run_node(
                 f"{setting.name} says nothing; a node joins the platform whose database and broker the settings, the "
                 "environment or the options --database and --broker name"
             )
-    home, name = open_home(), node_name()
+    home = open_home()
+    name = home.node_name()
     lock = take_lock(home)
     stopping = False
 

@@ -14,7 +14,7 @@ from typing import Final
 from rdukit.files.home import make_folder
 from rdukit.settings import SND_SOCKET, resolve
 from rdukit.system.process import die_with_parent
-from rdukit_platform.settings import BROKER_URL, UP_NODE, Home, node_name
+from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,17 @@ def list_node_children(home: Home) -> list[ServiceProcess]:
     if not resolve(UP_NODE) or resolve(SND_SOCKET):
         return [worker]
     program = "from rdukit.cli import main; main()"
-    command = [sys.executable, "-c", program, "node", "start", "--socket", str(home.snd_socket), "--name", node_name()]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "node",
+        "start",
+        "--socket",
+        str(home.snd_socket),
+        "--name",
+        home.node_name(),
+    ]
     return [ServiceProcess("snd", command), worker]
 
 

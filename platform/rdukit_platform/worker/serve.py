@@ -29,7 +29,6 @@ from rdukit_platform.settings import (
     WORKER_SLOTS,
     WORKER_START_S,
     Home,
-    node_name,
 )
 from rdukit_platform.worker.attempt import AttemptRun
 from rdukit_platform.worker.context import WorkerContext
@@ -78,7 +77,7 @@ class AttemptRunner:
 def serve(home: Home) -> None:
     """Run a worker until SIGTERM."""
     slots = resolve(WORKER_SLOTS)
-    name, node = f"worker@{socket.gethostname()}:{os.getpid()}", node_name()
+    name, node = f"worker@{socket.gethostname()}:{os.getpid()}", home.node_name()
     backend, rules = open_backend(home, is_worker=True)
     walls = open_walls(backend)
     database, clock = Database.of_home(home), SystemClock()
