@@ -34,6 +34,7 @@ from rdukit_platform.console.queries import (
     read_pipeline_lines,
     submit_commands,
 )
+from rdukit_platform.console.run_form import view_recipes
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
@@ -271,7 +272,8 @@ def box(request: Request, name: str, caller: Visitor) -> Response:
             versions = versions_of(session, caller.tenant_id, row.name)
         found = box_of(row)
     return page(
-        request, "box.html", section="Catalog", box=found, commands=submit_commands(found), versions=versions[::-1]
+        request, "box.html", section="Catalog", box=found, commands=submit_commands(found), versions=versions[::-1],
+        recipes=view_recipes(found.raw),
     )  # fmt: skip
 
 

@@ -321,3 +321,36 @@ def _read_float(text: str) -> float:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeRow:
+    """A recipe of a box's description in words; with a ``reason`` there is none of its kind."""
+
+    kind: str
+    start: str
+    before: str
+    reached: str
+    seconds: str
+    reason: str
+
+
+def view_recipes(raw: Mapping[str, object]) -> tuple[RecipeRow, ...]:
+    """Return the recipes that a box's description ``raw`` has, whatever a tenant's says there (pure)."""
+    recipes = raw.get("recipes")
+    if not isinstance(recipes, Mapping):
+        return ()
+    return tuple(
+        RecipeRow(
+            str(kind), str(one.get("checkpoint") or "–"), _figure_words(one.get("before")),
+            _figure_words(one.get("reached")), str(one.get("seconds", "–")), str(one.get("unavailable") or ""),
+        )
+        for kind, one in recipes.items()
+        if isinstance(one, Mapping)
+    )  # fmt: skip
+
+
+def _figure_words(figures: object) -> str:
+    if not isinstance(figures, Mapping) or not figures:
+        return "–"
+    return ", ".join(f"{str(name).replace('_', ' ')} {value}" for name, value in figures.items())

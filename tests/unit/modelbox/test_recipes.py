@@ -13,6 +13,7 @@ from rdukit_modelbox.recipes.plan import RecipeStep, pipeline_of, plan_recipes, 
 from rdukit_modelbox.recipes.recipe import Kind, load_recipes, parse_recipes
 from rdukit_modelbox.recipes.run import StepResult, prepare, summarise
 from rdukit_platform.catalog.model import Boxes, read_box
+from rdukit_platform.console.run_form import view_recipes
 from rdukit_platform.jobs.pipelines import check_steps
 from rdukit_platform.jobs.schemas import PipelineRequest
 
@@ -126,3 +127,11 @@ def test_a_summary_has_the_figures_that_judge_a_model() -> None:
         "box": "uno", "kind": "fine-tune", "before": {"r2": 0.8}, "reached": {"r2": 0.8}, "seconds": 4.0,
         "trained_parameters": 7, "outputs": {"report": "r", "checkpoint": "c"},
     }  # fmt: skip
+
+
+def test_the_console_shows_recipes_whatever_a_description_says() -> None:
+    told = {"train": {"reached": {"r2": 0.9}, "seconds": 6}, "lora": {"unavailable": "None."}, "infer": 3}
+    train, lora = view_recipes({"recipes": told})
+    assert (train.kind, train.start, train.before, train.reached, train.seconds) == ("train", "–", "–", "r2 0.9", "6")
+    assert (lora.kind, lora.reason) == ("lora", "None.")
+    assert view_recipes({}) == view_recipes({"recipes": ["train"]}) == ()
