@@ -1,5 +1,6 @@
 """``rdukit simulate``: what the scheduler would do with other jobs, or on other machines."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,17 +9,26 @@ from pathlib import Path
 import click
 
 from rdukit.cli import tables
-from rdukit.cli.commands import ExtensibleGroup
+from rdukit.cli.commands import ExtensibleGroup, parse_name_values
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
 from rdukit.settings import resolve
 from rdukit_platform.cli import show
 from rdukit_platform.cli.simulated_picture import draw_run
+from rdukit_platform.cli.token import Life
 from rdukit_platform.scheduler.figures import QueueFigures, sum_up
+from rdukit_platform.scheduler.model import PreemptionRule, TenantShare
 from rdukit_platform.scheduler.simulate import SimulatedSystem
 from rdukit_platform.scheduler.simulate import simulate as run_trace
-from rdukit_platform.scheduler.traces import TraceJob, draw_trace, read_trace
-from rdukit_platform.settings import SCHEDULER_HALF_LIFE_S, SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
+from rdukit_platform.scheduler.traces import TraceJob, draw_outages, draw_trace, read_trace
+from rdukit_platform.settings import (
+    SCHEDULER_HALF_LIFE_S,
+    SCHEDULER_PREEMPT_MIN_RUN_S,
+    SCHEDULER_PREEMPT_MOST,
+    SCHEDULER_PREEMPT_PRIORITY,
+    SCHEDULER_STARVE_S,
+    SCHEDULER_TENANT_JOBS,
+)
 
 DEFAULT_JOBS = 1000
 DEFAULT_TENANTS = 10
@@ -45,6 +55,21 @@ def simulate() -> None:
 )
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes; a job is on one.")
 @click.option("--tiles", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Tiles of a node.")
+@click.option(
+    "--urgent",
+    type=click.FloatRange(0, 1),
+    default=None,
+    help="Part of drawn jobs that have the highest priority; then the others are preemptible.  [default: 0]",
+)
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    metavar="TENANT=TILES",
+    help="Tiles that are a tenant's own, such as tenant-1=32; repeat for more.",
+)
+@click.option("--lose-every", type=Life(), default=None, help="Mean time after which a node is lost, such as 30d.")
+@click.option("--lost-for", type=Life(), default=3600.0, help="Mean time until it is back.  [default: 1h]")
 @click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots together; 0: as many as tiles.")
 @click.option(
     "-o",
@@ -56,23 +81,34 @@ def simulate() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
-    tiles: int, slots: int, output: Path | None, as_json: bool,
+    tiles: int, urgent: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float, slots: int,
+    output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 
     Jobs come from a file, or are drawn. It is the scheduler's own decision that is made whenever a job comes or ends,
-    by the settings scheduler.starve_s, scheduler.half_life_s and scheduler.tenant_jobs; no platform need run.
+    or a node is lost or back, by the settings scheduler.starve_s, scheduler.half_life_s, scheduler.tenant_jobs and
+    scheduler.preempt_priority, _min_run_s and _most; no platform need run.
 
     Example: rdukit simulate queue --swf trace.swf --nodes 8 -o queue.svg
     """
     if output is not None and output.suffix != ".svg":
         raise InvalidArgument(f"a picture is SVG and its name ends in .svg, not {output.name!r}")
     total = nodes * tiles
-    trace = _choose_trace(swf, (jobs, tenants, seed, load), tiles, nodes)
+    trace = _choose_trace(swf, (jobs, tenants, seed, load, urgent), tiles, nodes)
     system = SimulatedSystem(
-        tiles, slots, resolve(SCHEDULER_TENANT_JOBS), resolve(SCHEDULER_STARVE_S), resolve(SCHEDULER_HALF_LIFE_S), nodes
-    )
-    run = run_trace(trace, system, time.perf_counter)
+        tiles, slots, resolve(SCHEDULER_TENANT_JOBS), resolve(SCHEDULER_STARVE_S), resolve(SCHEDULER_HALF_LIFE_S),
+        nodes, _read_quotas(quotas, trace),
+        PreemptionRule(
+            resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
+        ),
+    )  # fmt: skip
+    span_s = max((job.at + job.runs_s for job in trace), default=0.0)
+    outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []
+    with click.progressbar(length=len(trace), label="jobs", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        run = run_trace(
+            trace, system, time.perf_counter, outages=outages, progress=lambda done: bar.update(done - bar.pos)
+        )
     figures = sum_up(run, total)
     if as_json:
         show.print_json({"nodes": nodes, "tiles": total, **asdict(figures)})
@@ -86,20 +122,38 @@ def queue(
 
 
 def _choose_trace(
-    swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None], tiles: int, nodes: int
-) -> Sequence[TraceJob]:
-    jobs, tenants, seed, load = drawn
+    swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None, float | None], tiles: int,
+    nodes: int,
+) -> Sequence[TraceJob]:  # fmt: skip
+    jobs, tenants, seed, load, urgent = drawn
     if swf is None:
-        return draw_trace(jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9, nodes)
-    if any(value is not None for value in drawn):
-        raise InvalidArgument("--swf does not go with --jobs, --tenants, --seed and --load, which draw a trace")
+        return draw_trace(
+            jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9, nodes, urgent or 0.0
+        )  # fmt: skip
+    if any(value is not None for value in (jobs, tenants, load, urgent)):
+        raise InvalidArgument("--swf does not go with --jobs, --tenants, --load and --urgent, which draw a trace")
     return read_trace(swf)
+
+
+def _read_quotas(texts: Sequence[str], trace: Sequence[TraceJob]) -> dict[str, TenantShare]:
+    tenants, quotas = {job.tenant_id for job in trace}, dict[str, TenantShare]()
+    for tenant, text in parse_name_values("--quota", texts).items():
+        if not text.isdigit():
+            raise InvalidArgument(f"--quota {tenant}={text[:80]}: that is no count of tiles; legal: {tenant}=32")
+        if tenant not in tenants:
+            some = ", ".join(sorted(tenants)[:5])
+            raise InvalidArgument(f"--quota {tenant[:80]}: no job of the trace is of that tenant; legal: {some}, …")
+        quotas[tenant] = TenantShare(quota=int(text))
+    return quotas
 
 
 def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
     return [
         ("jobs", f"{figures.jobs}"),
         ("refused, larger than a node", f"{figures.refused}"),
+        ("preempted", f"{figures.preempted}"),
+        ("lost with a node", f"{figures.lost}"),
+        ("work lost", f"{100 * figures.lost_work:.1f} %"),
         ("tenants", f"{figures.tenants}"),
         ("tiles", f"{tiles}"),
         ("span", f"{figures.span_s:.0f} s"),

@@ -32,12 +32,13 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
     figures = sum_up(run, tiles)
     start = min((done.job.at for done in run.jobs), default=0.0)
     end = max((done.ended for done in run.jobs), default=1.0)
-    used = [(done.started, done.ended, done.job.tiles) for done in run.jobs]
-    waiting = [(done.job.at, done.started, 1) for done in run.jobs]
+    attempts = (*run.jobs, *run.cut)
+    used = [(done.started, done.ended, done.job.tiles) for done in attempts]
+    waiting = [(done.queued_at, done.started, 1) for done in attempts]
     words = (
         f"{figures.jobs} jobs of {figures.tenants} tenants on {tiles} tiles: {100 * figures.utilisation:.1f} % used, "
         f"waiting {figures.wait_mean_s:.0f} s (95th percentile {figures.wait_p95_s:.0f} s), "
-        f"fairness {figures.fairness:.3f}"
+        f"fairness {figures.fairness:.3f}, {figures.preempted} preempted, {figures.lost} lost"
     )
     top = MARGIN + 70
     parts = [

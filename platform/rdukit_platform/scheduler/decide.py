@@ -11,7 +11,6 @@ when they have been given back, and nobody else meanwhile.
 For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -197,8 +196,9 @@ class _Round:
             return
         has_starved = self.now - job.since >= self.rules.starve_s
         if has_starved or job.tiles < self.hopeless:
-            could_have = self._could_have(job.tiles)
-            self.reserved = reserve(job, could_have, self.ledger.endings, at_any_cost=has_starved)
+            self.reserved = reserve(
+                job, self.ledger.could_have(job.tiles), self.ledger.endings, at_any_cost=has_starved
+            )
             if self.reserved is None:
                 self.hopeless = job.tiles
 
@@ -209,18 +209,6 @@ class _Round:
             self.bound.tiles = 0
         elif wait.code is WaitCode.RESOURCES and self.reserved is not None and self.preemptor.is_idle:
             self.bound.tiles = min(self.bound.tiles, job.tiles)
-
-    def _could_have(self, tiles: int) -> Iterator[NodeRoom]:
-        rooms = self.ledger.rooms.all
-        could: dict[int, bool] = {}
-        for room in rooms:
-            capacity = room.node.capacity
-            if capacity is None:
-                continue
-            if id(capacity) not in could:
-                could[id(capacity)] = why_never(tiles, capacity) is None
-            if could[id(capacity)]:
-                yield room
 
 
 def _comes_first(job: QueuedJob, reserved: Reservation) -> str:

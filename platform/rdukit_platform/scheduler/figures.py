@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun
+from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, SimulatedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,10 @@ class QueueFigures:
     wait_mean_s: float
     wait_p95_s: float
     slowdown_mean: float
+    #: Attempts that were ended for other jobs, and with their nodes; part of all tiles' time that the latter had.
+    preempted: int
+    lost: int
+    lost_work: float
     #: Jain's index over ``parts_while_waiting``: 1 if all have their part, 1/tenants at worst.
     fairness: float
     decisions: int
@@ -31,7 +35,9 @@ class QueueFigures:
 def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
     """Sum a run up. Without jobs all is 0, but fairness is 1."""
     span_s = max((j.ended for j in run.jobs), default=0.0) - min((j.job.at for j in run.jobs), default=0.0)
-    work = sum(j.job.tiles * (j.ended - j.started) for j in run.jobs)
+    attempts = (*run.jobs, *run.cut)
+    lost = [j for j in run.cut if j.end is SimulatedEnd.LOST]
+    work, lost_work = (sum(j.job.tiles * (j.ended - j.started) for j in part) for part in (attempts, lost))
     waits = [j.waited_s for j in run.jobs]
     return QueueFigures(
         jobs=len(run.jobs),
@@ -42,7 +48,10 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
         wait_mean_s=mean(waits),
         wait_p95_s=percentile(waits, 0.95),
         slowdown_mean=mean([j.slowdown for j in run.jobs]),
-        fairness=jain_index(list(parts_while_waiting(run.jobs).values())),
+        preempted=len(run.cut) - len(lost),
+        lost=len(lost),
+        lost_work=lost_work / (tiles * span_s) if span_s else 0.0,
+        fairness=jain_index(list(parts_while_waiting(attempts).values())),
         decisions=len(run.decisions_s),
         decide_mean_s=mean(run.decisions_s),
         decide_p95_s=percentile(run.decisions_s, 0.95),
@@ -55,30 +64,36 @@ def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
     The equal part is that of all tiles which waiting tenants use, among these tenants. Who never waits is left out: it
     has what it wants.
     """
-    changes = [change for done in jobs for change in _changes(done)]
     waiting: Counter[str] = Counter()
     using: Counter[str] = Counter()
     #: Tile-seconds of each tenant while it waited, and what its equal part would have been.
     had: defaultdict[str, float] = defaultdict(float)
     due: defaultdict[str, float] = defaultdict(float)
+    #: Tiles of all tenants that wait, how many these are, and an equal part of the tiles summed up over time.
+    shared, tenants, equal = 0, 0, 0.0
+    #: Until when, and until which sum, each tenant that waits has been reckoned.
+    since: dict[str, tuple[float, float]] = {}
     before = 0.0
-    for at, tenant, waits, tiles in sorted(changes):
-        if at > before:
-            tenants = [name for name, count in waiting.items() if count]
-            equal = sum(using[name] for name in tenants) / len(tenants) if tenants else 0.0
-            for name in tenants:
-                had[name] += using[name] * (at - before)
-                due[name] += equal * (at - before)
+    for at, tenant, waits, tiles in sorted(change for done in jobs for change in _changes(done)):
+        equal += shared / tenants * (at - before) if tenants else 0.0
         before = at
+        if waiting[tenant]:
+            began, sum_then = since[tenant]
+            had[tenant] += using[tenant] * (at - began)
+            due[tenant] += equal - sum_then
+            shared, tenants = shared - using[tenant], tenants - 1
         waiting[tenant] += waits
         using[tenant] += tiles
+        if waiting[tenant]:
+            since[tenant] = at, equal
+            shared, tenants = shared + using[tenant], tenants + 1
     return {tenant: had[tenant] / due[tenant] for tenant in due if due[tenant] > 0}
 
 
 def _changes(done: SimulatedJob) -> Iterator[tuple[float, str, int, int]]:
     """Yield when how many jobs of the tenant wait, and how many tiles it uses, change by how much."""
     tenant, tiles = done.job.tenant_id, done.job.tiles
-    yield done.job.at, tenant, 1, 0
+    yield done.queued_at, tenant, 1, 0
     yield done.started, tenant, -1, tiles
     yield done.ended, tenant, 0, -tiles
 

@@ -32,6 +32,7 @@ class Ledger:
         #: When jobs with run limits end, the earliest first, by the index of their node.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
         self._nevers: dict[int, str | None] = {}
+        self._able: dict[int, list[NodeRoom]] = {}
         self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
         #: What active jobs have, by the index of their node, where some may have to give it up.
         self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
@@ -50,8 +51,7 @@ class Ledger:
                 continue
             if job.holds_tiles:
                 room.slots -= 1
-                if job.is_preemptible or job.is_leaving or shares.has_quotas:
-                    self.active[room.index].append(job)
+                self.keep(job, room)
             else:
                 room.take(job.tiles)
             if job.is_leaving:
@@ -61,6 +61,12 @@ class Ledger:
         for of_node in endings.values():
             of_node.sort()
         rooms.count_slots()
+
+    def keep(self, job: ActiveJob, room: NodeRoom | None = None) -> None:
+        """Keep an active job that may have to make room, or makes it already."""
+        room = room or self.rooms.of(job)
+        if room is not None and (job.is_preemptible or job.is_leaving or self.shares.has_quotas):
+            self.active[room.index].append(job)
 
     def start(self, job: QueuedJob, room: NodeRoom, now: float) -> int:
         """Note that a job starts on a node. Returns how many tiles it gets."""
@@ -93,6 +99,21 @@ class Ledger:
         if tiles not in self._nevers:
             self._nevers[tiles] = self._find_never(tiles) if tiles else None
         return self._nevers[tiles]
+
+    def could_have(self, tiles: int) -> Sequence[NodeRoom]:
+        """Return the nodes that could have so many tiles if nobody else had any."""
+        if tiles not in self._able:
+            shapes: dict[int, bool] = {}
+            able = self._able[tiles] = []
+            for room in self.rooms.all:
+                capacity = room.node.capacity
+                if capacity is None:
+                    continue
+                if id(capacity) not in shapes:
+                    shapes[id(capacity)] = why_never(tiles, capacity) is None
+                if shapes[id(capacity)]:
+                    able.append(room)
+        return self._able[tiles]
 
     def _find_never(self, tiles: int) -> str | None:
         whys = [(capacity, name, why_never(tiles, capacity)) for capacity, name in self._shapes.values()]

@@ -54,6 +54,8 @@ class Preemptor:
         self._left = MOST_AT_ONCE
         #: How many free tiles are held for others, by the index of their node.
         self._kept: Counter[int] = Counter()
+        #: Tiles of each tenant's victims.
+        self._asked: Counter[str] = Counter()
         for index, active in ledger.active.items():
             for job in active:
                 if job.tiles:
@@ -77,6 +79,7 @@ class Preemptor:
         """Hold nothing any more: who keeps the ledger decides anew when the victims have left."""
         for index, tiles in self._kept.items():
             self._rooms.release(self._rooms.all[index], tiles)
+        self._shares.leaving.subtract(self._asked)
 
     def clear(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         """Clear room for a job that finds none, and hold it. ``may_have``: whether it may have any there at all."""
@@ -100,6 +103,7 @@ class Preemptor:
         for victim in found.victims:
             self._victims[index].remove(victim)
             self._shares.leaving[victim.tenant_id] += victim.tiles
+            self._asked[victim.tenant_id] += victim.tiles
         self._left -= bool(found.victims)
         return found
 

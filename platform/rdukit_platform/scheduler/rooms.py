@@ -102,14 +102,9 @@ class NodeRoom:
         self.tiles += tiles
         self._rows = [self.tiles]
 
-    def save(self) -> "RoomState":
-        """Return how it is, for ``restore``."""
-        return RoomState(self.tiles, self.places, self.slots, tuple(self._rows), self._mask)
-
-    def restore(self, state: "RoomState") -> None:
-        """Be as it was."""
-        self.tiles, self.places, self.slots, self._mask = state.tiles, state.places, state.slots, state.mask
-        self._rows = list(state.rows)
+    def set_free(self, tiles: int, places: int, slots: int, rows: list[int]) -> None:
+        """Have so much free, where any tiles are as good as others."""
+        self.tiles, self.places, self.slots, self._rows = tiles, places, slots, rows
 
     def fits_with(self, tiles: int, leaving: "Leaving") -> bool:
         """Return whether a job would fit if others left."""
@@ -167,17 +162,6 @@ class Leaving:
 
     def __add__(self, other: "Leaving") -> "Leaving":
         return Leaving(self.jobs + other.jobs, self.tiles + other.tiles, self.mask | other.mask)
-
-
-@dataclass(frozen=True, slots=True)
-class RoomState:
-    """How a node was at a moment."""
-
-    tiles: int
-    places: int
-    slots: int
-    rows: tuple[int, ...]
-    mask: int
 
 
 def _rows_of(mask: int, rdu_tiles: int) -> list[int]:
@@ -249,11 +233,20 @@ class Rooms:
         self._changes.append(room.index)
         room.give(tiles)
 
-    def change(self, room: NodeRoom, state: RoomState) -> None:
-        """Set a node back to how it was."""
-        self.slots += state.slots - room.slots
+    def close(self, name: str) -> None:
+        """Count a node on which nothing runs as lost."""
+        self._replace(self._named[name], 0, 0, 0, [])
+
+    def open(self, name: str) -> None:
+        """Count a node that was lost as free."""
+        room = self._named[name]
+        fresh = NodeRoom(room.index, room.node)
+        self._replace(room, fresh.tiles, fresh.places, fresh.slots, [fresh.tiles])
+
+    def _replace(self, room: NodeRoom, tiles: int, places: int, slots: int, rows: list[int]) -> None:
+        self.slots += slots - room.slots
         self._changes.append(room.index)
-        room.restore(state)
+        room.set_free(tiles, places, slots, rows)
 
     def release(self, room: NodeRoom, tiles: int) -> None:
         """Hold so many tiles no more, of a node of which any are as good as others."""

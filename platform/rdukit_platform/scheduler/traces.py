@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.jobs.states import HIGHEST_PRIORITY
 
 #: Fields of a line of the Standard Workload Format.
 SWF_FIELDS: Final = 18
@@ -32,6 +33,34 @@ class TraceJob:
     runs_s: float
     run_limit_s: float | None = None
     priority: int = 0
+    is_preemptible: bool = False
+
+    @property
+    def alone_s(self) -> float:
+        """Return how long it takes where nothing is in its way."""
+        return self.runs_s if self.run_limit_s is None else min(self.runs_s, self.run_limit_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node, by its name, is lost at a time and back at another."""
+
+    node: str
+    at: float
+    until: float
+
+
+def draw_outages(nodes: int, span_s: float, every_s: float, repair_s: float, seed: int) -> list[Outage]:
+    """Draw when nodes are lost: each after an exponential time of mean ``every_s``, for one of mean ``repair_s``."""
+    draw = random.Random(f"outages {seed}")
+    outages = []
+    for number in range(nodes):
+        at = draw.expovariate(1.0 / every_s)
+        while at < span_s:
+            until = at + draw.expovariate(1.0 / repair_s)
+            outages.append(Outage(str(number), at, until))
+            at = until + draw.expovariate(1.0 / every_s)
+    return outages
 
 
 def read_trace(path: Path) -> list[TraceJob]:
@@ -76,11 +105,14 @@ def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:
     return jobs
 
 
-def draw_trace(jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1) -> list[TraceJob]:
+def draw_trace(
+    jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1, urgent: float = 0.0
+) -> list[TraceJob]:
     """Draw a trace that asks for ``load`` times what ``nodes`` nodes of ``tiles`` tiles can do.
 
     Times are log-normal, tiles powers of two up to a quarter of all and to what a node has, arrivals as of a Poisson
-    process; the n-th tenant's part of the jobs goes with 1/n. Source: ours, as such traces usually look.
+    process; the n-th tenant's part of the jobs goes with 1/n. The part ``urgent`` of the jobs has the highest priority,
+    and then the others are preemptible. Source: ours, as such traces usually look.
     """
     draw = random.Random(seed)
     widest = max(min(nodes * tiles // 4, tiles), 1)
@@ -94,8 +126,14 @@ def draw_trace(jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9
         drawn.append(TraceJob(f"job-{number}", f"tenant-{tenant + 1}", draw.choice(sizes), 0.0, runs_s, limit_s))
     work = sum(job.tiles * job.runs_s for job in drawn)
     rate = jobs * nodes * tiles * load / work if work else 1.0
-    at, trace = 0.0, []
+    at, trace, chance = 0.0, [], random.Random(f"urgent {seed}")
     for job in drawn:
-        trace.append(TraceJob(job.job_id, job.tenant_id, job.tiles, at, job.runs_s, job.run_limit_s))
+        is_urgent = urgent > 0 and chance.random() < urgent
+        trace.append(
+            TraceJob(
+                job.job_id, job.tenant_id, job.tiles, at, job.runs_s, job.run_limit_s,
+                HIGHEST_PRIORITY if is_urgent else 0, urgent > 0 and not is_urgent,
+            )
+        )  # fmt: skip
         at += draw.expovariate(rate)
     return trace
