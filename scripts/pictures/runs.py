@@ -47,7 +47,7 @@ RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "deepvit": {
         "preprocess": {"samples": 10000}, "compile": {"batch_size": 64},
-        "train": {"epochs": 6, "lr": 0.002, "schedule": "cosine"},
+        "train": {"epochs": 4, "lr": 0.002, "schedule": "cosine"},
     },
     "ffn": {"train": {"epochs": 4}},
     "gan": {
@@ -108,7 +108,7 @@ def run_box(name: str, folder: Path) -> Run:
     """Train a box by its recipe and collect results on held-out data; the seed is 0 everywhere."""
     recipes = {**load_recipes(), **RECIPES}
     trained = TRAINED_BY.get(name, name)
-    recipe = {verb: dict(recipes[trained].get(verb, {})) for verb in ("preprocess", "compile", "train")}
+    recipe = {verb: dict(recipes[trained].get(verb) or {}) for verb in ("preprocess", "compile", "train")}
     box = load_box(find_box_file(name))
     is_text = "max_seq_length" in {parameter.name for parameter in box.parameters}
     data = {"data": _write_texts(name, folder / "texts")} if is_text else {}
@@ -118,7 +118,7 @@ def run_box(name: str, folder: Path) -> Run:
     pef = run_verb(trained, "compile", folder / "pef", purpose="train", **settings).outputs["pef"]
     began = time.process_time()  # of one thread: what else the machine does does not count
     done = run_verb(trained, "train", folder / "run", {"pef": pef, "dataset": dataset}, **recipe["train"])
-    seconds = float(recipes[trained].get("seconds", time.process_time() - began))
+    seconds = float(recipes[trained].get("seconds") or time.process_time() - began)
     checkpoint = done.outputs["checkpoint"]
     shape = read_shape(load_box(find_box_file(trained)), pef)
     figures = {key: value for key, value in done.figures.items() if isinstance(value, float | int)}

@@ -4,7 +4,6 @@ Axes: N samples, T tokens or steps, V sensors, Y and X rows and columns.
 """
 
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -336,8 +335,8 @@ def draw_classes(drawing: Drawing, run: Run) -> tuple[str, str]:
     answers = chances.argmax(1)
     styles = ("fa", "fb", "fc")
     for number, name in enumerate(names):
-        drawing.dot(350 + number * 62, 13, 4, styles[number % 3])
-        drawing.text(358 + number * 62, 17, _short(name), "s")
+        drawing.dot(322 + number * 84, 13, 4, styles[number % 3])
+        drawing.text(330 + number * 84, 17, _short(name), "s")
     drawing.text(14, 17, "passage", "q")
     for place, row in enumerate(_some_wrong(answers == labels, 8)):
         y = 40 + place * 25
@@ -502,4 +501,4 @@ def _around(tokens: NDArray[Any], labels: NDArray[Any], spot: int) -> Sequence[i
 
 
 def _short(name: str) -> str:
-    return textwrap.shorten(name, 11, placeholder="…")
+    return name if len(name) < 13 else name[:11] + "…"

@@ -1,6 +1,6 @@
-"""Llama 2 and 3, and what has their architecture: Mistral and DeepSeek Coder.
+"""Llama 2 and 3, Mistral, DeepSeek Coder: RMS norms, rotary positions, gated feed-forward, grouped queries, no biases.
 
-Root-mean-square norms, rotary positions over halves of a head, gated feed-forward, grouped queries, no biases.
+Positions rotate the halves of a head.
 Sources: Touvron et al., Llama 2 (2023); Llama Team, The Llama 3 Herd of Models (2024); Jiang et al., Mistral 7B (2023);
 Guo et al., DeepSeek-Coder (2024). Parameters are named as Hugging Face writes them to disk.
 

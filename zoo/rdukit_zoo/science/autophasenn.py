@@ -1,4 +1,4 @@
-"""AutoPhaseNN: the shape and strain of a crystal from its diffraction pattern, learned from patterns alone.
+"""AutoPhaseNN: a 3D encoder and two decoders give a crystal's amplitude and phase from its diffraction alone.
 
 Source: Yao et al., AutoPhaseNN: unsupervised physics-aware deep learning of 3D nanoscale Bragg coherent diffraction
 imaging, npj Computational Materials 8, 124 (2022).

@@ -1,4 +1,4 @@
-"""BraggNN: the centre of a diffraction peak in a small patch of a detector, to a fraction of a pixel.
+"""BraggNN: convolutions, non-local attention and linear layers give the centre of a diffraction peak in a small patch.
 
 Source: Liu et al., BraggNN: fast X-ray Bragg peak analysis using deep learning, IUCrJ (2022), arXiv 2008.08198.
 

@@ -1,4 +1,4 @@
-"""Uno: the growth of tumour cells under one or two drugs, from gene expression, descriptors and fingerprints.
+"""Uno: towers of linear layers for each kind of features, joined, give the growth of tumour cells under two drugs.
 
 Source: ECP-CANDLE Benchmarks, Pilot 1, Uno; Xia et al., Predicting tumor cell line response to drug pairs (2018).
 

@@ -1,4 +1,4 @@
-"""CosmicTagger: which pixels of a neutrino detector's three planes are cosmic rays, and which the neutrino's.
+"""CosmicTagger: one U-ResNet tells cosmic rays from the neutrino in three wire planes, which meet at its deepest layer.
 
 Source: Acciarri et al., Cosmic Ray Background Removal With Deep Neural Networks in SBND (2021),
 10.3389/frai.2021.649917: one U-ResNet for all planes, which meet at its deepest layer. In 2D each plane is an image; in
