@@ -373,11 +373,6 @@ class Home:
         return self.folder / "token"
 
     @property
-    def contexts_file(self) -> Path:
-        """File with the contexts of ``rdukit context``, and which one is chosen."""
-        return self.folder / "contexts.json"
-
-    @property
     def broker_socket(self) -> Path:
         return self.run / "valkey.sock"
 

@@ -134,6 +134,21 @@ def test_an_expert_is_served_through_the_gateway_and_its_use_is_counted(
     assert (replica["state"], len(replica["tiles"])) == ("ready", 1)
 
 
+def test_the_playground_calls_an_endpoint_from_a_form(platform: PlatformUnderTest, served: str) -> None:
+    path = f"/console/endpoints/{served}/playground"
+    token = (platform.home / "token").read_text().strip()
+    with httpx.Client(base_url=str(platform.running["url"]), timeout=60.0, trust_env=False) as browser:
+        assert browser.post("/console/login", data={"token": token}).status_code == 303
+        shown_form = browser.get(path)
+        assert "[[0, 0, 0" in shown_form.text, "a row of the model's size to begin with"
+        answer = browser.post(path, data={"form": "rows", "rows": json.dumps([[0.5] * 784])})
+        assert "largest:" in answer.text
+        assert "legal: 784" in browser.post(path, data={"form": "rows", "rows": "[[1]]"}).text
+        assert "makes no text" in browser.post(path, data={"form": "chat", "prompt": "Hello"}).text
+        foreign = browser.post(path, data={"form": "rows"}, headers={"origin": "http://elsewhere"})
+        assert foreign.status_code == 403
+
+
 def test_a_replica_whose_box_is_killed_is_replaced_and_callers_wait_for_it(
     platform: PlatformUnderTest, served: str
 ) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from rdukit import __version__
-from rdukit.cli.commands import CONTEXT_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.commands import Choice, ExtensibleGroup
 from rdukit.errors import InvalidArgument, RdukitError, find_system_error
 from rdukit.files.home import mend_home
 from rdukit.system.process import LEVELS, configure_logging
@@ -40,7 +40,6 @@ SUMMARIES = {
     "cache": "Show, trim and clear what compiles keep for later ones.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "completion": "Print the script that completes commands and options in a shell.",
-    "context": "Name platforms on other machines, and choose which one commands call.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
@@ -68,7 +67,6 @@ SUMMARIES = {
 @click.option(
     "--log-level", type=Choice(LEVELS, case_sensitive=False), default=None, help="Level of the log on stderr."
 )
-@CONTEXT_OPTION
 def cli(log_level: str | None) -> None:
     """An emulated DataScale system: SDK, compiler, runtime, ModelBoxes and a job platform.
 

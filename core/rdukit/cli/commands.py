@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from rdukit.errors import InvalidArgument, suggest
-from rdukit.settings import CONTEXT, TOKEN, parse_token, resolve
+from rdukit.settings import TOKEN, parse_token, resolve
 
 #: What users of other tools type, and what it is called here.
 _SYNONYMS: Final = {
@@ -102,22 +102,6 @@ def given_token() -> str:
     context = click.get_current_context(silent=True)
     given: str | None = None if context is None else context.meta.get(_TOKEN_KEY)
     return resolve(TOKEN, given)
-
-
-#: Gives no command anything; ``given_context`` has its value.
-CONTEXT_OPTION: Final = click.option(
-    "--context", metavar="NAME", expose_value=False,
-    callback=lambda context, _, name: context.meta.__setitem__(_CONTEXT_KEY, name),
-    help="Context whose gateway is called; see rdukit context list [env: RDUKIT_CONTEXT].",
-)  # fmt: skip
-_CONTEXT_KEY: Final = "rdukit.context"
-
-
-def given_context() -> str:
-    """Return the context of ``--context`` of the command that runs, else of the setting; empty: none is named."""
-    context = click.get_current_context(silent=True)
-    given: str | None = None if context is None else context.meta.get(_CONTEXT_KEY)
-    return resolve(CONTEXT, given)
 
 
 def _keep_token(context: click.Context, text: str | None) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +73,18 @@ class Target:
     models: Mapping[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class PassedRequest:
+    """A request below an endpoint, with the headers that replicas get."""
+
+    method: str
+    #: Such as ``v2/models/M/infer``, not quoted.
+    path: str
+    body: bytes = b""
+    query: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 class ReplicaConnection:
     """Connections to one replica."""
 
@@ -128,7 +140,7 @@ class EndpointCalls:
         for connection in self._connections.values():
             await connection.close()
 
-    async def call(self, tenant_id: str, name: str, path: str, request: Request) -> Response:
+    async def call(self, tenant_id: str, name: str, request: PassedRequest) -> StreamingResponse:
         """Pass a request on. Returns the answer, of which the first bytes have come.
 
         Raises:
@@ -138,10 +150,9 @@ class EndpointCalls:
         """
         clock = asyncio.get_running_loop().time
         target = await to_thread.run_sync(self._find, tenant_id, name)
-        path_at_box(request.method, path, name, name)  # what is not passed on is refused before anybody is waited for
-        body = await request.body()
-        headers = {key: value for key, value in request.headers.items() if key in PASSED}
-        query = request.scope.get("query_string", b"")
+        path_at_box(
+            request.method, request.path, name, name
+        )  # what is not passed on is refused before anybody is waited for
         deadline, tried, last = clock() + resolve(ENDPOINT_WAIT_S), set[str](), None
         attempts = Counter[str]()
         turn = self._turns[target.endpoint_id, 0]
@@ -169,9 +180,9 @@ class EndpointCalls:
             self._turns[target.endpoint_id, revision] += 1
             tried.add(replica.id)
             attempts[replica.id] += 1
-            at_box = path_at_box(request.method, path, name, target.models[replica.revision])
+            at_box = path_at_box(request.method, request.path, name, target.models[replica.revision])
             try:
-                return await self._send(target, replica, request.method, at_box, query, headers, body)
+                return await self._send(target, replica, at_box, request)
             except Unavailable as failed:
                 last = failed
                 if failed.detail.get("is_broken") and attempts[replica.id] == 1:
@@ -179,18 +190,18 @@ class EndpointCalls:
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
 
     async def _send(
-        self, target: Target, replica: ReadyReplica, method: str, path: str, query: bytes,
-        headers: dict[str, str], body: bytes,
-    ) -> Response:  # fmt: skip
+        self, target: Target, replica: ReadyReplica, path: str, request: PassedRequest
+    ) -> StreamingResponse:
         self.under_way[replica.id] += 1
         self._callers[target.endpoint_id] += target.may_idle
         told = begin_span("replica", {"rdukit.replica": replica.id}, kind=SpanKind.CLIENT)
-        headers = headers | {TRACEPARENT: format_traceparent(told.context)}
+        headers = {**request.headers, TRACEPARENT: format_traceparent(told.context)}
         answer: httpx.Response | None = None
         try:
             http = self._connection(replica).http
-            url = httpx.URL(str(http.base_url)).copy_with(path=path, query=query or None)
-            answer = await http.send(http.build_request(method, url, headers=headers, content=body), stream=True)
+            url = httpx.URL(str(http.base_url)).copy_with(path=path, query=request.query or None)
+            sent = http.build_request(request.method, url, headers=headers, content=request.body)
+            answer = await http.send(sent, stream=True)
             if answer.status_code == 503:
                 said = (await answer.aread())[:500].decode(errors="replace")
                 raise Unavailable(f"the replica is not ready: {said}", is_up=True)
@@ -333,13 +344,19 @@ def _none_ready(name: str, target: Target) -> Unavailable:
 @router.get("/{name}/{path:path}", response_model=None)
 async def call_to_read(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
     """Pass on what tells of the model: ``v2/models/MODEL``, ``v2/health/ready``, ``v1/models``."""
-    return await calls_of(request).call(caller.tenant_id, name, path, request)
+    return await calls_of(request).call(caller.tenant_id, name, await _passed(request, path))
 
 
 @router.post("/{name}/{path:path}", response_model=None)
 async def call(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
     """Pass an inference on, by the Open Inference Protocol or OpenAI's routes; streams come as they are made."""
-    return await calls_of(request).call(caller.tenant_id, name, path, request)
+    return await calls_of(request).call(caller.tenant_id, name, await _passed(request, path))
+
+
+async def _passed(request: Request, path: str) -> PassedRequest:
+    headers = {key: value for key, value in request.headers.items() if key in PASSED}
+    query = request.scope.get("query_string", b"")
+    return PassedRequest(request.method, path, await request.body(), query, headers)
 
 
 def calls_of(request: Request) -> EndpointCalls:

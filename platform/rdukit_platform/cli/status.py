@@ -20,9 +20,6 @@ def report_platform() -> Iterator[PartStatus]:
     except Unavailable:
         yield PartStatus("platform", "stopped", "not running; start one: rdukit up")
         return
-    except RdukitError as error:  # a context that there is not
-        yield PartStatus("platform", "unknown", error.message)
-        return
     with client:
         try:
             health = client.get("/health")

@@ -27,7 +27,6 @@ from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit.settings import resolve
 from rdukit_platform.catalog.model import check_files
-from rdukit_platform.client.contexts import choose_context
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
@@ -43,8 +42,6 @@ class ApiClient(Closable):
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url
-        #: Where the token was read from; None: it was given.
-        self.token_file: Path | None = None
         #: Whether the gateway has answered, so that one which is away is one that restarts.
         self._was_answered = False
         self._http = httpx.Client(
@@ -56,22 +53,12 @@ class ApiClient(Closable):
         )
 
     @classmethod
-    def of_home(
-        cls, home: Home | None = None, url: str | None = None, token: str | None = None, context: str | None = None
-    ) -> Self:
-        """Return a client with the address and token that are given, or that a context, the settings, or the home name.
+    def of_home(cls, home: Home | None = None, url: str | None = None, token: str | None = None) -> Self:
+        """Return a client with the address and token that are given, or that the settings, or the home folder, name.
 
-        Args:
-            context: which context; None: as the command line, the settings or ``rdukit context use`` say.
         Raises:
-            NotFound: there is no such context.
             Unavailable: there is no token, so no platform has ever run here.
         """
-        chosen = None if url else choose_context(home or current_home(), context)
-        if chosen is not None:
-            client = cls(chosen.url, token or given_token() or chosen.read_token())
-            client.token_file = None if token or given_token() else chosen.token_file
-            return client
         home = home or current_home()
         url = resolve(GATEWAY_URL, url)
         if not url:
@@ -88,9 +75,6 @@ class ApiClient(Closable):
                     f"there is no API token in {home.token_file}; start a platform with: rdukit up, or pass --token, "
                     "or set RDUKIT_TOKEN"
                 ) from cause
-            client = cls(url, token)
-            client.token_file = home.token_file
-            return client
         return cls(url, token)
 
     def get(self, path: str, /, **parameters: str | int | Sequence[str] | None) -> dict[str, Any]:

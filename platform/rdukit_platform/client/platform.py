@@ -10,20 +10,17 @@ class Platform(Closable):
     """A platform, by its gateway. Safe for threads.
 
     Without arguments it is the one that the command line talks to: address and token are those of the settings
-    (``RDUKIT_GATEWAY_URL``, ``RDUKIT_TOKEN``) or of the context, or those of the platform of this home folder.
+    (``RDUKIT_GATEWAY_URL``, ``RDUKIT_TOKEN``), or those of the platform of this home folder.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, context: str | None = None) -> None:
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """Connect to nothing yet.
 
-        Args:
-            context: one of those of ``rdukit context list``.
         Raises:
-            NotFound: there is no such context.
             Unavailable: there is no token.
         """
         #: All routes, as plain JSON values.
-        self.api = ApiClient.of_home(url=url, token=token, context=context)
+        self.api = ApiClient.of_home(url=url, token=token)
         self.jobs = Jobs(self.api)
         self.artifacts = Artifacts(self.api)
 

@@ -18,7 +18,7 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import check_scope, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.settings import Home
-from rdukit_platform.tenants.scopes import ADMIN, JOBS_WRITE, READ, TOKENS
+from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, JOBS_WRITE, READ, TOKENS
 from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
 
 
@@ -100,6 +100,11 @@ def _keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> C
     return check_scope(caller, TOKENS)
 
 
+def _caller_of_endpoints(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
+    check_same_site(request)
+    return check_scope(caller, ENDPOINTS_CALL)
+
+
 def _administrator(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
     check_same_site(request)
     return check_scope(caller, ADMIN)
@@ -108,6 +113,7 @@ def _administrator(request: Request, caller: Annotated[Caller, Depends(_visitor)
 Visitor = Annotated[Caller, Depends(_visitor)]
 Editor = Annotated[Caller, Depends(_editor)]
 Keeper = Annotated[Caller, Depends(_keeper)]
+Player = Annotated[Caller, Depends(_caller_of_endpoints)]
 Administrator = Annotated[Caller, Depends(_administrator)]
 
 

@@ -35,6 +35,7 @@ from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
+from rdukit_platform.console.playground_pages import router as playground_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
@@ -131,6 +132,7 @@ def create_app(platform: Platform) -> FastAPI:
         sweep_pages,
         expert_pages,
         endpoint_pages,
+        playground_pages,
         access,
     ):
         app.include_router(each)

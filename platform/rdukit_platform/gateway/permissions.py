@@ -210,6 +210,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /console/endpoints": _VISIT,
     "GET /console/endpoints/{name}": _VISIT,
     "GET /console/endpoints/{name}/part": _VISIT,
+    "GET /console/endpoints/{name}/playground": _VISIT,
+    "POST /console/endpoints/{name}/playground": needs(READ, ENDPOINTS_CALL),
     "GET /console/audit": _VISIT,
     "GET /console/tokens": needs(READ, TOKENS),
     "POST /console/tokens": needs(READ, TOKENS),

@@ -1,0 +1,227 @@
+"""Requests of the playground, and what it shows of the answers (pure).
+
+An answer is a box's, which may be a tenant's own: nothing in it is trusted to have the form that it should have.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from rdukit.errors import InvalidArgument
+from rdukit.strict_json import find_number
+
+#: Bounds of a form: characters of a message, messages of a chat, numbers of rows.
+MAX_TEXT: Final = 20_000
+MAX_MESSAGES: Final = 40
+MAX_NUMBERS: Final = 200_000
+#: Of an answer, what is shown.
+MAX_TOKENS_SHOWN: Final = 2_000
+MAX_ROWS_SHOWN: Final = 20
+MAX_VALUES_SHOWN: Final = 16
+#: Alternatives that are asked for with each token.
+ALTERNATIVES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShownToken:
+    """A token of an answer. ``shade``: 0 (certain) to 4 (unlikely), or none where its probability is not told."""
+
+    text: str
+    shade: int | None
+    #: Its probability and the likeliest others, in words.
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnswer:
+    """Answer of a chat."""
+
+    text: str
+    tokens: tuple[ShownToken, ...]
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A row of an output: its largest value's place and share of the bar, and the first values."""
+
+    values: tuple[str, ...]
+    more: int
+    largest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOutput:
+    """An output of an inference."""
+
+    name: str
+    kind: str
+    rows: tuple[ShownRow, ...]
+    more: int
+
+
+def read_history(text: str) -> list[dict[str, str]]:
+    """Read the chat that a form carries.
+
+    Raises:
+        InvalidArgument: it is not one that the playground wrote.
+    """
+    try:
+        found = orjson.loads(text or "[]")
+    except ValueError as cause:
+        raise InvalidArgument("the chat so far is not JSON; begin a new one") from cause
+    if not isinstance(found, list) or len(found) > MAX_MESSAGES:
+        raise InvalidArgument(f"the chat has more than {MAX_MESSAGES} messages; begin a new one")
+    for each in found:
+        is_message = isinstance(each, dict) and set(each) == {"role", "content"}
+        if not is_message or not all(isinstance(value, str) and len(value) <= MAX_TEXT for value in each.values()):
+            raise InvalidArgument("the chat so far is not one of the playground; begin a new one")
+    return found
+
+
+def chat_body(
+    model: str, messages: Sequence[Mapping[str, str]], max_tokens: int, temperature: float, *, logprobs: bool
+) -> bytes:
+    """Return the body of ``POST /v1/chat/completions``."""
+    body: dict[str, object] = {
+        "model": model, "messages": list(messages), "max_tokens": max_tokens, "temperature": temperature,
+    }  # fmt: skip
+    return orjson.dumps(body | ({"logprobs": True, "top_logprobs": ALTERNATIVES} if logprobs else {}))
+
+
+def read_chat(answer: bytes) -> ShownAnswer:
+    """Read the answer of a chat.
+
+    Raises:
+        InvalidArgument: it has no text where a chat's answer has it.
+    """
+    found = _parse(answer)
+    try:
+        choice = found["choices"][0]
+        text, usage = choice["message"]["content"], found.get("usage") or {}
+        content = ((choice.get("logprobs") or {}).get("content") or []) if isinstance(choice, dict) else []
+        tokens = tuple(_token(each) for each in content[:MAX_TOKENS_SHOWN])
+        counts = [usage.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
+        finish = str(choice.get("finish_reason") or "")
+    except (LookupError, TypeError, AttributeError) as cause:
+        raise InvalidArgument("the endpoint's answer is no chat completion; does it serve a text model?") from cause
+    prompt, completion = (each if isinstance(each, int) else 0 for each in counts)
+    return ShownAnswer(str(text), tokens, finish[:40], prompt, completion)
+
+
+def _token(value: Mapping[str, Any]) -> ShownToken:
+    others = value.get("top_logprobs") or []
+    probability = _probability(value.get("logprob"))
+    words = "" if probability is None else f"{100 * probability:.1f} %"
+    listed = ", ".join(
+        f"{_quoted(each.get('token'))} {100 * (_probability(each.get('logprob')) or 0):.1f} %"
+        for each in others[:ALTERNATIVES]
+    )
+    shade = None if probability is None else min(4, int(-math.log2(max(probability, 1e-9))))
+    return ShownToken(str(value.get("token", "")), shade, f"{words}; likeliest: {listed}" if listed else words)
+
+
+def _probability(value: object) -> float | None:
+    number = find_number(value)
+    return None if number is None or math.isnan(number) else math.exp(min(number, 0.0))
+
+
+def _quoted(token: object) -> str:
+    return json.dumps(str(token)[:40], ensure_ascii=False)
+
+
+def example_rows(metadata: bytes) -> str:
+    """Return one row of zeros for the first input of a model, or nothing where its shape is not told."""
+    found = _parse(metadata)
+    inputs = found.get("inputs")
+    first = inputs[0] if isinstance(inputs, list) and inputs else None
+    shape = first.get("shape") if isinstance(first, dict) else None
+    if not isinstance(shape, list) or not all(isinstance(each, int) and each > 0 for each in shape[1:]):
+        return ""
+    count = math.prod(shape[1:])
+    return json.dumps([[0] * count]) if count <= MAX_NUMBERS else ""
+
+
+def infer_body(metadata: bytes, rows: str) -> bytes:
+    """Return the body of an inference on rows, a JSON list of lists of numbers, for a model's first input.
+
+    Raises:
+        InvalidArgument: the rows are not legal, or of another length than the model's.
+    """
+    try:
+        first = _parse(metadata)["inputs"][0]
+        name, datatype, row_shape = (
+            str(first["name"]),
+            str(first["datatype"]),
+            [int(each) for each in first["shape"][1:]],
+        )
+    except (LookupError, TypeError, ValueError) as cause:
+        raise InvalidArgument("the endpoint does not tell its inputs; call it from a program") from cause
+    try:
+        given = json.loads(rows)
+    except (ValueError, RecursionError) as cause:
+        raise InvalidArgument(f"rows are not JSON: {cause}; legal: [[0.5, 1, …], …]") from cause
+    if not isinstance(given, list) or not given or not all(isinstance(row, list) for row in given):
+        raise InvalidArgument("rows: legal is a list of rows, each a list of numbers: [[0.5, 1, …], …]")
+    length = math.prod(row_shape)
+    for number, row in enumerate(given, 1):
+        if len(row) != length:
+            raise InvalidArgument(f"row {number} has {len(row)} numbers; legal: {length} ({row_shape})")
+        if any(find_number(value) is None for value in row):
+            raise InvalidArgument(f"row {number} has something that is no number")
+    if len(given) * length > MAX_NUMBERS:
+        raise InvalidArgument(f"rows have {len(given) * length} numbers; legal: up to {MAX_NUMBERS}")
+    data = [value for row in given for value in row]
+    tensor = {"name": name, "datatype": datatype, "shape": [len(given), *row_shape], "data": data}
+    return orjson.dumps({"inputs": [tensor]})
+
+
+def read_outputs(answer: bytes) -> list[ShownOutput]:
+    """Read the outputs of an inference: the first rows, and of each the first values.
+
+    Raises:
+        InvalidArgument: it has no outputs.
+    """
+    found = _parse(answer).get("outputs")
+    shown = []
+    try:
+        for output in found or []:
+            count = max(int(output["shape"][0]), 1)
+            data = list(output["data"])
+            width = max(len(data) // count, 1)
+            rows = [data[at : at + width] for at in range(0, min(len(data), width * MAX_ROWS_SHOWN), width)]
+            kind = f"{output['datatype']} {output['shape']}"
+            shown.append(
+                ShownOutput(str(output["name"])[:80], kind[:80], tuple(map(_row, rows)), max(count - len(rows), 0))
+            )
+    except (LookupError, TypeError, ValueError) as cause:
+        raise InvalidArgument("the endpoint's answer has no tensors that can be shown") from cause
+    if not shown:
+        raise InvalidArgument("the endpoint's answer has no outputs")
+    return shown
+
+
+def _row(values: Sequence[object]) -> ShownRow:
+    numbers = [find_number(value) for value in values]
+    known = [(number, at) for at, number in enumerate(numbers) if number is not None and not math.isnan(number)]
+    words = tuple(
+        f"{value:.4g}" if isinstance(value, float) else str(value)[:40] for value in values[:MAX_VALUES_SHOWN]
+    )
+    largest = max(known, key=lambda each: (each[0], -each[1]))[1] if len(known) > 1 else None
+    return ShownRow(words, max(len(values) - MAX_VALUES_SHOWN, 0), largest)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(text)
+    except ValueError as cause:
+        raise InvalidArgument("the endpoint's answer is no JSON") from cause
+    if not isinstance(found, dict):
+        raise InvalidArgument("the endpoint's answer is no JSON object")
+    return found

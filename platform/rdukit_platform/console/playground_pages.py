@@ -1,0 +1,200 @@
+"""The console's playground of an endpoint: a chat, or rows in and outputs out, without JavaScript."""
+
+import asyncio
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Annotated, Final
+
+import orjson
+from anyio import to_thread
+from fastapi import APIRouter, Form, Request
+from starlette.responses import Response, StreamingResponse
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.endpoint_calls import PassedRequest, calls_of
+from rdukit_platform.api.endpoints import show_one
+from rdukit_platform.catalog.own import with_own
+from rdukit_platform.console.access import Player, Visitor
+from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.console.playground import (
+    MAX_TEXT,
+    ShownAnswer,
+    ShownOutput,
+    chat_body,
+    example_rows,
+    infer_body,
+    read_chat,
+    read_history,
+    read_outputs,
+)
+from rdukit_platform.endpoints.schemas import Endpoint
+from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
+from rdukit_platform.tenants.scopes import ENDPOINTS_CALL, allows
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/console/endpoints", include_in_schema=False, route_class=PageRoute)
+
+#: Bytes of an answer that are read.
+MAX_ANSWER: Final = 8 << 20
+#: Endpoints that a second one is chosen from.
+MAX_BESIDE: Final = 50
+CHAT, ROWS = "chat", "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What one endpoint answered, in how many seconds, or why it did not."""
+
+    endpoint: str
+    seconds: float
+    answer: ShownAnswer | None = None
+    outputs: tuple[ShownOutput, ...] = ()
+    error: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Return the tokens of the answer a second, its prompt and its waiting included."""
+        return self.answer.completion_tokens / self.seconds if self.answer and self.seconds > 0 else None
+
+
+@router.get("/{name}/playground")
+async def playground(request: Request, name: str, caller: Visitor, form: str | None = None) -> Response:
+    """Show the form: a chat for a text model, else rows."""
+    found, text_model, others = await to_thread.run_sync(_look, request, caller, name)
+    kind = form if form in {CHAT, ROWS} else CHAT if text_model else ROWS
+    rows = ""
+    if kind == ROWS and found.ready and allows(caller.scopes, ENDPOINTS_CALL):  # an idle one is not woken by a look
+        try:
+            rows = example_rows(await _metadata(request, caller, name))
+        except RdukitError:
+            rows = ""
+    return _page(request, caller, found, others, kind, {"rows": rows})
+
+
+@router.post("/{name}/playground")
+async def play(
+    request: Request,
+    name: str,
+    caller: Player,
+    form: Annotated[str, Form()] = CHAT,
+    prompt: Annotated[str, Form(max_length=MAX_TEXT)] = "",
+    history: Annotated[str, Form()] = "",
+    rows: Annotated[str, Form()] = "",
+    beside: Annotated[str, Form(max_length=64)] = "",
+    max_tokens: Annotated[int, Form(ge=1, le=4096)] = 64,
+    temperature: Annotated[float, Form(ge=0, le=2)] = 0.0,
+    act: Annotated[str, Form()] = "",
+) -> Response:
+    """Call the endpoint, and a second one where that is asked for, and show what they answer."""
+    found, _, others = await to_thread.run_sync(_look, request, caller, name)
+    given = {"prompt": prompt, "rows": rows, "beside": beside, "max_tokens": max_tokens, "temperature": temperature}
+    names = [name, *([beside] if beside and beside != name else [])]
+    if form == ROWS:
+        played = await asyncio.gather(*(_infer(request, caller, each, rows) for each in names))
+        return _page(request, caller, found, others, ROWS, given, played)
+    try:
+        chat = [] if act == "new" else read_history(history)
+    except InvalidArgument as error:
+        return _page(request, caller, found, others, CHAT, given, [Played(name, 0.0, error=error.message)])
+    if not prompt.strip():
+        shown = [] if act == "new" else [Played(name, 0.0, error="Write something first.")]
+        return _page(request, caller, found, others, CHAT, given, shown, chat)
+    asked = [*chat, {"role": "user", "content": prompt}]
+    played = await asyncio.gather(*(_chat(request, caller, each, asked, max_tokens, temperature) for each in names))
+    if (answer := played[0].answer) is not None:
+        chat = [*asked, {"role": "assistant", "content": answer.text[:MAX_TEXT]}]
+        given["prompt"] = ""
+    return _page(request, caller, found, others, CHAT, given, played, chat)
+
+
+async def _chat(
+    request: Request, caller: Caller, name: str, messages: list[dict[str, str]], max_tokens: int, temperature: float
+) -> Played:
+    began = perf_counter()
+    try:
+        found, _, _ = await to_thread.run_sync(_look, request, caller, name)
+        body = chat_body(found.model, messages, max_tokens, temperature, logprobs=True)
+        answer = read_chat(await _call(request, caller, name, "POST", "v1/chat/completions", body))
+    except RdukitError as error:
+        return Played(name, perf_counter() - began, error=error.message)
+    return Played(name, perf_counter() - began, answer)
+
+
+async def _infer(request: Request, caller: Caller, name: str, rows: str) -> Played:
+    began = perf_counter()
+    try:
+        body = infer_body(await _metadata(request, caller, name), rows)
+        began = perf_counter()
+        outputs = read_outputs(await _call(request, caller, name, "POST", f"v2/models/{name}/infer", body))
+    except RdukitError as error:
+        return Played(name, perf_counter() - began, error=error.message)
+    return Played(name, perf_counter() - began, outputs=tuple(outputs))
+
+
+async def _metadata(request: Request, caller: Caller, name: str) -> bytes:
+    return await _call(request, caller, name, "GET", f"v2/models/{name}")
+
+
+async def _call(request: Request, caller: Caller, name: str, method: str, path: str, body: bytes = b"") -> bytes:
+    headers = {"content-type": "application/json", "accept": "application/json"}
+    answer = await calls_of(request).call(caller.tenant_id, name, PassedRequest(method, path, body, headers=headers))
+    text = await _read(answer)
+    if answer.status_code >= 400:
+        raise InvalidArgument(_error_words(text) or f"the endpoint answered {answer.status_code}")
+    return text
+
+
+async def _read(answer: StreamingResponse) -> bytes:
+    text = bytearray()
+    blocks = answer.body_iterator
+    try:
+        async for block in blocks:
+            text += block if isinstance(block, bytes) else str(block).encode()
+            if len(text) > MAX_ANSWER:
+                raise InvalidArgument(
+                    f"the endpoint's answer is longer than {MAX_ANSWER} bytes; call it from a program"
+                )
+    finally:
+        close = getattr(blocks, "aclose", None)
+        if close is not None:
+            await close()
+    return bytes(text)
+
+
+def _error_words(text: bytes) -> str:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return ""
+    error = found.get("error") if isinstance(found, dict) else None
+    words = error.get("message") if isinstance(error, dict) else error
+    return str(words)[:500] if words else ""
+
+
+def _look(request: Request, caller: Caller, name: str) -> tuple[Endpoint, bool, list[str]]:
+    """Return an endpoint, whether its box makes text, and the names of the others."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
+        others = [row.name for row in list_endpoints(session, caller.tenant_id, MAX_BESIDE)[0] if row.name != name]
+        try:
+            box = with_own(session, platform.catalog.boxes(), caller.tenant_id, [found.box]).box(found.box)
+        except NotFound:  # uninstalled since
+            return found, False, others
+    is_text = any(
+        verb.name == "infer" and any(each.name == "max_tokens" for each in verb.parameters) for verb in box.verbs
+    )
+    return found, is_text, others
+
+
+def _page(
+    request: Request, caller: Caller, found: Endpoint, others: list[str], kind: str, given: dict[str, object],
+    played: list[Played] | tuple[Played, ...] = (), chat: list[dict[str, str]] | tuple[()] = (),
+) -> Response:  # fmt: skip
+    defaults: dict[str, object] = {"prompt": "", "rows": "", "beside": "", "max_tokens": 64, "temperature": 0.0}
+    return page(
+        request, "playground.html", section="Endpoints", endpoint=found, others=others, kind=kind,
+        given={**defaults, **given}, played=list(played), chat=list(chat), history=orjson.dumps(list(chat)).decode(),
+        can_call=allows(caller.scopes, ENDPOINTS_CALL),
+    )  # fmt: skip
