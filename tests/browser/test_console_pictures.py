@@ -1,4 +1,4 @@
-"""The console in a real Chromium: it loads nothing foreign, renews itself, fits its window, looks as it should.
+"""The console in a real Chromium: it loads nothing foreign, renews itself, fits its window, has no barrier by axe.
 
 Pictures are written to the folder that ``RDUKIT_PICTURES`` names, for people to look at.
 """
@@ -19,6 +19,7 @@ from rdukit.snd import SndClient
 from rdukit_platform.api.context import Platform, open_platform
 from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.db.migrate import migrate
+from rdukit_platform.gateway.permissions import PERMISSIONS
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.tokens import ensure_first_token
@@ -26,6 +27,8 @@ from support.platform.gateway import Example, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright, of the test extra")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+axe = pytest.importorskip("axe_playwright_python.base", reason="the browser tests need axe, of the test extra")
+AXE = Path(axe.__file__).with_name("axe.min.js").read_text()
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
 
 WAITER = """
@@ -34,7 +37,15 @@ from pathlib import Path
 from rdukit.snd import SndClient
 SndClient(Path(sys.argv[1])).acquire("big", 48, 1 << 40, wait_s=600)
 """
-WINDOWS = {"desk": (1280, 800, "light"), "night": (1280, 800, "dark"), "hand": (400, 800, "light")}
+WINDOWS = {
+    "desk": (1280, 800, "light"), "night": (1280, 800, "dark"), "hand": (400, 800, "light"),
+    "night-hand": (400, 800, "dark"),
+}  # fmt: skip
+#: Pages that are reached without an id.
+PLAIN_PAGES = sorted(
+    path for method, _, path in (route.partition(" ") for route in PERMISSIONS)
+    if method == "GET" and path.startswith("/console/") and not re.search(r"\{|/parts/|/login|/callback", path)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -116,15 +127,24 @@ class Visit:
         self.page.goto(self.address + path)
         spare = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert spare == 0, f"{path} is {spare} pixels wider than the {self.window} window"
+        self.check_barriers(path)
         if folder := os.environ.get("RDUKIT_PICTURES"):
             self.page.screenshot(path=f"{folder}/{picture}-{self.window}.png", full_page=True)
+
+    def check_barriers(self, path: str) -> None:
+        """Look for what axe knows as barriers: WCAG 2 A and AA, and its best practices."""
+        if not self.page.evaluate("typeof axe === 'object'"):
+            self.page.evaluate(AXE)
+        found = self.page.evaluate("axe.run().then(result => result.violations)")
+        told = [(rule["id"], node["html"][:200], node["failureSummary"]) for rule in found for node in rule["nodes"]]
+        assert told == [], f"{path} in the {self.window} window"
 
     def colour(self, selector: str) -> str:
         """Background colour of an element, as the browser paints it."""
         return str(self.page.eval_on_selector(selector, "e => getComputedStyle(e).backgroundColor"))
 
 
-@pytest.fixture(params=list(WINDOWS))
+@pytest.fixture(params=["desk", "night", "hand"])
 def visit(
     request: pytest.FixtureRequest, browser: object, address: str, platform: Platform, jobs: dict[str, str]
 ) -> Iterator[Visit]:
@@ -134,11 +154,14 @@ def visit(
     assert visit.problems == []
 
 
-def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs: dict[str, str]) -> None:
+@pytest.mark.parametrize("visit", WINDOWS, indirect=True)
+def test_every_page_fits_the_window_and_axe_finds_no_barrier(visit: Visit, jobs: dict[str, str]) -> None:
     for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "catalog/gpt2/run/train",
                  "catalog/logreg/pipeline", "experts?deprecated=true",
                  "experts/digits:2", "experts/digits:1", "endpoints", "endpoints/read"):  # fmt: skip
         visit.open(f"/console/{name}", re.sub("[/:?=]", "-", name) or "jobs")
+    for path in PLAIN_PAGES:
+        visit.open(path, path.removeprefix("/console/").replace("/", "-") or "jobs")
     visit.page.goto(visit.address + f"/console/jobs/{jobs['succeeded']}")
     artifact = visit.page.locator('a[href^="/console/artifacts/art-"]').last.get_attribute("href")
     visit.open(str(artifact), "artifact")

@@ -147,7 +147,7 @@ def draw_lineage(
     height = placed.height + (20 if left else 0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="lineage" width="{placed.width}" height="{height}" '
-        f'viewBox="0 0 {placed.width} {height}" role="img" aria-label="Lineage of {_text(focus)}">',
+        f'viewBox="0 0 {placed.width} {height}" role="group" aria-label="Lineage of {_text(focus)}">',
         f"<style>{STYLE}</style>" if is_file else "",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0,0L8,4L0,8Z"/></marker></defs>',
