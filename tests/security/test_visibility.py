@@ -99,6 +99,8 @@ def test_a_node_that_is_away_does_not_tell_where_its_socket_is() -> None:
     (shown,) = nodes_for([away], "ten-own")
     assert "/home/" not in json.dumps(shown)
     assert shown["state"] == "unreachable"
+    (shown,) = nodes_for([{**away, "state": "lost", "host": "secret.lan"}], "ten-own")
+    assert shown["error"] == "nothing is heard of it any more" and "secret" not in json.dumps(shown)
 
 
 def test_processes_of_the_platform_are_told_without_their_host() -> None:

@@ -12,6 +12,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.errors import InvalidArgument
+from rdukit.settings import resolve
 
 #: Seconds between two looks whether a node has left.
 WAIT_S: Final = 0.5
@@ -187,10 +188,15 @@ def rejoin(node: str, as_json: bool) -> None:
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node; may be repeated.")
 @click.option("--platform", default=None, help="Platform of the emulated node, as rdukit node start has it.")
+@click.option(
+    "--replicas", type=click.IntRange(0), default=None, metavar="N",
+    help="Replicas of endpoints at once; more than 0 only on the gateway's machine, which reaches them at sockets "
+    "(default 0, or the setting worker.replicas).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when it has joined.")
 def join(
     database: str | None, broker: str | None, artifacts: str | None, name: str | None, labels: tuple[str, ...],
-    platform: str | None, as_json: bool,
+    platform: str | None, replicas: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run this machine as a node of a platform: node daemon and worker, until Ctrl-C or until it has left.
 
@@ -205,6 +211,7 @@ def join(
         DATABASE_URL,
         NODE_LABELS,
         NODE_NAME,
+        WORKER_REPLICAS,
         checked_home,
     )
     from rdukit_platform.up.join import JoinedNode, run_node
@@ -216,6 +223,9 @@ def join(
     variables = {setting.variable: text for setting, text in given.items() if text is not None}
     if platform is not None:
         variables["RDUKIT_PLATFORM"] = platform
+    if replicas is None and resolve(WORKER_REPLICAS) == WORKER_REPLICAS.default:
+        replicas = 0
+    variables[WORKER_REPLICAS.variable] = str(resolve(WORKER_REPLICAS, replicas))
 
     def announce(node: JoinedNode) -> None:
         if as_json:

@@ -245,6 +245,8 @@ _SHOWN: Final = (
     "name", "state", "version", "platform", "chip", "node", "memory", "applications", "max_applications", "uptime_s",
     "rdus", "health", "labels", "beat_at", "joined_at",
 )  # fmt: skip
+#: What a tenant is told of a node that is away, by its state.
+_WHY_AWAY: Final = {"lost": "nothing is heard of it any more", "left": "it has left"}
 #: Of a tile and a fault: what is said of the hardware.
 _TILE: Final = ("path", "rdu", "tile", "health", "cordon")
 _CORDON: Final = ("component", "state", "reason", "since", "deadline")
@@ -277,8 +279,7 @@ def _node_for(node: Mapping[str, Any], tenant_id: str) -> dict[str, Any]:
     leases = {str(lease["id"]): lease for lease in node.get("leases") or [] if is_own(lease)}
     shown = {name: node[name] for name in _SHOWN if name in node}
     if "error" in node:
-        is_away = node.get("state") == "unreachable"
-        shown["error"] = "the node daemon does not answer" if is_away else str(node["error"])
+        shown["error"] = _WHY_AWAY.get(str(node.get("state")), "the node daemon does not answer")
     if "database" in node:
         shown["database"] = {"is_writable": bool((node["database"] or {}).get("is_writable", True))}
     return shown | {
