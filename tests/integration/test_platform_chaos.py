@@ -89,7 +89,9 @@ class Digits:
     def _submit_pipeline(self, platform: PlatformUnderTest) -> list[dict[str, Any]]:
         steps = demo_steps("logreg")
         steps[VERBS.index("train")]["parameters"] = self.parameters
-        jobs: list[dict[str, Any]] = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})["jobs"]
+        jobs: list[dict[str, Any]] = platform.client.submit(
+            "/v1/pipelines", {"name": "digits", "steps": steps, "cache": False}
+        )["jobs"]
         return jobs
 
     def check(self, platform: PlatformUnderTest, job: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def test_training_on_digits_survives_kills_and_reads_held_out_digits() -> None:
         {"name": "infer", "box": "logreg", "verb": "infer", "inputs": {**built, "checkpoint": "@train.checkpoint"}},
     ]
     with short_folder() as home, platform_under_test(home, None, FAST) as platform:
-        pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
+        pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})
         jobs = {job["step"]: job["id"] for job in pipeline["jobs"]}
 
         def is_in_mid_train(job: dict[str, object]) -> bool:
@@ -70,7 +70,9 @@ def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused() -> Non
         {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built},
     ]
     with short_folder() as home, platform_under_test(home, None, FAST) as platform:
-        job = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})["jobs"][2]["id"]
+        job = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})["jobs"][2][
+            "id"
+        ]
         platform.wait_job(job, lambda found: (found["progress"] or {}).get("stage") == "train", 120)
         platform.client.post(f"/v1/jobs/{job}/pause")
         paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)

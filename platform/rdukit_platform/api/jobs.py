@@ -145,6 +145,7 @@ def submit_pipeline(
     platform = platform_of(request)
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
+    body = pipelines.with_steps_expanded(body)
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in body.steps]
@@ -172,6 +173,17 @@ def show_one_pipeline(request: Request, pipeline_id: str, caller: JobsReader) ->
         row = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
         jobs: list[JobRow] = list(pipeline_jobs(session, row.id))
     return show_pipeline(row, jobs)
+
+
+@router.post("/pipelines/{pipeline_id}/cancel")
+def cancel_pipeline(request: Request, pipeline_id: str, caller: JobsWriter) -> Pipeline:
+    """End all jobs of a pipeline that have not ended."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = pipelines.cancel_pipeline(session, caller.tenant_id, pipeline_id, platform.clock.now())
+        shown = show_pipeline(row, pipeline_jobs(session, row.id))
+    platform.notifier.wake()
+    return shown
 
 
 #: A comment line this often keeps proxies from closing a quiet stream.

@@ -21,6 +21,7 @@ from rdukit_platform.db.models import (
     JobRow,
     SweepRow,
 )
+from rdukit_platform.db.references import read_reference
 
 #: Columns that refer to artifacts and are looked at below, or, as lineage does, only remember them.
 KNOWN: Final = frozenset(
@@ -115,17 +116,19 @@ def _needs_of_jobs(
     open_jobs = session.scalars(select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.ended_at.is_(None))).all()
     pipelines = {job.pipeline_id for job in open_jobs if any(text.startswith("@") for text in job.inputs.values())}
     steps = select(JobRow).where(JobRow.pipeline_id.in_(pipelines), JobRow.ended_at.is_not(None))
-    made = {
-        (job.pipeline_id, f"@{job.step}.{slot}"): artifact_id
-        for job in (session.scalars(steps) if pipelines else ())
-        for slot, artifact_id in job.outputs.items()
-    }
+    ended: dict[str | None, dict[str, JobRow]] = {}
+    for job in session.scalars(steps) if pipelines else ():
+        ended.setdefault(job.pipeline_id, {})[job.step or ""] = job
     for job in open_jobs:
         need = Need("job", job.id, f"wait for jobs that have not ended, or end them: rdukit job cancel {job.id}")
         for text in job.inputs.values():
-            artifact_id = made.get((job.pipeline_id, text)) if text.startswith("@") else text
-            if artifact_id is not None:
-                yield artifact_id, need
+            reference = read_reference(text)
+            if reference is None:
+                yield text, need
+                continue
+            made = ended.get(job.pipeline_id, {})
+            outputs = [made[name].outputs.get(reference.slot) for name in reference.candidates(made)]
+            yield from ((artifact_id, need) for artifact_id in outputs if artifact_id is not None)
         box = boxes.get((job.box, job.box_version or 0))
         if box is not None:
             yield box, need

@@ -184,6 +184,7 @@ def show_(job_id: str, as_json: bool) -> None:
             for k, v in (found["retry"] or {}).items()
         ),
         *((f"label {k}", v) for k, v in found["labels"].items()),
+        ("cached from", found["cached_from"]),
         ("pipeline", f"{found['pipeline']}, step {found['step']}" if found["pipeline"] else None),
         ("error", f"{found['error']['message']} [{found['error']['code']}]" if found["error"] else None),
         ("progress", show.describe_progress(found["progress"])),

@@ -65,6 +65,8 @@ class JobInfo:
     max_attempts: int = 0
     pipeline: str | None = None
     step: str | None = None
+    references: dict[str, str] = field(default_factory=dict)
+    cached_from: str | None = None
     version: int = 0
     created_at: float = 0.0
     queued_at: float | None = None

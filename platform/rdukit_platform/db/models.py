@@ -123,6 +123,7 @@ class JobRow(Base):
         #: The front of each tenant's queue.
         Index(None, "state", "tenant_id", "priority", "queued_at"),
         Index(None, "state", "start_by"),
+        Index(None, "tenant_id", "cache_key"),
     )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
@@ -136,6 +137,13 @@ class JobRow(Base):
     parameters: Mapped[dict[str, object]]
     #: Slot to artifact id, or to "@step.slot" until that step has ended.
     inputs: Mapped[dict[str, str]]
+    #: Of a step: slot to the reference that its input was.
+    references: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
+    #: Digests of what it does, without and with its inputs' content; none: it is not to be taken from another job.
+    cache_base: Mapped[str | None] = mapped_column(String(64))
+    cache_key: Mapped[str | None] = mapped_column(String(64))
+    #: The job whose outputs it has, because that had made the same.
+    cached_from: Mapped[str | None] = mapped_column(String(32))
     #: Slot to artifact id; set when the job succeeds.
     outputs: Mapped[dict[str, str]]
     tiles: Mapped[int]

@@ -90,6 +90,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/pipelines": needs(JOBS_READ),
     "POST /v1/pipelines": needs(JOBS_WRITE),
     "GET /v1/pipelines/{pipeline_id}": needs(JOBS_READ),
+    "POST /v1/pipelines/{pipeline_id}/cancel": needs(JOBS_WRITE),
     "GET /v1/sweeps": needs(JOBS_READ),
     "POST /v1/sweeps": needs(JOBS_WRITE),
     "GET /v1/sweeps/{sweep_id}": needs(JOBS_READ),

@@ -9,10 +9,22 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, read_selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, PipelineRow
+from rdukit_platform.db.references import group_of, read_reference
 from rdukit_platform.db.rows import new_id, read_page
-from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
+from rdukit_platform.jobs.changes import lock_job
+from rdukit_platform.jobs.fan_out import expand_steps
+from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
-from rdukit_platform.jobs.service import artifact_kind, check_deadline, check_request, chosen, record_job, recorded
+from rdukit_platform.jobs.service import (
+    artifact_kind,
+    cancel_job,
+    check_deadline,
+    check_request,
+    chosen,
+    record_job,
+    recorded,
+)
+from rdukit_platform.jobs.states import FINAL, JobState
 
 
 def submit_pipeline(
@@ -24,6 +36,7 @@ def submit_pipeline(
         InvalidArgument: a step is not legal, or refers to what no earlier step has.
         NotFound: a box or an artifact does not exist.
     """
+    request = with_steps_expanded(request)
     if request.idempotency_key is not None:
         earlier = session.scalars(
             select(PipelineRow).where(
@@ -50,11 +63,34 @@ def submit_pipeline(
     session.flush()
     # A microsecond apart, so that listing them keeps the order of the steps.
     jobs = [
-        record_job(session, tenant_id, step, found[step.name], now + number * 1e-6, pipeline_id=pipeline.id)
+        record_job(
+            session, tenant_id, step, found[step.name], now + number * 1e-6, pipeline_id=pipeline.id,
+            is_cached=request.cache and step.cache,
+        )
         for number, step in enumerate(request.steps)
-    ]
+    ]  # fmt: skip
     promote_steps(session, pipeline.id, now)
     return pipeline, jobs
+
+
+def with_steps_expanded(request: PipelineRequest) -> PipelineRequest:
+    """Return the pipeline with a step for each job, as ``expand_steps`` does (pure)."""
+    return request.model_copy(update={"steps": expand_steps(request.steps)})
+
+
+def cancel_pipeline(session: Session, tenant_id: str, pipeline_id: str, now: float) -> PipelineRow:
+    """End all jobs of a pipeline that have not ended. Cancelling twice is no error.
+
+    Raises:
+        NotFound: the tenant has no such pipeline.
+    """
+    pipeline = get_pipeline(session, tenant_id, pipeline_id)
+    # The last first: what waits is cancelled by the user, and not for want of what it waits for.
+    for job in reversed(pipeline_jobs(session, pipeline.id)):
+        locked = lock_job(session, job.id)
+        if JobState(locked.state) not in FINAL:
+            cancel_job(session, locked, now)
+    return pipeline
 
 
 def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, BoxDescription]:
@@ -98,17 +134,25 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
     reference = read_reference(text)
     if reference is None:
         return kinds[text]
-    source, slot = reference
-    if source not in verbs:
+    sources = reference.candidates(verbs)
+    if not sources:
+        members = [name for name in verbs if group_of(name) == reference.step]
+        if members:
+            raise InvalidArgument(
+                f"step {step.name!r} refers to {text!r}, but {reference.step!r} is {len(members)} jobs; legal: "
+                f"@{reference.step}[*].{reference.slot} for each of them, @{reference.step}[0].{reference.slot} for "
+                f"one, @{reference.step}[max: METRIC].{reference.slot} or [min: METRIC] for the best"
+            )
+        legal = sorted({group_of(name) for name in verbs}) or "none, it is the first"
         raise InvalidArgument(
-            f"step {step.name!r} refers to {text!r}, but no step before it is called {source!r}; "
-            f"legal: {sorted(verbs) or 'none, it is the first'}"
+            f"step {step.name!r} refers to {text!r}, but no step before it is called {reference.step!r}; legal: {legal}"
         )
-    for output in verbs[source].outputs:
-        if output.name == slot:
-            return output.kind
-    legal = [output.name for output in verbs[source].outputs]
-    raise InvalidArgument(f"step {step.name!r} refers to {text!r}; step {source!r} has the outputs {legal}")
+    outputs = {output.name: output.kind for output in verbs[sources[0]].outputs}
+    if reference.slot in outputs:
+        return outputs[reference.slot]
+    raise InvalidArgument(
+        f"step {step.name!r} refers to {text!r}; step {reference.step!r} has the outputs {list(outputs)}"
+    )
 
 
 def _same_pipeline(

@@ -3,33 +3,17 @@
 It happens in the transaction that ends a step, so nobody has to look through all jobs that wait.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import InvalidArgument
 from rdukit_platform.db.models import JobRow
+from rdukit_platform.db.references import read_reference
+from rdukit_platform.jobs.caching import cache_key, find_cached
 from rdukit_platform.jobs.changes import apply_event
+from rdukit_platform.jobs.fan_out import choose
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState
-
-REFERENCE: Final = re.compile(r"^@(?P<step>[a-z][a-z0-9_-]*)\.(?P<slot>[A-Za-z0-9_-]+)$")
-
-
-def read_reference(text: str) -> tuple[str, str] | None:
-    """Read step and slot of ``@step.slot``; ``None`` for an artifact id.
-
-    Raises:
-        InvalidArgument: it starts with ``@`` but is no reference.
-    """
-    if not text.startswith("@"):
-        return None
-    found = REFERENCE.match(text)
-    if found is None:
-        raise InvalidArgument(f"{text!r} is not a reference; legal: @step.slot, such as @train.checkpoint")
-    return found["step"], found["slot"]
 
 
 def pipeline_jobs(session: Session, pipeline_id: str) -> Sequence[JobRow]:
@@ -78,19 +62,49 @@ def promote_all(session: Session, now: float) -> int:
 
 def _promote(session: Session, job: JobRow, steps: dict[str, JobRow], now: float) -> bool:
     inputs: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for slot, text in job.inputs.items():
         reference = read_reference(text)
         if reference is None:
             inputs[slot] = text
             continue
-        source = steps[reference[0]]
-        if source.state == JobState.SUCCEEDED and reference[1] in source.outputs:
-            inputs[slot] = source.outputs[reference[1]]
-        elif JobState(source.state) in FINAL:
-            data: dict[str, object] = {"step": reference[0], "job": source.id, "state": source.state}
+        sources = [steps[name] for name in reference.candidates(steps)]
+        made = {
+            one.step or "": one.result
+            for one in sources
+            if one.state == JobState.SUCCEEDED and reference.slot in one.outputs
+        }
+        if not all(JobState(one.state) in FINAL for one in sources):
+            return False
+        step = choose(reference, made)
+        if step is None:
+            last = sources[-1]
+            data: dict[str, object] = {"step": last.step, "job": last.id, "state": last.state}
+            if reference.metric is not None and made:
+                data["lacks"] = reference.metric
             apply_event(session, job, JobEvent.STRAND, now, JobReason.UPSTREAM_ENDED, data)
             return True
-        else:
-            return False
-    apply_event(session, job, JobEvent.READY, now, inputs=inputs)
+        inputs[slot] = steps[step].outputs[reference.slot]
+        if reference.metric is not None:
+            chosen[slot] = step
+    if not _reuse(session, job, inputs, now):
+        apply_event(session, job, JobEvent.READY, now, data={"chosen": chosen} if chosen else None, inputs=inputs)
+    return True
+
+
+def _reuse(session: Session, job: JobRow, inputs: dict[str, str], now: float) -> bool:
+    """End a step whose outputs a job of the tenant has made already; else remember what it will have made."""
+    if job.cache_base is None:
+        return False
+    key = cache_key(session, job.cache_base, inputs)
+    known = find_cached(session, job.tenant_id, key)
+    if known is None:
+        job.cache_key = key
+        session.flush()
+        return False
+    source = known.cached_from or known.id
+    apply_event(
+        session, job, JobEvent.REUSE, now, JobReason.CACHED, {"job": source}, inputs=inputs,
+        outputs=dict(known.outputs), result=known.result, cached_from=source,
+    )  # fmt: skip
     return True

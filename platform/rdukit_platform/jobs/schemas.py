@@ -9,10 +9,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, fie
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.attempts import RETRIED, RETRY_CAUSES
+from rdukit_platform.jobs.fan_out import MAX_JOBS
 from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState, WaitCode, advise
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
-StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,57}$")]
 Key = Annotated[str, Field(min_length=1, max_length=128)]
 
 LABEL_KEY: Final = re.compile(r"^[a-z0-9][a-z0-9._/-]{0,62}$")
@@ -113,6 +114,9 @@ class CheckedJob(BaseModel):
     job: str | None
 
 
+Values = Annotated[list[JsonValue], Field(min_length=1, max_length=MAX_JOBS)]
+
+
 class StepRequest(QueueChoices):
     """Step of a pipeline."""
 
@@ -120,7 +124,13 @@ class StepRequest(QueueChoices):
     box: Name
     verb: Name
     parameters: dict[str, JsonValue] = {}
-    inputs: dict[str, str] = Field(default={}, description="Slot to artifact id or @step.slot.")
+    inputs: dict[str, str] = Field(
+        default={}, description="Slot to artifact id, @step.slot, @step[*].slot or @step[max: METRIC].slot."
+    )
+    for_each: Annotated[dict[Name, Values], Field(min_length=1, max_length=8)] | None = Field(
+        default=None, description="A job for each combination: parameter, or inputs.SLOT, to a list of values."
+    )
+    cache: bool = Field(default=True, description="False: run it, even if a job has made the same.")
     tiles: Annotated[int, Field(ge=0, le=1024)] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=20)] | None = None
 
@@ -130,6 +140,7 @@ class PipelineRequest(RequestBody):
 
     name: Name
     steps: Annotated[list[StepRequest], Field(min_length=1, max_length=64)]
+    cache: bool = Field(default=True, description="False: run all steps, even if jobs have made the same.")
     idempotency_key: Key | None = None
 
 
@@ -152,8 +163,10 @@ class Attempt(BaseModel):
 class Job(BaseModel):
     """A job. ``attempts`` is given where one job is asked for.
 
-    ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is when it
-    starts at the latest if all that run before it keep their run limits; null: that cannot be told.
+    ``references`` are what inputs of a step were; ``cached_from`` is the job whose outputs it has, because
+    that had made the same. ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``.
+    ``estimated_start`` is when it starts at the latest if all that run before it keep their run limits; null: that
+    cannot be told.
     """
 
     id: str
@@ -184,6 +197,8 @@ class Job(BaseModel):
     max_attempts: int
     pipeline: str | None
     step: str | None
+    references: dict[str, str] = {}
+    cached_from: str | None = None
     version: int
     created_at: float
     queued_at: float | None

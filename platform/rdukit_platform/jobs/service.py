@@ -16,6 +16,7 @@ from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.caching import cache_base, cache_key
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job, promote_steps
 from rdukit_platform.jobs.schemas import LABEL_KEY, CheckedJob, DeadlineChoice, JobRequest, StepRequest
@@ -40,6 +41,7 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
             return _same_request(earlier, request)
     box = check_job(session, boxes, tenant_id, request, now)
     job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
+    job.cache_key = cache_key(session, cache_base(box, request.verb, request.parameters), job.inputs)
     apply_event(session, job, JobEvent.READY, now)
     return job
 
@@ -79,8 +81,9 @@ def record_job(
     *,
     key: str | None = None,
     pipeline_id: str | None = None,
+    is_cached: bool = False,
 ) -> JobRow:
-    """Add the row of a request that has been checked."""
+    """Add the row of a request that has been checked; with ``is_cached`` another job's outputs may become its own."""
     name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible = chosen(request, now)
     job = JobRow(
         id=new_id("job"),
@@ -93,6 +96,8 @@ def record_job(
         verb=request.verb,
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
+        references={slot: text for slot, text in request.inputs.items() if text.startswith("@")},
+        cache_base=cache_base(box, request.verb, request.parameters) if is_cached else None,
         outputs={},
         tiles=tiles,
         max_attempts=max_attempts,

@@ -29,6 +29,8 @@ class JobEvent(StrEnum):
 
     #: All inputs are there.
     READY = "ready"
+    #: All inputs are there, and another job has made of the same what it would make.
+    REUSE = "reuse"
     #: An earlier step of the pipeline ended without its output.
     STRAND = "strand"
     #: The scheduler gave it an attempt.
@@ -66,6 +68,8 @@ class JobReason(StrEnum):
     """Reasons for a job's final state."""
 
     COMPLETED = "completed"
+    #: A job of the tenant had made the same already; it has that job's outputs and did not run.
+    CACHED = "cached"
     BOX_FAILED = "box-failed"
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     INPUT_LOST = "input-lost"
@@ -113,6 +117,7 @@ class WaitCode(StrEnum):
 #: The final state that each reason belongs to.
 FINAL_STATES: Final = {
     JobReason.COMPLETED: JobState.SUCCEEDED,
+    JobReason.CACHED: JobState.SUCCEEDED,
     JobReason.BOX_FAILED: JobState.FAILED,
     JobReason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
     JobReason.INPUT_LOST: JobState.FAILED,
@@ -127,6 +132,10 @@ FINAL_STATES: Final = {
 #: What to do about each reason; ``{job}`` is the job's id.
 ADVICE: Final = {
     JobReason.COMPLETED: "Fetch its outputs: rdukit job show {job}, then rdukit artifact get ARTIFACT.",
+    JobReason.CACHED: (
+        "It has the outputs of an earlier job that did the same; rdukit job show {job} names it. To run it all the "
+        "same: rdukit job clone {job}, or submit the pipeline with --no-cache"
+    ),
     JobReason.BOX_FAILED: (
         "The error says what would be legal; the log has more: rdukit job logs {job}. Then submit it mended: "
         "rdukit job clone {job} --set NAME=VALUE"
@@ -170,6 +179,7 @@ WAITING: Final = frozenset({JobState.SUBMITTED, JobState.QUEUED, JobState.RETRYI
 
 TRANSITIONS: Final = {
     (JobState.SUBMITTED, JobEvent.READY): JobState.QUEUED,
+    (JobState.SUBMITTED, JobEvent.REUSE): JobState.SUCCEEDED,
     (JobState.SUBMITTED, JobEvent.STRAND): JobState.CANCELLED,
     (JobState.SUBMITTED, JobEvent.CANCEL): JobState.CANCELLED,
     (JobState.QUEUED, JobEvent.ADMIT): JobState.STARTING,
@@ -197,6 +207,7 @@ TRANSITIONS: Final = {
 #: Events that end a job, and the reasons they may give.
 ENDINGS: Final = {
     JobEvent.SUCCEED: frozenset({JobReason.COMPLETED}),
+    JobEvent.REUSE: frozenset({JobReason.CACHED}),
     JobEvent.FAIL: frozenset(
         {
             JobReason.BOX_FAILED,

@@ -135,6 +135,10 @@ INSERT INTO node_orders (id, node, operation, arguments, ordered_by, created_at)
     VALUES ('ord-1', 'one', 'cordon', '{"component": "/NODE"}', 'tok-1', 17.0);
 UPDATE attempts SET node = 'one', kept = 'aa';
 """,
+    "0024": """
+UPDATE jobs SET "references" = '{"pef": "@build.pef"}', cache_base = 'aa', cache_key = 'bb', cached_from = 'job-1'
+    WHERE id = 'job-2';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

@@ -1,0 +1,168 @@
+"""``rdukit pipeline``: jobs that hand their outputs on, as one thing."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit_platform.cli.job import NOT_SUCCEEDED, read_pipeline
+from rdukit_platform.jobs.states import FINAL
+
+#: Seconds between two looks of a command that waits.
+LOOK_S: Final = 1.0
+
+
+@click.group(cls=ExtensibleGroup)
+def pipeline() -> None:
+    """Submit, list, show and cancel pipelines of jobs.
+
+    Example: rdukit pipeline submit digits.yaml --watch
+    """
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--no-cache", is_flag=True, help="Run all steps, even if jobs have made the same.")
+@click.option("--key", default=None, help="Idempotency key: the same key gives the same pipeline.")
+@click.option("--watch", is_flag=True, help="Show it until it ends; exit status 4 if it does not succeed.")
+@JSON_OPTION
+@TOKEN_OPTION
+def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bool) -> None:
+    """Submit the pipeline in a YAML FILE, with the keys of POST /v1/pipelines: name and steps.
+
+    Example: rdukit pipeline submit digits.yaml --watch
+    """
+    from rdukit_platform.client.http import ApiClient
+
+    body = read_pipeline(file, key)
+    with ApiClient.of_home() as client:
+        found = client.submit("/v1/pipelines", {**body, "cache": False} if no_cache else body)
+        if watch:
+            found = _watch(client, found, is_quiet=as_json)
+    if as_json or watch:
+        _print(found, as_json)
+    else:
+        click.echo(found["id"])
+    if watch and found["state"] != "succeeded":
+        sys.exit(NOT_SUCCEEDED)
+
+
+@pipeline.command("list")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def list_(limit: int, cursor: str | None, as_json: bool) -> None:
+    """List pipelines, newest first.
+
+    Example: rdukit pipeline list --limit 10
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get("/v1/pipelines", limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(page)
+        return
+    rows = [
+        (one["id"], one["name"], one["state"], f"{_ended(one['jobs'])}/{len(one['jobs'])}", show.ago(one["created_at"]))
+        for one in page["pipelines"]
+    ]
+    show.print_table(("ID", "NAME", "STATE", "ENDED", "AGE"), rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@pipeline.command("show")
+@click.argument("pipeline_id", metavar="PIPELINE")
+@click.option("--watch", is_flag=True, help="Show it until it ends; exit status 4 if it does not succeed.")
+@JSON_OPTION
+@TOKEN_OPTION
+def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:
+    """Show a pipeline's steps: what each comes after, how far it is, and its job.
+
+    Example: rdukit pipeline show pipe-7k2m9x41abcd
+    """
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/pipelines/{pipeline_id}")
+        if watch:
+            found = _watch(client, found, is_quiet=as_json)
+    _print(found, as_json)
+    if watch and found["state"] != "succeeded":
+        sys.exit(NOT_SUCCEEDED)
+
+
+@pipeline.command()
+@click.argument("pipeline_id", metavar="PIPELINE")
+@JSON_OPTION
+@TOKEN_OPTION
+def cancel(pipeline_id: str, as_json: bool) -> None:
+    """End all jobs of a pipeline that have not ended.
+
+    Example: rdukit pipeline cancel pipe-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.post(f"/v1/pipelines/{pipeline_id}/cancel")
+    if as_json:
+        show.print_json(found)
+    else:
+        click.echo(f"{found['id']} is {found['state']}")
+
+
+def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
+    """Return a line for each step: its name, what its inputs come from, state, job, and what is to be said (pure)."""
+    rows = []
+    for job in jobs:
+        after = dict.fromkeys(text[1:].rpartition(".")[0] for text in job["references"].values())
+        rows.append((str(job["step"]), ", ".join(after), str(job["state"]), str(job["id"]), _what(job)))
+    return rows
+
+
+def _what(job: Mapping[str, Any]) -> str:
+    from rdukit_platform.cli import show
+
+    if job["cached_from"]:
+        return f"cached, from {job['cached_from']}"
+    if job["error"]:
+        return str(job["error"]["message"])
+    if job["state"] in FINAL:
+        return "" if job["state"] == "succeeded" else str(job["reason"])
+    return str(job["waits_for"] or show.describe_progress(job["progress"]) or "")
+
+
+def _ended(jobs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(job["state"] in FINAL for job in jobs)
+
+
+def _watch(client: Any, found: dict[str, Any], *, is_quiet: bool) -> dict[str, Any]:
+    """Look until the pipeline has ended, and say on stderr when a step's state changes."""
+    told: dict[str, str] = {}
+    while True:
+        for job in found["jobs"]:
+            if not is_quiet and told.get(job["id"]) != job["state"]:
+                click.echo(f"{job['step']}  {job['state']}", err=True)
+            told[job["id"]] = job["state"]
+        if found["state"] in FINAL:
+            return found
+        time.sleep(LOOK_S)
+        found = client.get(f"/v1/pipelines/{found['id']}")
+
+
+def _print(found: dict[str, Any], as_json: bool) -> None:
+    from rdukit_platform.cli import show
+
+    if as_json:
+        show.print_json(found)
+        return
+    click.echo(f"{found['id']}  {found['name']}  {found['state']}")
+    show.print_table(("STEP", "AFTER", "STATE", "JOB", "WHAT"), rows_of(found["jobs"]))

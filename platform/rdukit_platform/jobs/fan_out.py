@@ -1,0 +1,101 @@
+"""Fan-out: a step of a pipeline becomes a job for each combination, and the best of them is chosen (pure)."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit.strict_json import find_number
+from rdukit_platform.db.references import StepReference, group_of, read_reference
+
+if TYPE_CHECKING:
+    from rdukit_platform.jobs.schemas import StepRequest
+
+#: Jobs that one pipeline may become.
+MAX_JOBS: Final = 256
+#: How an input is named in ``for_each``; all else there are parameters.
+INPUT: Final = "inputs."
+
+
+def choose(reference: StepReference, results: Mapping[str, Mapping[str, object] | None]) -> str | None:
+    """Return the step that a reference means among those that have succeeded; ``None``: none has what it asks for.
+
+    Args:
+        results: of those that have succeeded, in their order. Of equals the first is taken.
+    """
+    if reference.metric is None:
+        return next(iter(results), None)
+    values = {name: find_number((result or {}).get(reference.metric)) for name, result in results.items()}
+    known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    if not known:
+        return None
+    return (min if reference.is_least else max)(known, key=known.__getitem__)
+
+
+def expand_steps(steps: Sequence["StepRequest"]) -> list["StepRequest"]:
+    """Return a step for each job: those with ``for_each`` or ``[*]`` become several, called ``name[0]`` and so on.
+
+    Inputs ``[*]`` of one step go together; different ones, and the lists of ``for_each``, are combined each with each.
+
+    Raises:
+        InvalidArgument: a list has no values, there would be too many jobs, or ``[*]`` names no step before it that
+            has fanned out.
+    """
+    members: dict[str, list[str]] = {}
+    found: list[StepRequest] = []
+    for step in steps:
+        choices = _choices(step, members)
+        count = math.prod(len(each) for each in choices)
+        if len(found) + count > MAX_JOBS:
+            raise InvalidArgument(
+                f"step {step.name!r} makes {len(found) + count} jobs of the pipeline; legal: {MAX_JOBS} at most, take "
+                "fewer values in for_each"
+            )
+        if not choices:
+            found.append(step)
+            members.setdefault(group_of(step.name), []).append(step.name)
+            continue
+        for number, chosen in enumerate(itertools.product(*choices)):
+            changes = [change for one in chosen for change in one]
+            inputs = {name.removeprefix(INPUT): value for name, value in changes if name.startswith(INPUT)}
+            parameters = {name: value for name, value in changes if not name.startswith(INPUT)}
+            name = f"{step.name}[{number}]"
+            members.setdefault(step.name, []).append(name)
+            found.append(
+                step.model_copy(
+                    update={
+                        "name": name, "for_each": None, "inputs": {**step.inputs, **inputs},
+                        "parameters": {**step.parameters, **parameters},
+                    }
+                )
+            )  # fmt: skip
+    return found
+
+
+#: What one job of a step has of its own: names, as in ``for_each``, with values.
+_Change = tuple[tuple[str, object], ...]
+
+
+def _choices(step: "StepRequest", members: Mapping[str, Sequence[str]]) -> list[list[_Change]]:
+    choices: list[list[_Change]] = []
+    for name, values in (step.for_each or {}).items():
+        texts = [value for value in values if isinstance(value, str)]
+        if name.startswith(INPUT) and len(texts) < len(values):
+            raise InvalidArgument(f"step {step.name!r}: for_each of {name} lists something else than artifact ids")
+        choices.append([((name, value),) for value in values])
+    each: dict[str, dict[str, StepReference]] = {}
+    for slot, text in step.inputs.items():
+        reference = read_reference(text)
+        if reference is not None and reference.is_each:
+            each.setdefault(reference.step, {})[slot] = reference
+    for source, slots in each.items():
+        if f"{source}[0]" not in members.get(source, ()):
+            raise InvalidArgument(
+                f"step {step.name!r} takes each job of {source!r}, which is no step before it with for_each; legal: "
+                f"{sorted(name for name, of in members.items() if f'{name}[0]' in of) or 'none'}"
+            )
+        choices.append(
+            [tuple((INPUT + s, f"@{member}.{one.slot}") for s, one in slots.items()) for member in members[source]]
+        )
+    return choices
