@@ -373,6 +373,11 @@ class Home:
         return self.folder / "token"
 
     @property
+    def login_file(self) -> Path:
+        """File that ``rdukit login`` writes: ``{"url", "token"}``; no url: the platform of this home folder."""
+        return self.folder / "login.json"
+
+    @property
     def broker_socket(self) -> Path:
         return self.run / "valkey.sock"
 

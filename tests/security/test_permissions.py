@@ -14,14 +14,16 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from sqlalchemy import select
 
+from rdukit.errors import PermissionDenied
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.db.models import Base, BoxRow, MembershipRow
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
 from rdukit_platform.gateway.app import create_app
+from rdukit_platform.gateway.guard import check_routes
 from rdukit_platform.gateway.permissions import PERMISSIONS, needs, roles_let_in
 from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.tenants.organisations import create_organisation
@@ -53,9 +55,12 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/endpoints/{name}/promote": {"json": {}},
     "POST /v1/endpoints/{name}/rollback": {"json": {}},
     "PATCH /v1/members/{user}": {"json": {"role": "viewer"}},
+    "POST /console/members/{user}/role": {"data": {"role": "viewer"}},
     "PATCH /v1/users/{user}": {"json": {"disabled": True}},
     "POST /console/nodes/maintenance": {"data": {"act": "cordon", "component": "/NODE"}},
 }
+#: Ends the token that asks.
+LOGOUT: Final = "POST /v1/logout"
 _PARAMETER: Final = re.compile(r"\{(\w+)(:path)?\}")
 
 
@@ -92,8 +97,12 @@ class Parties:
             if caller in self.cookies:
                 headers["Cookie"] = f"{COOKIE}={self.cookies[caller]}"
         elif self.tokens[caller] is not None:
-            headers["Authorization"] = f"Bearer {self.tokens[caller]}"
+            headers["Authorization"] = f"Bearer {self.tokens[caller] if route != LOGOUT else self.fresh(caller)}"
         return self.client.request(method, path, headers=headers, **given)
+
+    def fresh(self, caller: str) -> str:
+        """Return another token of a caller, to be ended."""
+        return self.gateway.token("lab", *(OTHERS[caller] or [] if caller in OTHERS else ROLES[caller].scopes))
 
     def rows_of_other(self) -> dict[str, list[str]]:
         """Return all rows of the other tenant as texts, by table."""
@@ -152,6 +161,7 @@ def parties() -> Iterator[Parties]:
         short_folder() as folder,
     ):
         patch.setenv("RDUKIT_HOME", str(folder))
+        patch.setenv("RDUKIT_LOGIN_RATE", "0")
         with gateway_under_test() as gateway, httpx.Client(base_url=gateway.url, timeout=60.0) as client:
             tokens, cookies = dict[str, str | None](), dict[str, str]()
             for caller in CALLERS:
@@ -187,10 +197,27 @@ def test_every_route_has_a_permission_and_every_permission_a_route(parties: Part
     assert set(PERMISSIONS) - found == set(), "permissions of routes that there are not"
 
 
-def test_a_route_that_the_table_lacks_is_found(parties: Parties) -> None:
+async def test_a_route_that_the_table_lacks_is_nobodys(parties: Parties) -> None:
     app = create_app(parties.gateway.platform)
-    app.get("/v1/back-door")(lambda: "open")
-    assert routes_of(app) - set(PERMISSIONS) == {"GET /v1/back-door"}
+    called = []
+    router = APIRouter(prefix="/v1")
+    router.get("/other-door")(lambda: called.append(1))
+    app.get("/v1/back-door")(lambda: called.append(1))
+    app.include_router(router)
+    assert routes_of(app) - set(PERMISSIONS) == {"GET /v1/back-door", "GET /v1/other-door"}
+    headers = {"Authorization": f"Bearer {parties.gateway.admin}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        answers = [await client.get(f"/v1/{door}-door", headers=headers) for door in ("back", "other")]
+    assert [answer.status_code for answer in answers] == [403, 403] and not called
+    assert "no permission is written down" in answers[0].text
+
+
+def test_a_route_that_no_permission_can_be_enforced_for_keeps_the_gateway_from_starting() -> None:
+    app = FastAPI(docs_url=None, redoc_url=None)
+    check_routes(app)
+    app.router.add_route("/v1/back-door", lambda request: None)
+    with pytest.raises(PermissionDenied, match="GET /v1/back-door"):
+        check_routes(app)
 
 
 def test_each_role_has_the_scopes_that_are_meant() -> None:
@@ -227,6 +254,8 @@ def test_a_role_enters_the_routes_of_its_own_tenant_that_it_may(parties: Parties
     code = parties.ask(route, caller, ids).status_code
     if route == "POST /console/login":  # the form itself is everybody's; those who may read get a session
         assert code == (401 if caller == "nobody" else 303 if is_let_in("GET /console/", caller) else 403), code
+    elif route == "GET /console/oidc/callback":  # everybody's, but nobody has begun a login
+        assert code == 401, code
     elif is_let_in(route, caller):
         assert code not in {401, 403}, code
         assert code < 500 or code == 503, code

@@ -45,6 +45,8 @@ SUMMARIES = {
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
     "job": "Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.",
+    "login": "Log in by the console, in a browser on any machine.",
+    "logout": "End the token of rdukit login, and forget it.",
     "node": "Run and look at emulated nodes.",
     "org": "Group tenants into organisations, whose administrators manage their members.",
     "pef": "Explain PEF files.",
@@ -59,6 +61,7 @@ SUMMARIES = {
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "user": "List, invite and remove the members of your tenant, and choose their roles.",
     "webhook": "Tell URLs of jobs, by signed messages: add, test, rotate and remove webhooks.",
+    "whoami": "Show who you are to the platform: user, tenant, role, and when the token ends.",
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
 

@@ -15,6 +15,7 @@ from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
+from rdukit_platform.identity.issuer import Issuer
 from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import MAX_STREAMS, Home
 
@@ -67,6 +68,7 @@ class Platform:
     clock: Clock
     audit: AuditWriter
     rates: Rates
+    issuer: Issuer
     followers: Followers = field(default_factory=Followers)
 
 
@@ -82,4 +84,5 @@ def open_platform(home: Home) -> Platform:
         clock=clock,
         audit=AuditWriter(database, clock),
         rates=Rates(home.broker_url()),
+        issuer=Issuer(clock),
     )

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 
 from rdukit.errors import PermissionDenied
 from rdukit.strict_json import read_json
@@ -22,22 +24,32 @@ def platform_of(request: Request) -> Platform:
     return platform
 
 
-def find_caller(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> Caller:
-    """Return the caller that the ``Authorization`` header names.
+async def find_caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Caller:
+    """Return the caller that the ``Authorization`` header names. Raises as ``identify``."""
+    known: Caller | None = getattr(request.state, "caller", None)
+    return known if known is not None else await run_in_threadpool(identify, request)
+
+
+def identify(request: Request) -> Caller:
+    """Return the caller that the ``Authorization`` header names; it is looked at once.
 
     Raises:
         Unauthenticated: there is none, or its token is not valid.
         Overloaded: the token or its tenant sends too many requests.
     """
-    known: Caller | None = getattr(request.state, "caller", None)  # requests with a body were looked at before it
+    known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    caller = authenticate_token(platform_of(request), credentials.credentials if credentials else None)
+    caller = authenticate_token(platform_of(request), bearer_of(request.headers))
     request.state.caller = caller
     platform_of(request).rates.check(caller)
     return caller
+
+
+def bearer_of(headers: Headers) -> str | None:
+    """Return the token in the ``Authorization`` header."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
 
 
 def authenticate_token(platform: Platform, token: str | None) -> Caller:

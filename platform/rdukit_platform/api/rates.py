@@ -1,5 +1,7 @@
 """Rate limits: requests a minute of one token, and of one tenant, counted in the broker for all gateways together.
 
+Logins are counted by address.
+
 Counted is by a sliding window (``limits``: this minute, and the last one as far as it reaches into the last 60 s), so
 nobody sends twice as many around the turn of a minute. A gateway whose broker is away counts by itself.
 """
@@ -7,12 +9,14 @@ nobody sends twice as many around the turn of a minute. A gateway whose broker i
 import logging
 import math
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import redis
 
 from rdukit.errors import Overloaded
 from rdukit.settings import resolve
+from rdukit_platform.identity.settings import LOGIN_RATE
 from rdukit_platform.jobs.broker import plain_url
 from rdukit_platform.settings import TENANT_RATE, TOKEN_RATE
 from rdukit_platform.tenants.service import Caller
@@ -38,11 +42,12 @@ class Rates:
             (TOKEN_RATE.name, "token", resolve(TOKEN_RATE)),
             (TENANT_RATE.name, "tenant", resolve(TENANT_RATE)),
         ]
+        self._logins = [(LOGIN_RATE.name, "address", resolve(LOGIN_RATE))]
         #: Whether the broker did not answer when it was last asked; it is logged once.
         self._is_alone = False
         self._shared: SlidingWindowCounterRateLimiter | None = None
         self._own: SlidingWindowCounterRateLimiter | None = None
-        if any(rate for _, _, rate in self._limits):
+        if any(rate for _, _, rate in [*self._limits, *self._logins]):
             self._open(broker_url)
 
     def _open(self, broker_url: str) -> None:
@@ -63,24 +68,37 @@ class Rates:
         Raises:
             Overloaded: its token or its tenant has sent as many as it may; the detail says when to come again.
         """
+        names = {"token": caller.token_id, "tenant": caller.tenant_id}
+        self._count(self._limits, names)
+
+    def check_login(self, address: str) -> None:
+        """Count a login that an address begins. Raises ``Overloaded`` as ``check``."""
+        self._count(self._logins, {"address": address})
+
+    def _count(self, limits: Sequence[tuple[str, str, int]], names: Mapping[str, str]) -> None:
         if self._shared is None or self._own is None:
             return
         try:
-            self._check(self._shared, caller)
+            self._check(self._shared, limits, names)
             self._is_alone = False
         except redis.RedisError as error:
             if not self._is_alone:
                 logger.warning("requests are counted by this gateway alone: the broker does not answer error=%s", error)
             self._is_alone = True
-            self._check(self._own, caller)
+            self._check(self._own, limits, names)
 
-    def _check(self, limiter: "SlidingWindowCounterRateLimiter", caller: Caller) -> None:
+    def _check(
+        self,
+        limiter: "SlidingWindowCounterRateLimiter",
+        limits: Sequence[tuple[str, str, int]],
+        names: Mapping[str, str],
+    ) -> None:
         from limits import RateLimitItemPerMinute
 
-        for setting, kind, rate in self._limits:
+        for setting, kind, rate in limits:
             if not rate:
                 continue
-            limit, name = RateLimitItemPerMinute(rate), caller.token_id if kind == "token" else caller.tenant_id
+            limit, name = RateLimitItemPerMinute(rate), names[kind]
             if not limiter.hit(limit, kind, name):
                 left = limiter.get_window_stats(limit, kind, name).reset_time - time.time()
                 seconds = min(max(math.ceil(left), 1), 60)

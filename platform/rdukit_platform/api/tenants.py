@@ -196,8 +196,13 @@ class RevokedTokens(BaseModel):
 @router.get("/me")
 def me(request: Request, caller: Anyone) -> Me:
     """Show whose the token is, and what it allows. Any token may ask."""
+    return show_me(platform_of(request), caller)
+
+
+def show_me(platform: Platform, caller: Caller) -> Me:
+    """Return whose the token of ``caller`` is."""
     tenant = Tenant(id=caller.tenant_id, name=caller.tenant_name)
-    user = read_user(platform_of(request), caller)
+    user = read_user(platform, caller)
     return Me(
         tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at, user=user
     )

@@ -69,6 +69,12 @@ class Act(StrEnum):
     REQUEST = "request"
     ATTEMPT = "attempt"
     LOGIN = "console.login"
+    #: By the issuer.
+    OIDC_LOGIN = "console.login.oidc"
+    LOGOUT = "logout"
+    SWITCH_TENANT = "console.tenant"
+    #: A command that is let in, or kept out, by its code.
+    DEVICE_LOGIN = "login.device"
     CREATE_TENANT = "tenant.create"
     CHANGE_TENANT = "tenant.change"
     CREATE_TOKEN = "token.create"

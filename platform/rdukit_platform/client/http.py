@@ -37,6 +37,31 @@ SILENCE_S: Final = 60.0
 RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
 
 
+def read_login(home: Home) -> dict[str, str] | None:
+    """Return what ``rdukit login`` wrote; ``None``: nobody is logged in."""
+    try:
+        found = json.loads(home.login_file.read_bytes())
+        return {"url": str(found["url"]), "token": str(found["token"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def find_url(home: Home, url: str | None = None, *, own: bool = False) -> str:
+    """Return the gateway's address: as given, as the settings say, of who is logged in, of the home folder's platform.
+
+    ``own``: only the last of these.
+    """
+    found = "" if own else resolve(GATEWAY_URL, url)
+    if not found and not own and (login := read_login(home)) is not None:
+        found = login["url"]
+    if found:
+        return found
+    try:
+        return str(json.loads(home.address_file.read_bytes())["url"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
+
+
 class ApiClient(Closable):
     """Client of a gateway."""
 
@@ -60,20 +85,18 @@ class ApiClient(Closable):
             Unavailable: there is no token, so no platform has ever run here.
         """
         home = home or current_home()
-        url = resolve(GATEWAY_URL, url)
-        if not url:
-            try:
-                url = str(json.loads(home.address_file.read_bytes())["url"])
-            except (FileNotFoundError, ValueError, KeyError):
-                url = f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
+        login = read_login(home)
+        url = find_url(home, url)
         token = token or given_token()
+        if not token and login is not None and url == (login["url"] or find_url(home, own=True)):
+            token = login["token"]
         if not token:
             try:
                 token = home.token_file.read_text().strip()
             except FileNotFoundError as cause:
                 raise Unavailable(
-                    f"there is no API token in {home.token_file}; start a platform with: rdukit up, or pass --token, "
-                    "or set RDUKIT_TOKEN"
+                    f"there is no API token in {home.token_file}; start a platform with: rdukit up, or log in with: "
+                    "rdukit login, or pass --token, or set RDUKIT_TOKEN"
                 ) from cause
         return cls(url, token)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
+from starlette.responses import Response
 
 from rdukit.errors import PermissionDenied, Unauthenticated
 from rdukit.files.atomic import write_atomic
@@ -18,7 +19,7 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import check_scope, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.settings import Home
-from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, JOBS_WRITE, READ, TOKENS
+from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, JOBS_WRITE, MEMBERS, READ, TOKENS
 from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
 
 
@@ -48,8 +49,20 @@ def log_in(request: Request, token: str) -> str:
     check_scope(caller, READ)
     with platform.database.write() as session:
         record(session, entry_of(request, caller, Act.LOGIN, caller.token_id))
-    ends = min(now + SESSION_S, caller.expires_at or math.inf)
-    return seal(ConsoleSession(hash_token(token), ends), cookie_key(platform.home))
+    return seal_session(request, hash_token(token), min(now + SESSION_S, caller.expires_at or math.inf))
+
+
+def seal_session(request: Request, sha256: str, ends: float) -> str:
+    """Return the cookie for the token or session with this digest."""
+    return seal(ConsoleSession(sha256, ends), cookie_key(platform_of(request).home))
+
+
+def give_cookie(request: Request, answer: Response, cookie: str) -> None:
+    """Let the browser keep a session's cookie; no script and no other site gets at it."""
+    answer.set_cookie(
+        COOKIE, cookie, max_age=SESSION_S, path="/console", httponly=True, samesite="lax",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
 
 
 def find_visitor(request: Request) -> Caller | None:
@@ -81,13 +94,31 @@ def check_same_site(request: Request) -> None:
         raise PermissionDenied("this form was sent from another site; use the console's own pages")
 
 
-def _visitor(request: Request) -> Caller:
+def identify_visitor(request: Request) -> Caller:
+    """Return the caller whose session a request of the console has; it is looked at once.
+
+    Raises:
+        Unauthenticated: it has none.
+        Overloaded: the session or its tenant sends too many requests.
+    """
+    known: Caller | None = getattr(request.state, "caller", None)
+    if known is not None:
+        return known
     caller = find_visitor(request)
     if caller is None:
-        raise Unauthenticated("log in to the console with an API token")
+        raise Unauthenticated("log in to the console")
     request.state.caller = caller
     platform_of(request).rates.check(caller)
-    return check_scope(caller, READ)
+    return caller
+
+
+def _visitor(request: Request) -> Caller:
+    return check_scope(identify_visitor(request), READ)
+
+
+def _sender(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
+    check_same_site(request)
+    return caller
 
 
 def _editor(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
@@ -105,12 +136,19 @@ def _caller_of_endpoints(request: Request, caller: Annotated[Caller, Depends(_vi
     return check_scope(caller, ENDPOINTS_CALL)
 
 
+def _members_keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
+    check_same_site(request)
+    return check_scope(caller, MEMBERS)
+
+
 def _administrator(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
     check_same_site(request)
     return check_scope(caller, ADMIN)
 
 
 Visitor = Annotated[Caller, Depends(_visitor)]
+Sender = Annotated[Caller, Depends(_sender)]
+MembersEditor = Annotated[Caller, Depends(_members_keeper)]
 Editor = Annotated[Caller, Depends(_editor)]
 Keeper = Annotated[Caller, Depends(_keeper)]
 Player = Annotated[Caller, Depends(_caller_of_endpoints)]

@@ -18,7 +18,9 @@ from rdukit.units import format_bytes
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.rates import RETRY_AFTER
+from rdukit_platform.api.tenants import read_user
 from rdukit_platform.console.views import age_words, clock_words, date_words
+from rdukit_platform.tenants.service import Caller
 
 #: Nothing but the console's own files; no inline script or style.
 SECURITY_HEADERS: Final = {
@@ -53,7 +55,11 @@ def render(request: Request, template: str, **context: object) -> str:
     environment.filters = {**_environment().filters, "ago": lambda at: age_words(at, now)}
     caller = getattr(request.state, "caller", None)
     return environment.get_template(template).render(
-        caller=caller, version=__version__, section=context.pop("section", ""), **context
+        caller=caller,
+        tenants=_tenants_of(request, caller),
+        version=__version__,
+        section=context.pop("section", ""),
+        **context,
     )
 
 
@@ -103,11 +109,24 @@ class PageRoute(APIRoute):
         return handle_or_explain
 
 
+def _tenants_of(request: Request, caller: Caller | None) -> list[str]:
+    """Return the names of the tenants among which a user may choose."""
+    if caller is None or not caller.is_session:
+        return []
+    known: list[str] | None = getattr(request.state, "tenants", None)
+    if known is None:
+        user = read_user(platform_of(request), caller)
+        known = request.state.tenants = user.tenants if user else []
+    return known
+
+
 def _to_login(request: Request) -> Response:
     here = request.url.path if request.method == "GET" else "/console/"
+    if here == "/console/device" and request.url.query:
+        here += f"?{request.url.query}"
     if "hx-request" in request.headers:
         return Response(status_code=401, headers={**SECURITY_HEADERS, "HX-Redirect": LOGIN})
-    return RedirectResponse(f"{LOGIN}?next={quote(here)}", 303, headers=SECURITY_HEADERS)
+    return RedirectResponse(f"{LOGIN}?next={quote(here, safe='/')}", 303, headers=SECURITY_HEADERS)
 
 
 def _explain(request: Request, error: RdukitError) -> Response:

@@ -10,16 +10,18 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
 from rdukit.units import format_bytes
 from rdukit_platform.api.artifacts import show_artifact
-from rdukit_platform.api.audit_requests import note_refusal
+from rdukit_platform.api.audit_requests import address_of, note_refusal
 from rdukit_platform.api.catalog import picture_of
 from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.login import end_own_token
 from rdukit_platform.api.nodes import nodes_seen
 from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
 from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import get_artifact, list_artifacts
 from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
-from rdukit_platform.console.access import COOKIE, SESSION_S, Editor, Visitor, check_same_site, find_visitor, log_in
+from rdukit_platform.console.access import COOKIE, Editor, Visitor, check_same_site, find_visitor, give_cookie, log_in
+from rdukit_platform.console.login_pages import login_form
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
     MAX_PICTURE_BYTES,
@@ -84,7 +86,7 @@ def login_page(request: Request, next: str = "/console/") -> Response:
     """Return the login form; a visitor who is logged in goes on."""
     if find_visitor(request) is not None:
         return RedirectResponse(safe_next(next), 303)
-    return page(request, "login.html", next=safe_next(next), error="")
+    return login_form(request, next)
 
 
 @router.post("/login")
@@ -92,26 +94,27 @@ def log_in_(request: Request, token: Annotated[str, Form()] = "", next: Annotate
     """Exchange an API token for a session cookie."""
     try:
         check_same_site(request)
+        platform_of(request).rates.check_login(address_of(request))
         cookie = log_in(request, token.strip())
     except Unauthenticated as refused:
         note_refusal(request, refused)
         error = "This token is not valid. Paste the whole line, and check that it was not revoked."
-        return page(request, "login.html", 401, next=safe_next(next), error=error)
+        return login_form(request, next, error, 401)
     except PermissionDenied as denied:
         note_refusal(request, denied)
-        return page(request, "login.html", 403, next=safe_next(next), error=denied.message)
+        return login_form(request, next, denied.message, 403)
     answer = RedirectResponse(safe_next(next), 303)
-    answer.set_cookie(
-        COOKIE, cookie, max_age=SESSION_S, path="/console", httponly=True, samesite="lax",
-        secure=request.url.scheme == "https",
-    )  # fmt: skip
+    give_cookie(request, answer, cookie)
     return answer
 
 
 @router.post("/logout")
 def log_out(request: Request) -> Response:
-    """Forget the session."""
+    """Forget the session; a user's ends, wherever its cookie may be."""
     check_same_site(request)
+    caller = find_visitor(request)
+    if caller is not None and caller.is_session:
+        end_own_token(request, caller)
     answer = RedirectResponse("/console/login", 303)
     answer.delete_cookie(COOKIE, path="/console")
     return answer

@@ -1,6 +1,6 @@
 """Tables of users, of what they are members of, and of organisations; ``db.models`` has all tables."""
 
-from sqlalchemy import Boolean, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import Boolean, Double, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rdukit_platform.db.base import Base
@@ -52,3 +52,35 @@ class OrganisationAdminRow(Base):
     organisation_id: Mapped[str] = mapped_column(ForeignKey("organisations.id"), primary_key=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
     created_at: Mapped[float]
+
+
+class OidcLoginRow(Base):
+    """A login that is at the issuer. It goes when it comes back, so it is used once."""
+
+    __tablename__ = "oidc_logins"
+    state_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    #: Of the secret in the cookie of the browser that began it.
+    browser_sha256: Mapped[str] = mapped_column(String(64))
+    nonce: Mapped[str] = mapped_column(String(64))
+    #: Of PKCE.
+    verifier: Mapped[str] = mapped_column(String(128))
+    redirect_uri: Mapped[str] = mapped_column(String(512))
+    #: The console's page that it leads to.
+    next: Mapped[str] = mapped_column(String(512))
+    expires_at: Mapped[float] = mapped_column(Double, index=True)
+
+
+class DeviceLoginRow(Base):
+    """A command that waits until its user lets it in, in the console."""
+
+    __tablename__ = "device_logins"
+    device_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    user_code: Mapped[str] = mapped_column(String(16), unique=True)
+    #: What the command says of itself, and where it is.
+    name: Mapped[str] = mapped_column(String(64))
+    address: Mapped[str] = mapped_column(String(64))
+    #: The token or session that let it in.
+    token_id: Mapped[str | None] = mapped_column(String(32))
+    is_denied: Mapped[bool] = mapped_column(Boolean)
+    next_poll_at: Mapped[float]
+    expires_at: Mapped[float] = mapped_column(Double, index=True)

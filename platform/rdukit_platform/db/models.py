@@ -20,7 +20,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from rdukit_platform.db.base import BYTES
 from rdukit_platform.db.base import Base as Base
+from rdukit_platform.db.identity import DeviceLoginRow as DeviceLoginRow
 from rdukit_platform.db.identity import MembershipRow as MembershipRow
+from rdukit_platform.db.identity import OidcLoginRow as OidcLoginRow
 from rdukit_platform.db.identity import OrganisationAdminRow as OrganisationAdminRow
 from rdukit_platform.db.identity import OrganisationRow as OrganisationRow
 from rdukit_platform.db.identity import UserRow as UserRow

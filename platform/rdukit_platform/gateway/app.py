@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse
 
@@ -23,6 +23,7 @@ from rdukit_platform.api.endpoint_calls import router as endpoint_calls
 from rdukit_platform.api.endpoints import router as endpoints
 from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
+from rdukit_platform.api.login import router as login
 from rdukit_platform.api.maintenance import router as maintenance
 from rdukit_platform.api.members import router as members
 from rdukit_platform.api.nodes import router as nodes
@@ -35,11 +36,14 @@ from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
+from rdukit_platform.console.login_pages import router as login_pages
+from rdukit_platform.console.member_pages import router as member_pages
 from rdukit_platform.console.playground_pages import router as playground_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
 from rdukit_platform.console.sweep_pages import router as sweep_pages
+from rdukit_platform.gateway.guard import check_routes, enforce_permission
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.metrics import router as metrics
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
@@ -105,6 +109,7 @@ def create_app(platform: Platform) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         responses=ERRORS,
+        dependencies=[Depends(enforce_permission)],
     )
     app.state.platform = platform
     for each in (
@@ -124,6 +129,7 @@ def create_app(platform: Platform) -> FastAPI:
         maintenance,
         tenants,
         members,
+        login,
         audit,
         router,
         console,
@@ -134,8 +140,11 @@ def create_app(platform: Platform) -> FastAPI:
         endpoint_pages,
         playground_pages,
         access,
+        login_pages,
+        member_pages,
     ):
         app.include_router(each)
+    check_routes(app)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)
     app.add_middleware(RequestContextMiddleware)

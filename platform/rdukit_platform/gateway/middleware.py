@@ -37,9 +37,10 @@ from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.spans import TRACEPARENT, SpanKind, begin_span, end_span, find_traceparent, within
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import authenticate_token
+from rdukit_platform.api.dependencies import authenticate_token, bearer_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
+from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 from rdukit_platform.tenants.service import Caller
 
@@ -231,13 +232,13 @@ class BodyLimitMiddleware:
             return
         request, headers = Request(scope), Headers(scope=scope)
         limit = self._limits[scope["path"].rstrip("/") in UPLOADS]
-        if not scope["path"].startswith("/v1/"):
+        if not scope["path"].startswith("/v1/") or is_public(f"{scope['method']} {scope['path']}"):
             limit = min(limit, STRANGERS_BYTES)
         try:
             length = headers.get("content-length", "")
             if length.isdecimal() and int(length[:20]) > limit:
                 raise _too_large(limit)
-            if scope["path"].startswith("/v1/"):
+            if scope["path"].startswith("/v1/") and not is_public(f"{scope['method']} {scope['path']}"):
                 caller = await to_thread.run_sync(self._authenticate, headers)
                 scope.setdefault("state", {})["caller"] = caller
                 await to_thread.run_sync(self._platform.rates.check, caller)
@@ -265,8 +266,7 @@ class BodyLimitMiddleware:
         await self._app(scope, bounded, unless_over)
 
     def _authenticate(self, headers: Headers) -> Caller:
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        return authenticate_token(self._platform, token.strip() if kind.lower() == "bearer" else None)
+        return authenticate_token(self._platform, bearer_of(headers))
 
 
 def _too_large(limit: int) -> RequestTooLarge:

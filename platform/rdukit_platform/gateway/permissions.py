@@ -1,7 +1,8 @@
 """Permissions of the gateway's routes (pure): which scopes each asks for. The manual's page is written from this table.
 
-A route that is not in the table fails ``tests/security/test_permissions.py``, which also tries every route with every
-role, for its own tenant and another.
+``gateway.guard`` enforces the table at each request: a route that is not in it is nobody's. What a route's own code
+asks for comes after. ``tests/security/test_permissions.py`` tries every route with every role, for its own tenant and
+another.
 """
 
 from collections.abc import Iterable, Mapping
@@ -172,11 +173,23 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/audit": needs(READ),
     "GET /v1/audit/verify": needs(READ),
     "GET /v1/audit/export": needs(ADMIN),
+    "POST /v1/login/device": PUBLIC,
+    "POST /v1/login/token": PUBLIC,
+    "POST /v1/logout": ANY_TOKEN,
     "GET /console": PUBLIC,
     "GET /console/static/{name}": PUBLIC,
     "GET /console/login": PUBLIC,
     "POST /console/login": PUBLIC,
     "POST /console/logout": PUBLIC,
+    "GET /console/oidc/login": PUBLIC,
+    "GET /console/oidc/callback": PUBLIC,
+    "GET /console/device": _VISIT,
+    "POST /console/device": _VISIT,
+    "POST /console/tenant": _VISIT,
+    "GET /console/members": _VISIT,
+    "POST /console/members": needs(READ, MEMBERS),
+    "POST /console/members/{user}/role": needs(READ, MEMBERS),
+    "POST /console/members/{user}/remove": needs(READ, MEMBERS),
     "GET /console/": _VISIT,
     "GET /console/parts/jobs": _VISIT,
     "GET /console/jobs/{job_id}": _VISIT,
@@ -231,6 +244,12 @@ GRPC_PERMISSIONS: Final[Mapping[str, Permission]] = {
     "rdukit.platform.v1.Jobs/Watch": needs(JOBS_READ),
     "rdukit.platform.v1.Jobs/Logs": needs(JOBS_READ),
 }
+
+
+def is_public(route: str) -> bool:
+    """Return whether a route (method and path, without parameters in it) is everybody's."""
+    permission = PERMISSIONS.get(route)
+    return permission is not None and not permission.needs_token
 
 
 def roles_let_in(permission: Permission) -> list[str]:

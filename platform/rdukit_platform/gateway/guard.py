@@ -1,0 +1,63 @@
+"""The table of permissions is enforced here, before a route's own code: what is not in it is refused."""
+
+import logging
+
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+
+from rdukit.errors import PermissionDenied
+from rdukit_platform.api.dependencies import check_scope, identify
+from rdukit_platform.console.access import check_same_site, identify_visitor
+from rdukit_platform.gateway.permissions import PERMISSIONS, Permission
+from rdukit_platform.tenants.service import Caller
+
+logger = logging.getLogger(__name__)
+
+
+async def enforce_permission(request: Request) -> None:
+    """Let a request through to its route if the table says so.
+
+    Raises:
+        Unauthenticated: the route asks for a caller, and there is none.
+        PermissionDenied: the caller lacks what the route asks for, the table lacks the route, or another site sent
+            the form.
+    """
+    route = f"{request.method} {request.scope['route'].path}"
+    permission = PERMISSIONS.get(route)
+    if permission is None:
+        logger.error("a route without a permission is refused route=%s", route)
+        raise PermissionDenied(f"nobody may call {route}: no permission is written down for it")
+    if not permission.needs_token:
+        return
+    is_page = route.partition(" ")[2].startswith("/console")
+    check_permission(await run_in_threadpool(identify_visitor if is_page else identify, request), permission)
+    if is_page and request.method != "GET":
+        check_same_site(request)
+
+
+def check_permission(caller: Caller, permission: Permission) -> None:
+    """Refuse a caller whose scopes the permission does not let in.
+
+    Raises:
+        PermissionDenied: this is so.
+    """
+    if permission.lets_in(caller.scopes):
+        return
+    if len(permission.alternatives) == 1:
+        for scope in sorted(permission.alternatives[0]):
+            check_scope(caller, scope)
+    raise PermissionDenied(f"this needs the scope {permission}; the token has {sorted(caller.scopes)}")
+
+
+def check_routes(app: FastAPI) -> None:
+    """Refuse an application with a route that ``enforce_permission`` does not see and that is not public.
+
+    Raises:
+        PermissionDenied: it has one.
+    """
+    for route in app.routes:
+        if type(route) is Route:
+            keys = [f"{method} {route.path}" for method in route.methods or () if method != "HEAD"]
+            if any(key not in PERMISSIONS or PERMISSIONS[key].needs_token for key in keys):
+                raise PermissionDenied(f"no permission is enforced for {', '.join(keys)}")

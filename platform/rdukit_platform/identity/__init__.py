@@ -1,0 +1,1 @@
+"""Login by OpenID Connect, sessions of the console, and devices that are let in."""

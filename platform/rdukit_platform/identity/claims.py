@@ -1,0 +1,146 @@
+"""What an issuer says of a user (pure): ID tokens are verified, claims become an identity and roles in tenants.
+
+Source: OpenID Connect Core 1.0, section 3.1.3.7 (what is verified), RFC 7636 (PKCE), RFC 8725 (no algorithm but those).
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from joserfc import jwt
+from joserfc.errors import BadSignatureError, InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet
+
+from rdukit.errors import InvalidArgument, PermissionDenied, Unauthenticated
+
+#: Signatures by a key that only the issuer has; neither ``none`` nor one by a shared secret.
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+#: What the clocks of issuer and platform may differ by.
+LEEWAY_S: Final = 60.0
+#: An ID token that was issued longer ago is not one of this login.
+MOST_AGE_S: Final = 600.0
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class KeyUnknown(Unauthenticated):
+    """None of the keys that are known has signed a token; the issuer may have new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedIdentity:
+    """Who somebody is, as the issuer says."""
+
+    issuer: str
+    subject: str
+    #: In lower case; empty: there is none that the issuer vouches for.
+    email: str
+    name: str
+    groups: frozenset[str]
+
+
+def check_issuer_url(url: str, what: str) -> str:
+    """Return an address of the issuer if it may be asked: by https, or on this machine.
+
+    Raises:
+        InvalidArgument: it may not.
+    """
+    parts = urlsplit(url)
+    is_here = parts.scheme == "http" and parts.hostname in _LOOPBACK
+    if not (parts.hostname and (parts.scheme == "https" or is_here)) or parts.username or parts.fragment:
+        raise InvalidArgument(f"{what} is {url[:200]!r}; legal: https://…, or http:// on a loopback address")
+    return url
+
+
+def challenge_of(verifier: str) -> str:
+    """Return the PKCE challenge (S256) of a verifier."""
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+def verify_id_token(
+    text: str, keys: KeySet, *, issuer: str, client_id: str, nonce: str, now: float
+) -> Mapping[str, Any]:
+    """Verify an ID token, and return its claims.
+
+    Raises:
+        KeyUnknown: none of the keys has signed it.
+        Unauthenticated: anything is not as it must be; the message says what.
+    """
+    try:
+        claims = jwt.decode(text, keys, algorithms=ALGORITHMS).claims
+    except (InvalidKeyIdError, BadSignatureError) as cause:
+        raise KeyUnknown("the issuer's ID token is not valid: none of the issuer's keys has signed it") from cause
+    except (JoseError, ValueError, TypeError) as cause:
+        raise Unauthenticated(f"the issuer's ID token is not valid: {type(cause).__name__}") from cause
+    if problem := find_problem(claims, issuer=issuer, client_id=client_id, nonce=nonce, now=now):
+        raise Unauthenticated(f"the issuer's ID token is not valid: {problem}")
+    return claims
+
+
+def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float) -> str:
+    """Find what is wrong with an ID token's claims; empty: nothing."""
+    audience = claims.get("aud")
+    audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+    party, subject = claims.get("azp"), claims.get("sub")
+    if claims.get("iss") != issuer:
+        return f"it is of another issuer than {issuer}"
+    if client_id not in audiences:
+        return f"it is not for {client_id!r} (aud)"
+    if (len(audiences) > 1 or party is not None) and party != client_id:
+        return f"it was issued to another party than {client_id!r} (azp)"
+    if not isinstance(subject, str) or not 0 < len(subject) <= 255:
+        return "it has no subject (sub)"
+    ends, issued, since = (_read_time(claims, name) for name in ("exp", "iat", "nbf"))
+    if ends is None or ends <= now - LEEWAY_S:
+        return "it has expired (exp)"
+    if issued is None or not now - MOST_AGE_S <= issued <= now + LEEWAY_S:
+        return "it was not issued just now (iat)"
+    if "nbf" in claims and (since is None or since > now + LEEWAY_S):
+        return "it is not valid yet (nbf)"
+    return "" if nonce and claims.get("nonce") == nonce else "it is not of this login (nonce)"
+
+
+def read_identity(claims: Mapping[str, Any], groups_claim: str, *, trust_email: bool) -> ClaimedIdentity:
+    """Read who somebody is from verified claims. ``trust_email``: where the issuer does not say it is verified."""
+    email, verified = claims.get("email"), claims.get("email_verified", trust_email)
+    is_known = isinstance(email, str) and len(email) <= 254 and verified in (True, "true")
+    name = claims.get("name") or claims.get("preferred_username") or ""
+    groups = claims.get(groups_claim)
+    found = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
+    return ClaimedIdentity(
+        issuer=str(claims["iss"]),
+        subject=str(claims["sub"]),
+        email=str(email).strip().lower() if is_known else "",
+        name="".join(c for c in str(name)[:128] if c.isprintable()),
+        groups=frozenset(group for group in found if isinstance(group, str)),
+    )
+
+
+def check_domain(identity: ClaimedIdentity, allowed: Sequence[str]) -> None:
+    """Refuse whoever has no verified e-mail address of an allowed domain; of none are all.
+
+    Raises:
+        PermissionDenied: this is so.
+    """
+    _, mark, domain = identity.email.rpartition("@")
+    if allowed and not (mark and domain in allowed):
+        raise PermissionDenied(
+            f"{identity.email or 'an account without a verified e-mail address'} may not log in here: "
+            f"not of an allowed domain (oidc.allowed_domains)"
+        )
+
+
+def claimed_roles(groups: frozenset[str], table: Sequence[tuple[str, str, str]]) -> dict[str, str]:
+    """Return the role in each tenant that groups give: by the first line of the table that names one of them."""
+    roles: dict[str, str] = {}
+    for group, tenant, role in table:
+        if group in groups:
+            roles.setdefault(tenant, role)
+    return roles
+
+
+def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

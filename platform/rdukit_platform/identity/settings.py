@@ -1,0 +1,86 @@
+"""Settings of logins."""
+
+from typing import Final
+
+from rdukit.settings import Setting, parse_bool
+
+
+def read_claim_roles(text: str) -> list[tuple[str, str, str]]:
+    """Read ``GROUP=TENANT:ROLE`` with commas, in the order in which they count (pure).
+
+    Raises:
+        ValueError: it is nothing of the kind.
+    """
+    found = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        group, mark, right = word.rpartition("=")
+        tenant, colon, role = right.partition(":")
+        if not (mark and colon and group.strip() and tenant.strip() and role.strip()):
+            raise ValueError(f"{word!r} is not GROUP=TENANT:ROLE")
+        found.append((group.strip(), tenant.strip(), role.strip()))
+    return found
+
+
+def parse_claim_roles(text: str) -> str:
+    """Return the text if ``read_claim_roles`` reads it."""
+    read_claim_roles(text)
+    return text
+
+
+def parse_days(text: str) -> float:
+    """Parse a number of days, 0 or more."""
+    days = float(text)
+    if not 0 <= days < float("inf"):
+        raise ValueError(f"{text} is less than 0")
+    return days
+
+
+OIDC_ISSUER: Final = Setting(
+    "oidc.issuer",
+    "",
+    "OpenID Connect issuer by which users log in; https, or on a loopback address; empty: by none.",
+    str,
+)
+OIDC_CLIENT_ID: Final = Setting("oidc.client_id", "", "Name of this platform at the issuer.", str)
+OIDC_CLIENT_SECRET_FILE: Final = Setting(
+    "oidc.client_secret_file", "", "File with the secret of `oidc.client_id`; empty: it is a public client.", str
+)
+OIDC_SCOPES: Final = Setting("oidc.scopes", "openid email profile", "Scopes that the issuer is asked for.", str)
+OIDC_GROUPS_CLAIM: Final = Setting("oidc.groups_claim", "groups", "Claim with the groups of a user.", str)
+OIDC_CLAIM_ROLES: Final = Setting(
+    "oidc.claim_roles", "",
+    "Roles that groups give: GROUP=TENANT:ROLE with commas; of a tenant's the first that fits counts.",
+    parse_claim_roles,
+)  # fmt: skip
+OIDC_ALLOWED_DOMAINS: Final = Setting(
+    "oidc.allowed_domains", "", "Domains with commas of e-mail addresses that may log in; empty: all.", str
+)
+OIDC_TRUST_EMAIL: Final = Setting(
+    "oidc.trust_email", False,
+    "Whether e-mail addresses count as verified where the issuer says nothing of that; only if users cannot choose.",
+    parse_bool,
+)  # fmt: skip
+OIDC_TLS_CA: Final = Setting(
+    "oidc.tls_ca", "", "File with the authority of the issuer's certificate; default: the system's.", str
+)
+LOGIN_RATE: Final = Setting(
+    "login.rate", 60, "Logins a minute that one address may begin, with or without success; 0: any number.", int
+)
+LOGIN_DAYS: Final = Setting(
+    "login.days", 30.0, "Days that the token of rdukit login lives; 0: as long as token.max_days allows.",
+    parse_days,
+)  # fmt: skip
+
+IDENTITY_SETTINGS: Final = (
+    OIDC_ISSUER,
+    OIDC_CLIENT_ID,
+    OIDC_CLIENT_SECRET_FILE,
+    OIDC_SCOPES,
+    OIDC_GROUPS_CLAIM,
+    OIDC_CLAIM_ROLES,
+    OIDC_ALLOWED_DOMAINS,
+    OIDC_TRUST_EMAIL,
+    OIDC_TLS_CA,
+    LOGIN_RATE,
+    LOGIN_DAYS,
+)
