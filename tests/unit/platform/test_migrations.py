@@ -139,6 +139,12 @@ UPDATE attempts SET node = 'one', kept = 'aa';
 UPDATE jobs SET "references" = '{"pef": "@build.pef"}', cache_base = 'aa', cache_key = 'bb', cached_from = 'job-1'
     WHERE id = 'job-2';
 """,
+    "0025": """
+INSERT INTO oidc_logins (state_sha256, browser_sha256, nonce, verifier, redirect_uri, next, expires_at)
+    VALUES ('s', 'b', 'n', 'v', 'https://rdukit.example/console/oidc/callback', '/console/', 22.0);
+INSERT INTO device_logins (device_sha256, user_code, name, address, token_id, is_denied, next_poll_at, expires_at)
+    VALUES ('d', 'BCDF-GHJK', 'laptop', '127.0.0.1', NULL, false, 22.0, 22.0);
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"
