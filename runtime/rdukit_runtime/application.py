@@ -28,7 +28,8 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.memory import lease_bytes, persistent_layout
 from rdukit.pef.model import Graph, Pef
 from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS, resolve
-from rdukit.telemetry.spans import Attribute, Span, begin_span, end_span, is_traced, span
+from rdukit.telemetry.model import Attribute, Span
+from rdukit.telemetry.spans import begin_span, end_span, is_traced, span
 from rdukit_node.logs.files import application_log
 from rdukit_node.private_node import NodeLease, open_lease
 from rdukit_node.status_page import HOST, PROGRAM_LOAD, QUIESCE

@@ -16,7 +16,7 @@ from rdukit.settings import (
     TELEMETRY_SERVICE,
     resolve,
 )
-from rdukit.telemetry.spans import Span, SpanContext
+from rdukit.telemetry.model import Span, SpanContext
 
 try:
     from opentelemetry.sdk.resources import Resource

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.telemetry.spans import Attribute, Span, SpanContext, SpanKind
+from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 
 #: Longest name and text of a span, and most attributes, that are read from a file.
 MAX_TEXT: Final = 200

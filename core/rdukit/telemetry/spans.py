@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Final, Protocol
 
 from rdukit.settings import TELEMETRY_OTLP_ENDPOINT, TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT, resolve
+from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 
 #: Name of the header, and in upper case of the variable, that carries a trace.
 TRACEPARENT: Final = "traceparent"
@@ -25,42 +24,6 @@ TRACEPARENT: Final = "traceparent"
 PROGRAM: Final = "program"
 BOX: Final = "box"
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-
-Attribute = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True)
-class SpanContext:
-    """Place in a trace: 32 and 16 hexadecimal digits, and whether the trace is sent to a collector."""
-
-    trace_id: str
-    span_id: str
-    is_sampled: bool = True
-
-
-class SpanKind(IntEnum):
-    """Kind of a span, numbered as in OTLP."""
-
-    INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = 1, 2, 3, 4, 5
-
-
-@dataclass(slots=True)
-class Span:
-    """Span. Times are nanoseconds since 1970; ``error`` is empty where there was none."""
-
-    name: str
-    context: SpanContext
-    parent_id: str = ""
-    kind: SpanKind = SpanKind.INTERNAL
-    start_ns: int = 0
-    end_ns: int = 0
-    attributes: dict[str, Attribute] = field(default_factory=dict)
-    links: tuple[SpanContext, ...] = ()
-    error: str = ""
-
-    def set(self, attributes: Mapping[str, Attribute]) -> None:
-        """Add attributes."""
-        self.attributes.update(attributes)
 
 
 class SpanSink(Protocol):

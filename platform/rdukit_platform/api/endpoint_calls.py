@@ -23,7 +23,8 @@ from starlette.responses import Response, StreamingResponse
 from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
-from rdukit.telemetry.spans import TRACEPARENT, Span, SpanKind, begin_span, end_span, format_traceparent
+from rdukit.telemetry.model import Span, SpanKind
+from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
 from rdukit_platform.backends.fenced import FencedWires

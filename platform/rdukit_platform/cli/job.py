@@ -14,15 +14,14 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
 from rdukit_platform.cli.job_files import check_bodies, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
+from rdukit_platform.cli.job_submit import NOT_SUCCEEDED, submit_body
 from rdukit_platform.cli.job_trace import trace
+from rdukit_platform.cli.strict_yaml import load_strictly
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
 if TYPE_CHECKING:
     from rdukit_platform.client.http import ApiClient
-
-#: Exit status of a command that waited for a job which did not succeed.
-NOT_SUCCEEDED = 4
 
 
 @click.group(cls=ExtensibleGroup)
@@ -266,7 +265,7 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
         InvalidArgument: it is not a YAML mapping.
     """
     try:
-        body = yaml.safe_load(path.read_text())
+        body = load_strictly(path.read_text())
     except FileNotFoundError as cause:
         raise NotFound(f"there is no pipeline file {path}") from cause
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
@@ -274,35 +273,6 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
     if not isinstance(body, dict):
         raise InvalidArgument(f"pipeline file {path} holds no mapping; legal: the keys name and steps")
     return {**body, "idempotency_key": key} if key else body
-
-
-def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
-    """Submit what ``path`` takes, as ``submit_bodies``."""
-    submit_bodies(path, [body], wait=wait, as_json=as_json)
-
-
-def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bool, as_json: bool) -> None:
-    """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4."""
-    with _client() as client:
-        submitted = [client.submit(path, body) for body in bodies]
-        jobs = [job for one in submitted for job in one.get("jobs", [one])]
-        if wait:
-            jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
-            submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs
-        if as_json:
-            _show().print_json(submitted[0] if len(submitted) == 1 else submitted)
-        elif not wait:
-            click.echo("\n".join(one["id"] for one in jobs))
-        if wait and any(one["state"] != "succeeded" for one in jobs):
-            sys.exit(NOT_SUCCEEDED)
-
-
-def _wait(client: "ApiClient", job_id: str, is_quiet: bool) -> dict[str, Any]:
-    show = _show()
-    for event in client.follow(job_id):
-        if not is_quiet:
-            click.echo(f"{job_id}  {show.describe_event(event)}", err=True)
-    return client.get(f"/v1/jobs/{job_id}")
 
 
 def _row(one: dict[str, Any]) -> Sequence[object]:

@@ -1,15 +1,16 @@
 """Files of jobs: one YAML document for each, with the keys of a request and ``apiVersion`` and ``kind`` before them."""
 
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import yaml
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
+from rdukit_platform.cli.strict_yaml import StrictLoader
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -20,20 +21,6 @@ KIND: Final = "Job"
 MAX_DOCUMENTS: Final = 1000
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML whose keys are texts, ``on`` too, and of which none comes twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} comes twice", node.start_mark)
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge":
-                key.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
-
-
 def read_jobs(text: str, name: str) -> list[dict[str, object]]:
     """Read a file's documents as bodies of ``POST /v1/jobs`` (pure). ``name`` is that of the file, for messages.
 
@@ -41,7 +28,7 @@ def read_jobs(text: str, name: str) -> list[dict[str, object]]:
         InvalidArgument: it is not YAML, or a document is no job; the message names it, the key, and what was meant.
     """
     try:
-        documents = [found for found in yaml.load_all(text, Loader=_StrictLoader) if found is not None]
+        documents = [found for found in yaml.load_all(text, Loader=StrictLoader) if found is not None]
     except yaml.YAMLError as cause:
         raise InvalidArgument(f"{name} is not valid YAML: {cause}") from cause
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
@@ -107,7 +94,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
         NotFound: there is no such file.
         InvalidArgument: a document is no job, or not legal.
     """
-    from rdukit_platform.cli.job import submit_bodies
+    from rdukit_platform.cli.job_submit import submit_bodies
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()

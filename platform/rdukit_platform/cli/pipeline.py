@@ -9,7 +9,8 @@ from typing import Any, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
-from rdukit_platform.cli.job import NOT_SUCCEEDED, read_pipeline
+from rdukit_platform.cli.job import read_pipeline
+from rdukit_platform.cli.job_submit import NOT_SUCCEEDED
 from rdukit_platform.jobs.states import FINAL
 
 #: Seconds between two looks of a command that waits.

@@ -11,11 +11,11 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.cli.job_submit import NOT_SUCCEEDED
+from rdukit_platform.cli.strict_yaml import load_strictly
 
 #: Seconds between two looks of a command that waits.
 LOOK_S: Final = 1.0
-#: Exit status of a command that waited for a sweep which did not succeed.
-NOT_SUCCEEDED: Final = 4
 
 
 @click.group(cls=ExtensibleGroup)
@@ -210,7 +210,7 @@ def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
     if strange:
         raise InvalidArgument(f"--{strange[0].replace('_', '-')} does not go with a FILE; write it there")
     try:
-        body = yaml.safe_load(path.read_text())
+        body = load_strictly(path.read_text())
     except FileNotFoundError as cause:
         raise NotFound(f"there is no sweep file {path}") from cause
     except (yaml.YAMLError, UnicodeDecodeError) as cause:

@@ -4,7 +4,8 @@ import re
 import time
 from typing import Final
 
-from rdukit.telemetry.spans import Span, begin_span, end_span, is_traced
+from rdukit.telemetry.model import Span
+from rdukit.telemetry.spans import begin_span, end_span, is_traced
 
 #: Parts of an answer that are told: others are of the model's load, long before.
 PARTS: Final = ("queue", "compute")

@@ -34,7 +34,8 @@ from rdukit.errors import (
 from rdukit.settings import resolve
 from rdukit.strict_json import as_words
 from rdukit.telemetry.logs import log_ids
-from rdukit.telemetry.spans import TRACEPARENT, SpanKind, begin_span, end_span, find_traceparent, within
+from rdukit.telemetry.model import SpanKind
+from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, find_traceparent, within
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import authenticate_token, bearer_of

@@ -10,10 +10,8 @@ from rdukit.strict_json import find_number
 from rdukit_platform.db.references import StepReference, group_of, read_reference
 
 if TYPE_CHECKING:
-    from rdukit_platform.jobs.schemas import StepRequest
+    from rdukit_platform.jobs.schemas import MAX_JOBS, StepRequest
 
-#: Jobs that one pipeline may become.
-MAX_JOBS: Final = 256
 #: How an input is named in ``for_each``; all else there are parameters.
 INPUT: Final = "inputs."
 

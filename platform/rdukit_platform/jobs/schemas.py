@@ -9,7 +9,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, fie
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.attempts import RETRIED, RETRY_CAUSES
-from rdukit_platform.jobs.fan_out import MAX_JOBS
 from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState, WaitCode, advise
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -114,6 +113,8 @@ class CheckedJob(BaseModel):
     job: str | None
 
 
+#: Jobs that one pipeline may become.
+MAX_JOBS: Final = 256
 Values = Annotated[list[JsonValue], Field(min_length=1, max_length=MAX_JOBS)]
 
 

@@ -12,7 +12,8 @@ from pydantic import BaseModel, JsonValue
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.telemetry.spans import Attribute, Span, SpanContext, begin_span, end_span, find_traceparent
+from rdukit.telemetry.model import Attribute, Span, SpanContext
+from rdukit.telemetry.spans import begin_span, end_span, find_traceparent
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.jobs.states import WAITING, JobState
 

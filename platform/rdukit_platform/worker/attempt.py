@@ -44,7 +44,8 @@ from rdukit.files.home import make_folder
 from rdukit.pef.file import read_tiles
 from rdukit.settings import SND_SOCKET
 from rdukit.telemetry.logs import log_ids
-from rdukit.telemetry.spans import SpanKind, begin_span, collecting, end_span, span, within
+from rdukit.telemetry.model import SpanKind
+from rdukit.telemetry.spans import begin_span, collecting, end_span, span, within
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record

@@ -5,17 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.settings import TELEMETRY_OTLP_ENDPOINT, TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT
+from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 from rdukit.telemetry.otlp_lines import read_span_file
-from rdukit.telemetry.spans import (
-    Attribute,
-    Span,
-    SpanContext,
-    SpanKind,
-    begin_span,
-    end_span,
-    format_traceparent,
-    pass_on,
-)
+from rdukit.telemetry.spans import begin_span, end_span, format_traceparent, pass_on
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs.trace import MAX_SPANS, context_of, flat_span, span_id_of
 

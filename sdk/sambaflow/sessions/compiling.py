@@ -16,7 +16,8 @@ from rdukit.pef import read_pef
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE
 from rdukit.pef.picture import draw_pef
 from rdukit.settings import resolve
-from rdukit.telemetry.spans import Attribute, span
+from rdukit.telemetry.model import Attribute
+from rdukit.telemetry.spans import span
 from rdukit_compiler import (
     ARCH,
     HOST_FALLBACK,

@@ -8,7 +8,8 @@ import pytest
 
 from rdukit.system.process import configure_logging
 from rdukit.telemetry.logs import log_ids, note_log_ids
-from rdukit.telemetry.spans import SpanContext, within
+from rdukit.telemetry.model import SpanContext
+from rdukit.telemetry.spans import within
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

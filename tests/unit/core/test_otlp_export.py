@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.telemetry.spans import SpanContext, SpanKind, close_telemetry, configure_telemetry, span
+from rdukit.telemetry.model import SpanContext, SpanKind
+from rdukit.telemetry.spans import close_telemetry, configure_telemetry, span
 from support.otlp import Collector, grpc_collector, http_collector
 
 REMOTE = SpanContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")

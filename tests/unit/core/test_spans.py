@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rdukit.telemetry.model import SpanContext, SpanKind
 from rdukit.telemetry.otlp_lines import MAX_TEXT, find_span, read_span_file, to_otlp
 from rdukit.telemetry.spans import (
-    SpanContext,
-    SpanKind,
     close_telemetry,
     collecting,
     configure_telemetry,

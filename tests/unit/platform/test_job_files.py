@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from rdukit.errors import InvalidArgument
+from rdukit_platform.cli.job import read_pipeline
 from rdukit_platform.cli.job_files import read_jobs
 
 HEAD = "apiVersion: rdukit.dev/v1\nkind: Job\n"
@@ -46,3 +47,11 @@ def test_documents_are_requests_of_the_same_keys() -> None:
 def test_what_is_wrong_is_told_by_document_and_key(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         read_jobs(text, "f")
+
+
+def test_the_cause_of_a_retry_in_a_pipeline_file_is_the_word_on_and_no_truth_value(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text("name: p\nsteps:\n  - {name: a, box: logreg, verb: compile, retry: {on: [box-lost]}}\n")
+    steps = read_pipeline(file, None)["steps"]
+    assert isinstance(steps, list)
+    assert steps[0]["retry"] == {"on": ["box-lost"]}

@@ -1,6 +1,6 @@
 """The trace of a job: waits from its events, what of a box's spans is believed, and the order in which it is shown."""
 
-from rdukit.telemetry.spans import Span, SpanContext
+from rdukit.telemetry.model import Span, SpanContext
 from rdukit_platform.cli.job_trace import BAR, draw_bar, waterfall
 from rdukit_platform.console.waterfall import LEAST, WIDTH, span_lines
 from rdukit_platform.jobs.states import JobState

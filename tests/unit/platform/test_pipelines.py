@@ -12,9 +12,9 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.db.references import read_reference
 from rdukit_platform.jobs import execution, pipelines
 from rdukit_platform.jobs.execution import Output
-from rdukit_platform.jobs.fan_out import MAX_JOBS, choose, expand_steps
+from rdukit_platform.jobs.fan_out import choose, expand_steps
 from rdukit_platform.jobs.promotion import pipeline_jobs
-from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
+from rdukit_platform.jobs.schemas import MAX_JOBS, PipelineRequest, StepRequest
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
 
