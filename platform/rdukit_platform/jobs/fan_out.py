@@ -3,14 +3,12 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import find_number
 from rdukit_platform.db.references import StepReference, group_of, read_reference
-
-if TYPE_CHECKING:
-    from rdukit_platform.jobs.schemas import MAX_JOBS, StepRequest
+from rdukit_platform.jobs.schemas import MAX_JOBS, StepRequest
 
 #: How an input is named in ``for_each``; all else there are parameters.
 INPUT: Final = "inputs."
@@ -31,7 +29,7 @@ def choose(reference: StepReference, results: Mapping[str, Mapping[str, object] 
     return (min if reference.is_least else max)(known, key=known.__getitem__)
 
 
-def expand_steps(steps: Sequence["StepRequest"]) -> list["StepRequest"]:
+def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
     """Return a step for each job: those with ``for_each`` or ``[*]`` become several, called ``name[0]`` and so on.
 
     Inputs ``[*]`` of one step go together; different ones, and the lists of ``for_each``, are combined each with each.
@@ -75,7 +73,7 @@ def expand_steps(steps: Sequence["StepRequest"]) -> list["StepRequest"]:
 _Change = tuple[tuple[str, object], ...]
 
 
-def _choices(step: "StepRequest", members: Mapping[str, Sequence[str]]) -> list[list[_Change]]:
+def _choices(step: StepRequest, members: Mapping[str, Sequence[str]]) -> list[list[_Change]]:
     choices: list[list[_Change]] = []
     for name, values in (step.for_each or {}).items():
         texts = [value for value in values if isinstance(value, str)]
