@@ -31,6 +31,8 @@ def entry_of(
 
 def note_refusal(request: Request, error: RdukitError) -> None:
     """Record that a request was refused, if its error is one of those that are."""
+    if not is_recorded(error):
+        return
     platform: Platform = request.app.state.platform
     caller: Caller | None = getattr(request.state, "caller", None)
     note_refused_call(platform, caller, address_of(request), f"{request.method} {request.url.path}", error)

@@ -114,7 +114,7 @@ def test(webhook_id: str, as_json: bool) -> None:
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID")
-@click.option("--state", type=Choice(tuple(DeliveryState)), default=None, help="Only messages in this state.")
+@click.option("--state", type=Choice(tuple(map(str, DeliveryState))), default=None, help="Only messages in this state.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION

@@ -26,6 +26,7 @@ TONES: Final = {
 #: Final reasons in words; the error's own message follows where there is one.
 REASONS: Final = {
     JobReason.COMPLETED: "Completed",
+    JobReason.CACHED: "Taken over from an equal job",
     JobReason.BOX_FAILED: "The ModelBox refused or failed it",
     JobReason.ATTEMPTS_EXHAUSTED: "All attempts failed",
     JobReason.INPUT_LOST: "An input artifact is gone",

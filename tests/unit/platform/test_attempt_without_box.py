@@ -187,7 +187,7 @@ def attempted(
     context = WorkerContext(
         home=Home(folder), database=database, store=BlobStore(folder / "artifacts"),
         heartbeat=LeaseHeartbeat(database, SystemClock(), "w", 1, 5.0), notifier=Notifier(f"redis+socket://{folder}/none.sock"),
-        clock=SystemClock(), name="w", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
+        clock=SystemClock(), name="w", node="one", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
         fences=TenantFences(Home(folder), Walls(WallKind.CONTAINER), range(0)),
         backoff_s=1.0,
     )  # fmt: skip
