@@ -12,7 +12,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.db.models import NodeRow
 from rdukit_platform.nodes.orders import order
 from rdukit_platform.nodes.registry import ONLY, PRESENT, NodeLife, find_node
-from rdukit_platform.nodes.view import answers, change_node, look_at_node
+from rdukit_platform.nodes.view import answers, change_node, count_uptime, look_at_node
 from rdukit_platform.services import GONE_S
 from rdukit_platform.settings import Home
 
@@ -69,7 +69,7 @@ def is_any_up(platform: Platform) -> bool:
 
 
 def _describe(row: NodeRow, snd_socket: Path | None, now: float) -> dict[str, Any]:
-    told: dict[str, Any] = dict(row.told)
+    told = count_uptime(row.told, now)
     if snd_socket is not None:
         told = look_at_node(snd_socket, row.name).told
     elif row.state in {NodeLife.LOST, NodeLife.LEFT}:

@@ -220,6 +220,12 @@ def join(
         DATABASE_URL: database, BROKER_URL: broker, ARTIFACTS_FOLDER: artifacts, NODE_NAME: name,
         NODE_LABELS: ",".join(labels) or None,
     }  # fmt: skip
+    options = {NODE_NAME: "--name", NODE_LABELS: "--label"}
+    for setting, option in options.items():
+        try:
+            setting.parse(given[setting] or "")
+        except ValueError as cause:
+            raise InvalidArgument(f"{option}: {cause}") from cause
     variables = {setting.variable: text for setting, text in given.items() if text is not None}
     if platform is not None:
         variables["RDUKIT_PLATFORM"] = platform
@@ -233,7 +239,9 @@ def join(
         else:
             click.echo(f"node {node.name} has joined in {node.ready_s} s\nhome      {node.home}\nstop with Ctrl-C")
 
-    run_node(variables, checked_home, announce)
+    left = run_node(variables, checked_home, announce)
+    if left is not None:
+        click.echo(f"node {left} has left", err=as_json)
 
 
 def _move(node: str, what: str, as_json: bool, wait: bool = False) -> None:

@@ -11,10 +11,11 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Clock
 from rdukit.strict_json import json_text
 from rdukit_platform.settings import Home
@@ -55,8 +56,18 @@ class Database:
 
     @classmethod
     def of_home(cls, home: Home) -> Self:
-        """Return the database that the settings name."""
-        return cls(home.database_url())
+        """Return the database that the settings name.
+
+        Raises:
+            InvalidArgument: what they have is not the URL of one.
+        """
+        try:
+            return cls(home.database_url())
+        except (ArgumentError, ImportError, ValueError) as cause:
+            raise InvalidArgument(
+                f"database.url is not the URL of a database: {cause}; legal is one of SQLAlchemy's, such as "
+                "sqlite:////srv/rdukit/db.sqlite or postgresql+psycopg://rdukit@db/rdukit"
+            ) from cause
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -117,6 +128,7 @@ def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> 
         OperationalError: it did not answer in time.
     """
     deadline = clock.monotonic() + timeout_s
+    told = ""
     while True:
         try:
             with database.read() as session:
@@ -125,7 +137,8 @@ def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> 
         except OperationalError as error:
             if clock.monotonic() > deadline:
                 raise
-            logger.warning("database not there yet host=%s error=%s", database.url.host, error.orig)
+            if told != (told := str(error.orig)):
+                logger.warning("database not there yet host=%s error=%s", database.url.host, told)
         clock.sleep(1.0)
 
 

@@ -21,7 +21,7 @@ class NodeRow(Base):
     capacity: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
     #: The jobs and replicas that held tiles when its capacity was told.
     leased: Mapped[list[str]]
-    #: As ``look_at_node`` tells it.
+    #: As ``look_at_node`` tells it, by ``date_start``.
     told: Mapped[dict[str, object]] = mapped_column(JSON, deferred=True)
     #: Grows with each beat: the scheduler sees by its own clock how long it has not.
     beats: Mapped[int] = mapped_column(BYTES)

@@ -17,11 +17,14 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
 from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow, ServiceRow
-from rdukit_platform.nodes.view import NodeCapacity, NodeLook
+from rdukit_platform.nodes.view import NodeCapacity, NodeLook, date_start
 from rdukit_platform.services import GONE_S
 
 #: Seconds after which a node that left or was lost is forgotten.
 FORGET_S: Final = 24 * 3600.0
+
+#: ``home_id`` of a node whose process ends: no home is called so.
+NOBODY: Final = "-"
 
 #: Name that stands for the only node.
 ONLY: Final = "-"
@@ -68,6 +71,7 @@ def join(session: Session, node: NodeIdentity, now: float) -> None:
     Raises:
         Conflict: another one of this name is there.
     """
+    check_name(session, node.name, node.home_id, now)
     row = session.get(NodeRow, node.name, with_for_update=True)
     if row is None:
         row = NodeRow(
@@ -75,14 +79,21 @@ def join(session: Session, node: NodeIdentity, now: float) -> None:
             joined_at=now, changed_at=now,
         )  # fmt: skip
         session.add(row)
-    elif row.home_id != node.home_id and row.state in PRESENT and now - row.beat_at < GONE_S:
-        raise Conflict(
-            f"a node called {node.name!r} is up on {row.host}; give this one another name: node.name, or --name"
-        )
     if row.home_id != node.home_id or row.state in ABSENT:
         row.state, row.joined_at, row.changed_at = str(NodeLife.UP), now, now
     row.home_id, row.host, row.labels = node.home_id, node.host, dict(node.labels)
     row.beats, row.beat_at = row.beats + 1, now
+
+
+def check_name(session: Session, name: str, home_id: str, now: float) -> None:
+    """Check that no other home's node has a name.
+
+    Raises:
+        Conflict: another one of this name is there.
+    """
+    row = session.get(NodeRow, name, with_for_update=True)
+    if row is not None and row.home_id not in {home_id, NOBODY} and row.state in PRESENT and now - row.beat_at < GONE_S:
+        raise Conflict(f"a node called {name!r} is up on {row.host}; give this one another name: node.name, or --name")
 
 
 def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float) -> NodeLife:
@@ -97,6 +108,8 @@ def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float
     if row is None:
         join(session, node, now)
         row = session.get_one(NodeRow, node.name)
+    if row.home_id == NOBODY:
+        raise Conflict(f"node {node.name!r} has left, and its process ends")
     if row.home_id != node.home_id:
         raise Conflict(f"node {node.name!r} is another machine by now, {row.host}; it has been lost for long")
     if row.state == NodeLife.LOST:
@@ -104,7 +117,7 @@ def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float
     row.beats, row.beat_at = row.beats + 1, now
     if look is not None:
         row.capacity = None if look.capacity is None else asdict(look.capacity)
-        row.leased, row.told = sorted(look.leased), look.told
+        row.leased, row.told = sorted(look.leased), date_start(look.told, now)
     return NodeLife(row.state)
 
 
@@ -191,13 +204,24 @@ def rejoin(session: Session, name: str, now: float) -> NodeRow:
 
     Raises:
         NotFound: there is no such node.
-        Conflict: it does not beat.
+        Conflict: it does not beat, or its process ends.
     """
     row = find_node(session, name)
+    if row.home_id == NOBODY:
+        raise Conflict(f"node {row.name} has left, and its process ends; start it again: rdukit node join")
     if row.state in ABSENT and now - row.beat_at > GONE_S:
         raise Conflict(f"node {row.name} is {row.state} and does not beat; start it again")
     row.state, row.changed_at = str(NodeLife.UP), now
     return row
+
+
+def let_go(session: Session, name: str, home_id: str) -> bool:
+    """Let a node that has left be nobody's, as its process ends: it cannot rejoin. Returns whether it had left."""
+    row = session.get(NodeRow, name, with_for_update=True)
+    if row is None or row.home_id != home_id or row.state != NodeLife.LEFT:
+        return False
+    row.home_id = NOBODY
+    return True
 
 
 def end_worker(session: Session, name: str, worker: str, now: float) -> None:

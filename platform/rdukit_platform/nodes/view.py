@@ -209,6 +209,22 @@ def look_at_node(snd_socket: Path, name: str) -> NodeLook:
     return NodeLook(told, view_for_scheduler(status), leased_jobs(status))
 
 
+def date_start(told: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return what a daemon told with the time of its start for how long it has been up, which ages."""
+    dated = dict(told)
+    if (uptime_s := dated.pop("uptime_s", None)) is not None:
+        dated["started_at"] = now - float(uptime_s)
+    return dated
+
+
+def count_uptime(dated: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return what ``date_start`` wrote with how long the daemon has been up by now."""
+    told = dict(dated)
+    if (started_at := told.pop("started_at", None)) is not None:
+        told["uptime_s"] = max(round(now - float(started_at), 2), 0.0)
+    return told
+
+
 def answers(snd_socket: Path) -> bool:
     """Return whether a node's daemon answers."""
     try:

@@ -104,6 +104,8 @@ class _Running:
     started_at: float = 0.0
     failures: int = 0
     due_at: float = 0.0
+    #: With which it ended last.
+    status: int = 0
     history: list[str] = field(default_factory=list)
 
 
@@ -138,6 +140,10 @@ class Supervisor:
         """Return what the children that ended by themselves wrote last."""
         return "\n".join(line for running in self._all for line in running.history)
 
+    def last_words_of(self, status: int) -> str:
+        """Return what a child wrote last that ended by itself with a status; ``""``: none did."""
+        return "\n".join(line for running in self._all if running.status == status for line in running.history)
+
     def stop(self) -> None:
         """Stop the last one first, each with its time to end, then the hard way."""
         for running in reversed(self._all):
@@ -164,7 +170,7 @@ class Supervisor:
                 continue
             running.failures = 1 if now - running.started_at > STABLE_S else running.failures + 1
             pause = min(FIRST_BACKOFF_S * 2 ** (running.failures - 1), MAX_BACKOFF_S)
-            running.process, running.due_at = None, now + pause
+            running.process, running.due_at, running.status = None, now + pause, status
             running.history = [f"{running.child.name} ended with status {status}:", *self._tail(running.child)]
             logger.warning("child ended name=%s status=%s restart_in_s=%.1f", running.child.name, status, pause)
 

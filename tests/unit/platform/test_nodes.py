@@ -16,7 +16,7 @@ from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.nodes import registry
 from rdukit_platform.nodes.orders import answer_order, has_orders, order, take_orders
 from rdukit_platform.nodes.registry import NodeIdentity, read_home_id
-from rdukit_platform.nodes.view import NodeCapacity, NodeLook
+from rdukit_platform.nodes.view import NodeCapacity, NodeLook, count_uptime
 from rdukit_platform.nodes.watch import NodeWatch
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.snapshot import read_snapshot
@@ -173,6 +173,47 @@ def test_a_node_that_leaves_has_left_when_what_it_has_is_done(database: Database
     with database.write() as session:
         registry.rejoin(session, "two", 104.0)
     assert state_of(database, "two") == "up"
+
+
+def test_a_node_that_has_left_rejoins_until_its_process_ends(database: Database) -> None:
+    join(database, TWO)
+    with database.write() as session:
+        assert not registry.let_go(session, "two", TWO.home_id)
+        registry.leave(session, "two", 101.0)
+        registry.release_absent(session, 101.0)
+        assert not registry.let_go(session, "two", "another home")
+        registry.rejoin(session, "two", 102.0)
+        assert not registry.let_go(session, "two", TWO.home_id)
+        registry.leave(session, "two", 103.0)
+        registry.release_absent(session, 103.0)
+        assert registry.let_go(session, "two", TWO.home_id)
+        with pytest.raises(Conflict, match="its process ends; start it again"):
+            registry.rejoin(session, "two", 103.5)
+        with pytest.raises(Conflict, match="has left"):  # its worker has not stopped yet
+            registry.beat(session, TWO, None, 103.5)
+    assert state_of(database, "two") == "left"
+    join(database, TWO, now=104.0)
+    assert state_of(database, "two") == "up"
+
+
+def test_a_name_is_free_for_its_own_home_and_once_its_node_is_away(database: Database) -> None:
+    join(database, ONE)
+    with database.read() as session:
+        registry.check_name(session, "one", ONE.home_id, 101.0)
+        registry.check_name(session, "two", "another home", 101.0)
+        with pytest.raises(Conflict, match=r"'one' is up on one\.lan.*--name"):
+            registry.check_name(session, "one", "another home", 101.0)
+        registry.check_name(session, "one", "another home", 150.0)
+
+
+def test_how_long_a_daemon_has_been_up_ages_without_a_word_of_it(database: Database) -> None:
+    join(database, ONE)
+    with database.write() as session:
+        registry.beat(session, ONE, NodeLook({"state": "up", "uptime_s": 8.5}, CAPACITY), 200.0)
+        registry.beat(session, ONE, None, 245.0)
+        told = session.get_one(NodeRow, "one").told
+    assert count_uptime(told, 245.0) == {"state": "up", "uptime_s": 53.5}
+    assert count_uptime({"state": "unreachable"}, 245.0) == {"state": "unreachable"}
 
 
 def test_the_last_worker_of_a_node_leaves_for_it(database: Database) -> None:

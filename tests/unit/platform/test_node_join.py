@@ -1,0 +1,91 @@
+"""``rdukit node join`` before it starts anything: what is no platform's is refused, in a line, and nothing is made."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from rdukit_platform.cli.node import join
+from rdukit_platform.settings import Home
+from rdukit_platform.up.join import open_platform
+from rdukit_platform.up.supervisor import ServiceProcess, Supervisor
+from support import FakeClock
+from support.platform.processes import fresh_database
+
+NOWHERE = "redis://:secret@127.0.0.1:1/0"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+def name_platform(monkeypatch: pytest.MonkeyPatch, database: str, broker: str = NOWHERE) -> None:
+    monkeypatch.setenv("RDUKIT_DATABASE_URL", database)
+    monkeypatch.setenv("RDUKIT_BROKER_URL", broker)
+
+
+def test_a_database_that_is_not_there_is_refused_and_not_made(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "nosuch.sqlite"
+    name_platform(monkeypatch, f"sqlite:///{file}")
+    with pytest.raises(NotFound, match="there is no database"):
+        open_platform(home, FakeClock())
+    assert not file.exists()
+
+
+def test_a_database_without_a_platform_is_refused(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty.sqlite").touch()
+    name_platform(monkeypatch, f"sqlite:///{tmp_path}/empty.sqlite")
+    with pytest.raises(NotFound, match="is no platform's"):
+        open_platform(home, FakeClock())
+
+
+@pytest.mark.parametrize("url", ["nonsense", "nonsense://db/rdukit", "postgresql+psycopg://db:port/x", "sqlite://"])
+def test_what_is_not_the_url_of_a_database_is_an_invalid_argument(
+    home: Home, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    name_platform(monkeypatch, url)
+    with pytest.raises(InvalidArgument, match=r"database\.url is not the URL"):
+        open_platform(home, FakeClock())
+
+
+def test_a_database_that_does_not_answer_is_unavailable_in_one_line_and_warned_of_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name_platform(monkeypatch, "postgresql+psycopg://a:secret@127.0.0.1:1/x")
+    with pytest.raises(Unavailable, match="does not answer") as raised:
+        open_platform(home, FakeClock())
+    assert "\n" not in raised.value.message and "secret" not in raised.value.message
+    assert sum("database not there yet" in text for text in caplog.messages) == 1
+
+
+def test_the_broker_must_answer(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh_database(tmp_path) as database:
+        url = database.url.render_as_string(hide_password=False)
+        name_platform(monkeypatch, url)
+        with pytest.raises(Unavailable, match=r"^broker redis://127\.0\.0\.1:1/0 does not answer$"):
+            open_platform(home, FakeClock())
+        name_platform(monkeypatch, url, "nonsense")
+        with pytest.raises(InvalidArgument, match=r"broker\.url is not the URL"):
+            open_platform(home, FakeClock())
+
+
+@pytest.mark.parametrize("option", [["--name", "Bad Name"], ["--label", "zone"]])
+def test_an_option_that_is_not_legal_is_named(option: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{option[0]}: '{option[1]}' is not"):
+        join.main(option, standalone_mode=False)
+
+
+def test_a_child_that_is_refused_is_seen_by_its_status(tmp_path: Path) -> None:
+    refused = [sys.executable, "-c", "import sys; print('the name is taken'); sys.exit(6)"]
+    supervisor = Supervisor([ServiceProcess("worker", refused)], tmp_path / "logs", {})
+    supervisor.start()
+    try:
+        assert supervisor.watch(lambda: bool(supervisor.last_words_of(Conflict.exit_status)), 60.0)
+        assert "the name is taken" in supervisor.last_words_of(Conflict.exit_status)
+        assert supervisor.last_words_of(Unavailable.exit_status) == ""
+    finally:
+        supervisor.stop()
