@@ -353,6 +353,18 @@ def test_a_sweeps_page_shows_its_trials_and_cancels_them(
     assert client.get(f"/console/compare?ids={jobs['succeeded']},{jobs['running']}").status_code == 404
 
 
+def test_a_pipelines_page_shows_what_comes_after_what_what_was_cached_and_fan_outs_together(
+    client: httpx.Client, platform: Platform, example: Example
+) -> None:
+    first, pipeline = example.fan_out()
+    log_in(client, first_token(platform))
+    text = client.get(f"/console/pipelines/{pipeline}").text
+    check_page(text)
+    assert re.search(rf'cached</span> from <a class="mono" href="/console/jobs/{first}">', text)
+    assert "2 jobs: 1 succeeded, 1 queued" in text
+    assert len(re.findall(r'data-label="after ">compile<', text)) == 2
+
+
 def test_only_the_consoles_own_files_are_served(client: httpx.Client) -> None:
     for name in STATIC.iterdir():
         assert client.get(f"/console/static/{name.name}").status_code == 200

@@ -122,9 +122,11 @@ def cancel(pipeline_id: str, as_json: bool) -> None:
 
 def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
     """Return a line for each step: its name, what its inputs come from, state, job, and what is to be said (pure)."""
+    from rdukit_platform.db.references import sources_of
+
     rows = []
     for job in jobs:
-        after = dict.fromkeys(text[1:].rpartition(".")[0] for text in job["references"].values())
+        after = sources_of(job["references"])
         rows.append((str(job["step"]), ", ".join(after), str(job["state"]), str(job["id"]), _what(job)))
     return rows
 

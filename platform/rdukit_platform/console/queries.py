@@ -29,8 +29,10 @@ from rdukit_platform.console.views import (
     EventView,
     Figure,
     JobView,
+    StepGroup,
     attempt_words,
     fault_of,
+    group_steps,
     loss_points,
     result_figures,
     tile_words,
@@ -98,6 +100,7 @@ class PipelineLine:
     pipeline: Pipeline
     tone: str
     views: tuple[JobView, ...]
+    groups: tuple[StepGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ def read_pipeline_lines(session: Session, rows: Iterable[PipelineRow], now: floa
     for row in rows:
         shown = show_pipeline(row, pipeline_jobs(session, row.id))
         views = tuple(view_job(job, now) for job in shown.jobs)
-        lines.append(PipelineLine(shown, TONES[JobState(shown.state)], views))
+        lines.append(PipelineLine(shown, TONES[JobState(shown.state)], views, group_steps(views)))
     return lines
 
 

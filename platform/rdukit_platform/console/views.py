@@ -1,5 +1,6 @@
 """Views of the console's templates, from what the API shows (pure): words, percentages, tones of colour."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 from rdukit.units import format_seconds
 from rdukit_platform.catalog.figures import figure_text, figures_of, headline, is_projected
+from rdukit_platform.db.references import group_of, sources_of
 from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
 from rdukit_platform.jobs.states import FINAL, JobReason, JobState
 
@@ -60,6 +62,18 @@ class JobView:
     why: str
     took: str
     attempt: str
+    #: Of a step: what it comes after.
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroup:
+    """A step of a pipeline: its one job, or those that it fanned out into."""
+
+    name: str
+    views: tuple[JobView, ...]
+    #: Of a fan-out: how many jobs are in which state; else empty.
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,24 @@ def view_job(job: Job, now: float) -> JobView:
         why=why_words(job),
         took=_took(job, now),
         attempt=f"{job.attempt} of {job.max_attempts}" if job.attempt else "–",
+        after=", ".join(sources_of(job.references)),
     )
+
+
+def group_steps(views: Iterable[JobView]) -> tuple[StepGroup, ...]:
+    """Return a pipeline's jobs by step, in their order; the jobs of a fan-out stand together."""
+    found: dict[str, list[JobView]] = {}
+    for view in views:
+        found.setdefault(group_of(view.job.step or view.job.name), []).append(view)
+    return tuple(StepGroup(name, tuple(members), _fan_words(name, members)) for name, members in found.items())
+
+
+def _fan_words(name: str, members: Sequence[JobView]) -> str:
+    if [view.job.step or view.job.name for view in members] == [name]:
+        return ""
+    states = Counter(view.job.state for view in members)
+    jobs = f"{len(members)} {'job' if len(members) == 1 else 'jobs'}"
+    return f"{jobs}: {', '.join(f'{count} {state}' for state, count in states.items())}"
 
 
 def why_words(job: Job) -> str:

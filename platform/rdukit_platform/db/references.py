@@ -6,7 +6,7 @@ them, ``@step[*].slot`` each of them (the step that says so becomes a job for ea
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,3 +64,8 @@ def group_of(name: str) -> str:
     """Return the step that a member belongs to; of a step that has not fanned out its own name."""
     found = _MEMBER.match(name)
     return name if found is None else found["step"]
+
+
+def sources_of(references: Mapping[str, str]) -> list[str]:
+    """Return which steps a step comes after, as its references name them: ``build``, ``train[max: accuracy]``."""
+    return list(dict.fromkeys(text[1:].rpartition(".")[0] for text in references.values()))

@@ -141,7 +141,7 @@ class Example:
         ]
         at = self.now - 3600
         with self.database.write() as session:
-            request = PipelineRequest(name="handwritten digits", steps=steps)
+            request = PipelineRequest(name="handwritten digits", steps=steps, cache=False)
             _, jobs = submit_pipeline(session, Boxes({"logreg": example_box()}), self.tenant_id, request, at)
             ids = [job.id for job in jobs]
         self._succeed(ids[0], "pef", at, {"sections": 3, "mode": "O3", "projected_step_seconds": 0.000312})
@@ -151,6 +151,25 @@ class Example:
         }  # fmt: skip
         self._succeed(ids[1], "checkpoint", at + 9, result, steps=1250)
         return ids[0], ids[1]
+
+    def fan_out(self) -> tuple[str, str]:
+        """Train with two learning rates on a PEF that an earlier pipeline made. Returns that job and the pipeline."""
+        steps = [
+            StepRequest(name="compile", box="logreg", verb="compile", parameters={"batch_size": 16}),
+            StepRequest(name="train", box="logreg", verb="train", inputs={"pef": "@compile.pef"},
+                        for_each={"learning_rate": [0.05, 0.2]}),
+        ]  # fmt: skip
+        boxes = Boxes({"logreg": example_box()})
+        with self.database.write() as session:
+            request = PipelineRequest(name="one compile", steps=steps[:1])
+            first = submit_pipeline(session, boxes, self.tenant_id, request, self.now - 90)[1][0].id
+        self._succeed(first, "pef", self.now - 89, {"sections": 3})
+        with self.database.write() as session:
+            request = PipelineRequest(name="two learning rates", steps=steps)
+            row, jobs = submit_pipeline(session, boxes, self.tenant_id, request, self.now - 60)
+            pipeline, trained = row.id, jobs[1].id
+        self._succeed(trained, "checkpoint", self.now - 50, {"accuracy": 0.91}, steps=100)
+        return first, pipeline
 
     def promote(self, job_id: str, name: str = "digits", description: str = "Reads handwritten digits.") -> str:
         """Promote a training. Returns what names the expert's version."""

@@ -17,6 +17,7 @@ from rdukit_platform.console.views import (
     age_words,
     attempt_words,
     fault_of,
+    group_steps,
     log_lines,
     loss_points,
     result_figures,
@@ -42,6 +43,19 @@ def job(**changes: object) -> Job:
             "version": 1, "created_at": 100.0, "queued_at": 101.0, "started_at": 102.0, "ended_at": None,
         } | changes
     )  # fmt: skip
+
+
+def test_the_jobs_of_a_fan_out_stand_together_and_every_step_says_what_it_comes_after() -> None:
+    steps = {
+        "build": {}, "train[0]": {"pef": "@build.pef", "data": "@build.data"}, "train[1]": {"pef": "@build.pef"},
+        "judge": {"checkpoint": "@train[max: held.accuracy].checkpoint", "data": "@build.data"},
+    }  # fmt: skip
+    groups = group_steps(view_job(job(step=step, references=references), 0.0) for step, references in steps.items())
+    assert [(group.name, group.words, [view.after for view in group.views]) for group in groups] == [
+        ("build", "", [""]),
+        ("train", "2 jobs: 2 running", ["build", "build"]),
+        ("judge", "", ["train[max: held.accuracy], build"]),
+    ]
 
 
 def event(kind: str, **data: object) -> EventRecord:
