@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit_platform.cli.token import Life
 
 
 @click.group(cls=ExtensibleGroup)
@@ -27,8 +29,8 @@ _CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the
 _TILES = click.option(
     "--tiles", type=click.IntRange(1, 1024), default=None, help="Tiles of each replica [default: what the PEF needs]."
 )
-_IDLE_HELP = "Seconds without a call after which it has no replicas until the next one; 0: it keeps them."
-_IDLE = click.FloatRange(0)
+_IDLE_HELP = "Time without a call, such as 15m, after which it has no replicas until the next; 0: it keeps them."
+_IDLE = Life()
 _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that are wanted are ready.")
 
 
@@ -121,7 +123,8 @@ def show_(name: str, as_json: bool) -> None:
     lines = [
         ("endpoint", found["name"]),
         ("state", found["state"]),
-        ("replicas", f"{found['ready']} ready, {found['replicas']} wanted{_idle_words(found)}"),
+        ("replicas", f"{ready_words(found)}{_idle_words(found)}" if found["canary"] else
+                     f"{found['ready']} ready, {found['replicas']} wanted{_idle_words(found)}"),
         ("url", f"{url}{found['path']}/v2/models/{found['name']}/infer"),
         ("used", f"{used['requests']} requests, {used['failures']} failed, {used['rows']} rows, "
                  f"{used['prompt_tokens']}+{used['completion_tokens']} tokens"),
@@ -325,6 +328,8 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
     from rdukit_platform.cli import show
 
     name = changed["name"]
+    if wait and not as_json:
+        click.echo(f"{name} goes on without this command; rdukit endpoint show tells how far it is", err=True)
     while wait and changed["state"] not in {"ready", "stopped", "idle"}:
         if changed["state"] == "failing":
             told = [one["message"] for one in changed["instances"] if one["message"]]
@@ -334,10 +339,20 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
     if as_json:
         show.print_json(changed)
     else:
-        click.echo(
-            f"{name} is {changed['state']}: revision {changed['revision']}, {changed['ready']} of "
-            f"{changed['replicas']} replicas ready; look at it: rdukit endpoint show {name}"
-        )
+        click.echo(f"{name} is {changed['state']}: {ready_words(changed)}; look at it: rdukit endpoint show {name}")
+
+
+def ready_words(endpoint: Mapping[str, Any]) -> str:
+    """Say how many replicas are ready: in all, or of each revision where there is a canary (pure)."""
+    canary = endpoint["canary"]
+    if canary is None:
+        return f"revision {endpoint['revision']}, {endpoint['ready']} of {endpoint['replicas']} replicas ready"
+    ready = Counter(one["revision"] for one in endpoint["instances"] if one["state"] == "ready")
+    number, percent = canary["revision"], canary["percent"]
+    return (
+        f"{ready[endpoint['revision']]} replicas of revision {endpoint['revision']} ({100 - percent} %) ready, "
+        f"{ready[number]} of canary revision {number} ({percent} %)"
+    )
 
 
 def _part_words(endpoint: Mapping[str, Any], revision: int) -> str:

@@ -305,7 +305,7 @@ class ApiClient(Closable):
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         answer = self._request(method, path, arguments)
-        _check(answer)
+        check_answer(answer)
         body: dict[str, Any] = answer.json()
         return body
 
@@ -373,7 +373,7 @@ class _Stream:
         if answer.status_code >= 400:
             answer.read()
             try:
-                _check(answer)
+                check_answer(answer)
             finally:
                 self._context.__exit__(None, None, None)
         return answer
@@ -382,14 +382,19 @@ class _Stream:
         self._context.__exit__(*details)
 
 
-def _check(answer: httpx.Response) -> None:
+def check_answer(answer: httpx.Response) -> None:
+    """Raise the error that an answer tells of; do nothing where it is none."""
     if answer.status_code < 400:
         return
     try:
         body = answer.json()
     except ValueError as cause:
         raise Unavailable(f"the gateway answered {answer.status_code} without JSON") from cause
-    raise error_from_body(body, RdukitError)
+    said = body.get("error") if isinstance(body, dict) else None
+    if isinstance(said, str) and answer.status_code < 500:
+        # The Open Inference protocol's error, as a box wrote it.
+        raise NotFound(said) if answer.status_code == 404 else InvalidArgument(said)
+    raise error_from_body({"error": {"message": said}} if isinstance(said, str) else body, RdukitError)
 
 
 def read_folder(folder: Path) -> list[tuple[str, Path]]:

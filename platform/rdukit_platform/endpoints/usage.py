@@ -48,13 +48,15 @@ class Use:
 def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None = None) -> Use:
     """Read what an answer says of its rows or tokens (pure). What cannot be read counts as a request only.
 
+    A refused request (4xx) is its caller's fault, not the revision's failure.
+
     Args:
         head: the whole answer, or its begin.
         tail: the end of a stream of events.
         header_bytes: how many of the first bytes are JSON, where binary tensors follow.
     """
     if status >= 400:
-        return Use(1, 1)
+        return Use(1, failures=int(status >= 500))
     found = _USAGE.findall(tail)
     if found:
         return _tokens(_object(found[-1]))

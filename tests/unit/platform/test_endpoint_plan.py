@@ -272,6 +272,7 @@ def test_rows_and_tokens_are_those_that_the_answer_tells() -> None:
     assert read_use(200, b"", b"data: {" + usage + b"}\n\ndata: [DONE]\n\n") == Use(
         1, prompt_tokens=4, completion_tokens=6
     )
-    assert read_use(400, b'{"error": "no"}', b"") == Use(1, 1)
+    assert read_use(400, b'{"error": "no"}', b"") == Use(1)
+    assert read_use(500, b'{"error": "no"}', b"") == Use(1, 1)
     for strange in (b"", b"[]", b'{"outputs": [7]}', b'{"usage": 3}', b'{"usage": {"prompt_tokens": -1}}'):
         assert read_use(200, strange, b"") == Use(1)

@@ -1,0 +1,36 @@
+"""What the command line says of endpoints, and of what their boxes refuse."""
+
+import click
+import httpx
+import pytest
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit_platform.cli.endpoint import endpoint, ready_words
+from rdukit_platform.client.http import check_answer
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, InvalidArgument), (404, NotFound), (500, RdukitError)])
+def test_an_error_of_the_open_inference_protocol_is_its_text(status: int, kind: type[RdukitError]) -> None:
+    with pytest.raises(RdukitError) as caught:
+        check_answer(httpx.Response(status, json={"error": "data has 2 elements"}))
+    assert type(caught.value) is kind
+    assert caught.value.message == "data has 2 elements"
+
+
+def test_ready_replicas_are_told_by_revision_during_a_canary() -> None:
+    found = {
+        "revision": 1, "ready": 2, "replicas": 1, "canary": {"revision": 2, "percent": 25},
+        "instances": [
+            {"revision": 1, "state": "ready"}, {"revision": 2, "state": "ready"}, {"revision": 2, "state": "ended"},
+        ],
+    }  # fmt: skip
+    assert ready_words(found) == "1 replicas of revision 1 (75 %) ready, 1 of canary revision 2 (25 %)"
+    assert ready_words({**found, "ready": 1, "canary": None}) == "revision 1, 1 of 1 replicas ready"
+
+
+def test_idle_takes_a_length_of_time() -> None:
+    create = endpoint.get_command(click.Context(endpoint), "create")
+    assert create is not None
+    idle = next(one for one in create.params if one.name == "idle_s")
+    assert idle.type.convert("31d", idle, None) == 31 * 86400
+    assert idle.type.convert("0", idle, None) == 0
