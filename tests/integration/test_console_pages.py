@@ -365,6 +365,13 @@ def test_a_pipelines_page_shows_what_comes_after_what_what_was_cached_and_fan_ou
     assert len(re.findall(r'data-label="after ">compile<', text)) == 2
 
 
+def test_a_path_that_is_no_page_is_answered_with_one(client: httpx.Client) -> None:
+    answer = client.get("/console/nosuch")
+    assert answer.status_code == 404
+    check_page(answer.text)
+    assert "the console has no page /console/nosuch" in answer.text
+
+
 def test_only_the_consoles_own_files_are_served(client: httpx.Client) -> None:
     for name in STATIC.iterdir():
         assert client.get(f"/console/static/{name.name}").status_code == 200

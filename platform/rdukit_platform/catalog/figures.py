@@ -57,7 +57,7 @@ def figure_text(name: str, value: object) -> str:
     """Return a value with the unit that its name tells."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if name.endswith("seconds") or name.endswith("_s"):
+    if name.endswith(("seconds", "_s")) and not name.endswith("_per_s"):
         return format_seconds(float(value))
     if name.endswith("bytes"):
         return format_bytes(int(value))

@@ -94,6 +94,8 @@ def queue(
     """
     if output is not None and output.suffix != ".svg":
         raise InvalidArgument(f"a picture is SVG and its name ends in .svg, not {output.name!r}")
+    if output is not None and not output.parent.is_dir():
+        raise InvalidArgument(f"there is no folder {str(output.parent)!r} for the picture; make it first")
     total = nodes * tiles
     trace = _choose_trace(swf, (jobs, tenants, seed, load, urgent), tiles, nodes)
     system = SimulatedSystem(

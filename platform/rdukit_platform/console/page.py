@@ -19,6 +19,7 @@ from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.api.tenants import read_user
+from rdukit_platform.catalog.figures import figure_text
 from rdukit_platform.console.views import age_words, clock_words, date_words
 from rdukit_platform.tenants.service import Caller
 
@@ -45,6 +46,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"bytes": format_bytes, "clock": clock_words, "date": date_words}
+    environment.filters["figure"] = lambda value, name: figure_text(name, value)
     return environment
 
 
@@ -104,7 +106,7 @@ class PageRoute(APIRoute):
             except Unauthenticated:
                 return _to_login(request)
             except RdukitError as error:
-                return _explain(request, error)
+                return explain(request, error)
 
         return handle_or_explain
 
@@ -129,7 +131,8 @@ def _to_login(request: Request) -> Response:
     return RedirectResponse(f"{LOGIN}?next={quote(here, safe='/')}", 303, headers=SECURITY_HEADERS)
 
 
-def _explain(request: Request, error: RdukitError) -> Response:
+def explain(request: Request, error: RdukitError) -> Response:
+    """Return an error as a page; a refusal goes into the audit log."""
     note_refusal(request, error)
     title = {404: "Not found", 403: "Not allowed", 409: "Not possible", 429: "Too many requests"}.get(
         error.http_status, "Something is wrong"

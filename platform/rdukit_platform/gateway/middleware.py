@@ -41,6 +41,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import authenticate_token, bearer_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
+from rdukit_platform.console.page import explain
 from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 from rdukit_platform.tenants.service import Caller
@@ -176,6 +177,8 @@ async def _routing(request: Request, error: Exception) -> Response:
     if isinstance(error.__cause__, RdukitError):
         return error_response(request, error.__cause__)
     where = f"{request.method} {request.url.path}"
+    if error.status_code == 404 and request.url.path.startswith("/console/"):
+        return explain(request, NotFound(f"the console has no page {request.url.path}"))
     if error.status_code == 404:
         return error_response(request, NotFound(f"there is no route {where}; see /docs"))
     if error.status_code == 405:

@@ -143,6 +143,12 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
                 f"@{reference.step}[*].{reference.slot} for each of them, @{reference.step}[0].{reference.slot} for "
                 f"one, @{reference.step}[max: METRIC].{reference.slot} or [min: METRIC] for the best"
             )
+        group = group_of(reference.step)
+        members = [name for name in verbs if group_of(name) == group != name]
+        if members:
+            jobs = f"{len(members)} {'job' if len(members) == 1 else 'jobs'}"
+            one_of = " to ".join(dict.fromkeys([members[0], members[-1]]))
+            raise InvalidArgument(f"step {step.name!r} refers to {text!r}, but {group!r} has {jobs}; legal: {one_of}")
         legal = sorted({group_of(name) for name in verbs}) or "none, it is the first"
         raise InvalidArgument(
             f"step {step.name!r} refers to {text!r}, but no step before it is called {reference.step!r}; legal: {legal}"

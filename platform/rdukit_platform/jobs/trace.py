@@ -21,6 +21,8 @@ from rdukit_platform.jobs.states import WAITING, JobState
 MAX_SPANS: Final = 400
 #: Spans of a trace that one answer has.
 MAX_SHOWN: Final = 4000
+#: What a job does in a state whose name does not tell.
+_STAYS: Final = {JobState.SUBMITTED: "wait for earlier steps"}
 
 
 class TraceSpan(BaseModel):
@@ -130,8 +132,8 @@ def find_stays(events: Iterable[tuple[float, int, Mapping[str, Any]]]) -> list[S
 def _stay_span(job_id: str, context: SpanContext, stay: Stay) -> TraceSpan:
     words = (stay.state, stay.attempt) if stay.state is JobState.QUEUED else (stay.state, stay.attempt, stay.start)
     return TraceSpan(
-        name=str(stay.state), span_id=span_id_of(job_id, *words), parent_id=context.span_id, start=stay.start,
-        end=stay.end, service="scheduler",
+        name=_STAYS.get(stay.state, str(stay.state)), span_id=span_id_of(job_id, *words), parent_id=context.span_id,
+        start=stay.start, end=stay.end, service="scheduler",
     )  # fmt: skip
 
 

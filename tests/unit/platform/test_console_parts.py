@@ -241,6 +241,7 @@ def test_figures_have_units_and_emulated_ones_say_so() -> None:
     assert [(f.name, f.value, f.is_projected) for f in figures] == [
         ("accuracy", "91.4 %", False), ("steps", "1250", False), ("emulated seconds", "390 ms", True),
     ]  # fmt: skip
+    assert figure_text("samples_per_s", 1500.25) == "1500"
     assert figure_text("region_bytes", 2048) == "2 KiB"
     assert figure_text("resumed", True) == "True"
 

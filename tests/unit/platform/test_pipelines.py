@@ -106,6 +106,8 @@ def test_a_step_waits_for_all_and_takes_the_best_and_a_plain_reference_to_many_i
     use = {**LEARN, "name": "use", "inputs": {"dataset": "@learn[max: score].checkpoint"}}
     with pytest.raises(InvalidArgument, match=r"'learn' is 2 jobs; legal: @learn\[\*\]\.checkpoint for each"):
         submit(database, tenant, PREPARE, grid, {**use, "inputs": {"dataset": "@learn.checkpoint"}})
+    with pytest.raises(InvalidArgument, match=r"'learn' has 2 jobs; legal: learn\[0\] to learn\[1\]"):
+        submit(database, tenant, PREPARE, grid, {**use, "inputs": {"dataset": "@learn[7].checkpoint"}})
     pipeline = submit(database, tenant, PREPARE, grid, use)
     succeed(database, jobs_of(database, pipeline)["prepare"], "dataset")
     first = succeed(database, jobs_of(database, pipeline)["learn[0]"], "checkpoint", score=2)
