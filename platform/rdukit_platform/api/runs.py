@@ -11,6 +11,7 @@ from rdukit_platform.jobs.clone import CloneRequest, clone_request
 from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, read_runs
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.metrics import MetricPage, read_told, show_page
+from rdukit_platform.jobs.promotion import made_inputs
 from rdukit_platform.jobs.schemas import Job, show_job
 from rdukit_platform.jobs.trace import JobTrace, read_trace
 
@@ -62,7 +63,8 @@ def clone(
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        asked = clone_request(service.get_job(session, caller.tenant_id, job_id), body)
+        cloned = service.get_job(session, caller.tenant_id, job_id)
+        asked = clone_request(cloned, body, made_inputs(session, cloned))
         asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     with platform.database.write() as session:
         job = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now())

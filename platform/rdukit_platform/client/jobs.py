@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rdukit.errors import Cancelled, RdukitError, error_from_body
+from rdukit.errors import Cancelled, InvalidArgument, RdukitError, error_from_body
 from rdukit_platform.client.artifacts import Artifact
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.client.values import Event, JobInfo, MetricPoint, read_value
@@ -202,4 +202,6 @@ class Jobs:
 
 
 def _ids(inputs: Mapping[str, Artifact | str] | None) -> dict[str, str]:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InvalidArgument(f"inputs is {inputs!r}; legal: a mapping of slots to artifacts or their ids")
     return {slot: each.id if isinstance(each, Artifact) else each for slot, each in (inputs or {}).items()}

@@ -1,5 +1,6 @@
 """A platform for programs and notebooks."""
 
+from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Closable
 from rdukit_platform.client.artifacts import Artifacts
 from rdukit_platform.client.http import ApiClient
@@ -17,8 +18,11 @@ class Platform(Closable):
         """Connect to nothing yet.
 
         Raises:
+            InvalidArgument: the address is no URL of a gateway.
             Unavailable: there is no token.
         """
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"{url!r} is no address of a gateway; legal: such as http://127.0.0.1:8080")
         #: All routes, as plain JSON values.
         self.api = ApiClient.of_home(url=url, token=token)
         self.jobs = Jobs(self.api)

@@ -44,15 +44,18 @@ class Cloned(Protocol):
     def inputs(self) -> Mapping[str, str]: ...
 
 
-def clone_request(job: Cloned, changes: CloneRequest) -> JobRequest:
+def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | None = None) -> JobRequest:
     """Return the request of a job like ``job`` with ``changes``: the same version of the box, no pipeline.
 
     Tiles are chosen anew where the PEF is another one.
 
+    Args:
+        made: artifacts that earlier steps of its pipeline have made for inputs that still refer to them.
+
     Raises:
         Conflict: an input comes from a step of its pipeline that has not made it, and no other is given.
     """
-    inputs = {**job.inputs, **changes.inputs}
+    inputs = {**job.inputs, **(made or {}), **changes.inputs}
     missing = {slot: text for slot, text in inputs.items() if text.startswith("@") and slot not in changes.inputs}
     if missing:
         slot, text = next(iter(missing.items()))

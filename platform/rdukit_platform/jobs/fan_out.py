@@ -29,6 +29,15 @@ def choose(reference: StepReference, results: Mapping[str, Mapping[str, object] 
     return (min if reference.is_least else max)(known, key=known.__getitem__)
 
 
+def explain_none(reference: StepReference, results: Mapping[str, Mapping[str, object] | None]) -> str:
+    """Say why ``choose`` finds none among the steps that have succeeded and made what is referred to."""
+    if reference.metric is None or not results:
+        return f"no step {reference.step!r} has made {reference.slot!r}"
+    legal = sorted({name for result in results.values() for name, value in (result or {}).items()
+                    if find_number(value) is not None})  # fmt: skip
+    return f"no result of {reference.step} has {reference.metric!r}; legal: {', '.join(legal) or 'none has a number'}"
+
+
 def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
     """Return a step for each job: those with ``for_each`` or ``[*]`` become several, called ``name[0]`` and so on.
 

@@ -9,10 +9,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.db.references import read_reference
+from rdukit_platform.db.references import StepReference, read_reference
 from rdukit_platform.jobs.caching import cache_key, find_cached
 from rdukit_platform.jobs.changes import apply_event
-from rdukit_platform.jobs.fan_out import choose
+from rdukit_platform.jobs.fan_out import choose, explain_none
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState
 
 
@@ -60,6 +60,28 @@ def promote_all(session: Session, now: float) -> int:
     return lone + sum(promote_steps(session, pipeline, now) for pipeline in pipelines)
 
 
+def made_inputs(session: Session, job: JobRow) -> dict[str, str]:
+    """Return the artifacts that steps have made for those inputs of ``job`` that still refer to steps."""
+    references = {slot: found for slot, text in job.inputs.items() if (found := read_reference(text)) is not None}
+    if not references or job.pipeline_id is None:
+        return {}
+    steps = {one.step or "": one for one in pipeline_jobs(session, job.pipeline_id)}
+    made: dict[str, str] = {}
+    for slot, reference in references.items():
+        step = choose(reference, _results(reference, [steps[name] for name in reference.candidates(steps)]))
+        if step is not None:
+            made[slot] = steps[step].outputs[reference.slot]
+    return made
+
+
+def _results(reference: StepReference, sources: Sequence[JobRow]) -> dict[str, dict[str, object] | None]:
+    return {
+        one.step or "": one.result
+        for one in sources
+        if one.state == JobState.SUCCEEDED and reference.slot in one.outputs
+    }
+
+
 def _promote(session: Session, job: JobRow, steps: dict[str, JobRow], now: float) -> bool:
     inputs: dict[str, str] = {}
     chosen: dict[str, str] = {}
@@ -69,11 +91,7 @@ def _promote(session: Session, job: JobRow, steps: dict[str, JobRow], now: float
             inputs[slot] = text
             continue
         sources = [steps[name] for name in reference.candidates(steps)]
-        made = {
-            one.step or "": one.result
-            for one in sources
-            if one.state == JobState.SUCCEEDED and reference.slot in one.outputs
-        }
+        made = _results(reference, sources)
         if not all(JobState(one.state) in FINAL for one in sources):
             return False
         step = choose(reference, made)
@@ -82,7 +100,9 @@ def _promote(session: Session, job: JobRow, steps: dict[str, JobRow], now: float
             data: dict[str, object] = {"step": last.step, "job": last.id, "state": last.state}
             if reference.metric is not None and made:
                 data["lacks"] = reference.metric
-            apply_event(session, job, JobEvent.STRAND, now, JobReason.UPSTREAM_ENDED, data)
+            why = f"{explain_none(reference, made)}; job {last.id} of step {last.step} is {last.state}"
+            error = {"code": str(JobReason.UPSTREAM_ENDED), "message": why}
+            apply_event(session, job, JobEvent.STRAND, now, JobReason.UPSTREAM_ENDED, data, error=error)
             return True
         inputs[slot] = steps[step].outputs[reference.slot]
         if reference.metric is not None:

@@ -160,8 +160,8 @@ ADVICE: Final = {
     ),
     JobReason.CANCELLED_BY_USER: "Submit it again if it is wanted after all: rdukit job clone {job}",
     JobReason.UPSTREAM_ENDED: (
-        "Look at the step of its pipeline that ended first (rdukit job show {job} names it), mend that, and submit the "
-        "pipeline again."
+        "Its error names the step and what is missing (rdukit job show {job}); mend that, and submit the pipeline "
+        "again."
     ),
     JobReason.STOPPED_EARLY: (
         "Its sweep took it for hopeless; the numbers are in its error. To have it finish all the same: "

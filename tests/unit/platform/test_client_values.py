@@ -5,8 +5,10 @@ from dataclasses import fields
 import pytest
 from pydantic import BaseModel
 
+from rdukit.errors import InvalidArgument
 from rdukit_platform.artifacts import service
 from rdukit_platform.client import values
+from rdukit_platform.client.platform import Platform
 from rdukit_platform.jobs import metrics, schemas
 
 
@@ -31,3 +33,13 @@ def test_a_value_leaves_out_what_it_does_not_know_and_has_defaults_for_what_is_m
          "attempts": [{"number": 1, "mood": "good"}]}
     )  # fmt: skip
     assert (job.labels, job.attempts) == ({}, (values.AttemptInfo(1),))
+
+
+def test_an_address_that_is_no_url_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'nonsense' is no address"):
+        Platform("nonsense", "token")
+
+
+def test_inputs_that_are_no_mapping_are_refused() -> None:
+    with Platform("http://127.0.0.1:1", "token") as platform, pytest.raises(InvalidArgument, match="mapping of slots"):
+        platform.jobs.submit("logreg", "train", inputs=3)  # type: ignore[arg-type]

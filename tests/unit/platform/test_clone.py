@@ -67,3 +67,11 @@ def test_the_command_on_a_jobs_page_can_be_pasted_whatever_its_parameters_are() 
         "inputs": {}, "outputs": {}, "tiles": 1, "attempt": 0, "max_attempts": 1, "version": 0, "created_at": 0.0,
     }  # fmt: skip
     assert clone_command(Job.model_construct(**fields)) == "rdukit job clone job-1 --set 'text=a; rm b'"
+
+
+def test_a_clone_takes_what_earlier_steps_have_made() -> None:
+    job = Row(inputs={"pef": "@build.pef", "dataset": "@prepare.dataset"})
+    made = clone_request(job, CloneRequest(inputs={"dataset": "art-2"}), {"pef": "art-1"})
+    assert made.inputs == {"pef": "art-1", "dataset": "art-2"}
+    with pytest.raises(Conflict, match=r"@prepare\.dataset"):
+        clone_request(job, CloneRequest(), {"pef": "art-1"})

@@ -12,7 +12,7 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.db.references import read_reference
 from rdukit_platform.jobs import execution, pipelines
 from rdukit_platform.jobs.execution import Output
-from rdukit_platform.jobs.fan_out import choose, expand_steps
+from rdukit_platform.jobs.fan_out import choose, expand_steps, explain_none
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import MAX_JOBS, PipelineRequest, StepRequest
 from rdukit_platform.tenants.service import create_tenant
@@ -152,3 +152,11 @@ def test_a_cancelled_pipeline_has_ended_with_all_its_steps(database: Database, t
             pipelines.cancel_pipeline(session, tenant, pipeline, 3.0)
     reasons = {name: job.reason for name, job in jobs_of(database, pipeline).items()}
     assert reasons == dict.fromkeys(("prepare", "learn"), "cancelled-by-user")
+
+
+def test_a_choice_by_a_metric_that_no_result_has_says_which_there_are() -> None:
+    reference = read_reference("@train[min: nosuch].checkpoint")
+    assert reference is not None
+    results = {"train[0]": {"accuracy": 0.9, "note": "x"}, "train[1]": {"held_out_loss": 0.1}}
+    assert explain_none(reference, results) == "no result of train has 'nosuch'; legal: accuracy, held_out_loss"
+    assert explain_none(reference, {}) == "no step 'train' has made 'checkpoint'"
