@@ -306,6 +306,7 @@ def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not
         "--continue-on-failure",
         # What is legal depends on boxes and artifacts, which no OpenAPI says.
         "--exclude-checks", "positive_data_acceptance",
+        "--exclude-path", "/v1/logout",  # ends the token that it is called with
         "--max-time", str(LONG_S or 5),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S + 300, check=False, cwd=tmp_path)

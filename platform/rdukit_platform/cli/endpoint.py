@@ -350,8 +350,9 @@ def ready_words(endpoint: Mapping[str, Any]) -> str:
     ready = Counter(one["revision"] for one in endpoint["instances"] if one["state"] == "ready")
     number, percent = canary["revision"], canary["percent"]
     return (
-        f"{ready[endpoint['revision']]} replicas of revision {endpoint['revision']} ({100 - percent} %) ready, "
-        f"{ready[number]} of canary revision {number} ({percent} %)"
+        f"revision {endpoint['revision']} ({100 - percent} %), "
+        f"{ready[endpoint['revision']]} of {endpoint['replicas']} ready; "
+        f"canary revision {number} ({percent} %), {ready[number]} of {canary['replicas']} ready"
     )
 
 

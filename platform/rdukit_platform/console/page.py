@@ -124,8 +124,8 @@ def _tenants_of(request: Request, caller: Caller | None) -> list[str]:
 
 def _to_login(request: Request) -> Response:
     here = request.url.path if request.method == "GET" else "/console/"
-    if here == "/console/device" and request.url.query:
-        here += f"?{request.url.query}"
+    if here == "/console/device" and "code" in request.query_params:
+        here += f"?code={quote(request.query_params['code'], safe='')}"
     if "hx-request" in request.headers:
         return Response(status_code=401, headers={**SECURITY_HEADERS, "HX-Redirect": LOGIN})
     return RedirectResponse(f"{LOGIN}?next={quote(here, safe='/')}", 303, headers=SECURITY_HEADERS)

@@ -198,11 +198,14 @@ def _methods_at(request: Request) -> list[str]:
     named = request.app.openapi()["paths"].get(request.url.path)
     if named is not None:
         return [method for method in methods if method.lower() in named]
-    return [
-        method
+    # Of several templates the first is the path's, as it is for the framework; each of its methods may be a route.
+    found = [
+        (getattr(route, "path", ""), method)
+        for route in request.app.routes
         for method in methods
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+        if route.matches({**request.scope, "method": method})[0] is Match.FULL
     ]
+    return [method for method in methods if found and (found[0][0], method) in found]
 
 
 async def _raced(request: Request, error: Exception) -> Response:

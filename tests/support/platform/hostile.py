@@ -92,6 +92,7 @@ class HostileBoxes:
         {
             "PATH", "HOME", "LANG", "TMPDIR", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "RDUKIT_HOME",
             "RDUKIT_ISOLATION_MODE", "RDUKIT_LOG_LEVEL", "RDUKIT_KERNELS", "LC_CTYPE",
+            "RDUKIT_TELEMETRY_TRACEPARENT", "RDUKIT_TELEMETRY_SPAN_FILE", "RDUKIT_TELEMETRY_OTLP_ENDPOINT",
         }
     )  # fmt: skip
 
@@ -160,12 +161,14 @@ said += [attempt(lambda: os.listdir({str(home)!r})), attempt(lambda: os.listdir(
     ) -> None:
         worker, gateway = platform.pid_of("worker"), platform.pid_of("gateway")
         assert b"of the cloud" in Path(f"/proc/{worker}/environ").read_bytes()
-        names, environments, kills = hostile.said(f"""
+        names, collector, environments, kills = hostile.said(f"""
 pids = [name for name in os.listdir("/proc") if name.isdigit()]
-said = [sorted(os.environ), [attempt(lambda: read(f"/proc/{{pid}}/environ")) for pid in pids]]
+said = [sorted(os.environ), os.environ.get("RDUKIT_TELEMETRY_OTLP_ENDPOINT", "")]
+said += [[attempt(lambda: read(f"/proc/{{pid}}/environ")) for pid in pids]]
 said += [[attempt(lambda: os.kill(pid, 9)) for pid in ({worker}, {gateway}, {os.getpid()})]]
 """)
         assert set(names) <= self.VARIABLES, names
+        assert collector == "", "its spans go into a file"
         assert not any(b"of the cloud".hex() in text for text in environments)
         assert kills == ["ESRCH"] * 3
 

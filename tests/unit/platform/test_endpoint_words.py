@@ -19,12 +19,12 @@ def test_an_error_of_the_open_inference_protocol_is_its_text(status: int, kind: 
 
 def test_ready_replicas_are_told_by_revision_during_a_canary() -> None:
     found = {
-        "revision": 1, "ready": 2, "replicas": 1, "canary": {"revision": 2, "percent": 25},
+        "revision": 1, "ready": 2, "replicas": 1, "canary": {"revision": 2, "percent": 25, "replicas": 1},
         "instances": [
             {"revision": 1, "state": "ready"}, {"revision": 2, "state": "ready"}, {"revision": 2, "state": "ended"},
         ],
     }  # fmt: skip
-    assert ready_words(found) == "1 replicas of revision 1 (75 %) ready, 1 of canary revision 2 (25 %)"
+    assert ready_words(found) == "revision 1 (75 %), 1 of 1 ready; canary revision 2 (25 %), 1 of 1 ready"
     assert ready_words({**found, "ready": 1, "canary": None}) == "revision 1, 1 of 1 replicas ready"
 
 
