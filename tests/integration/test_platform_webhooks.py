@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.webhooks.dispatcher import WebhookSender
+from rdukit_platform.webhooks.service import create_webhook
 from support import wait_until
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 
@@ -165,9 +167,19 @@ def test_a_receiver_that_does_not_answer_in_time_is_tried_again(
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "10.0.0.1", "[fd00::1]", "0x0a000001"])
-def test_addresses_that_are_not_public_are_not_reached(gateway: GatewayUnderTest, host: str) -> None:
+def test_an_address_that_is_not_public_is_refused_at_once_and_not_reached_later(
+    gateway: GatewayUnderTest, host: str
+) -> None:
     token = gateway.token("prober", "read", "write")
-    sent = send_test(gateway, token, add(gateway, token, f"http://{host}/latest")["id"])
+    url = f"http://{host}/latest"
+    status, said = gateway.refused("POST", "/v1/webhooks", token, json={"url": url})
+    assert (status, "not at a public address" in said, "webhook.allowed_networks" in said) == (400, True, True)
+    platform = gateway.platform
+    with platform.database.write() as session:  # as one whose name led elsewhere when it was added
+        tenant = find_tenant(session, "prober")
+        assert tenant is not None
+        hook = create_webhook(session, tenant.id, url, [], platform.clock.now()).id
+    sent = send_test(gateway, token, hook)
     assert (sent["state"], sent["status"]) == ("pending", 0) and "not at a public address" in sent["error"]
 
 

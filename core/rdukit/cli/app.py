@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from rdukit import __version__
-from rdukit.cli.commands import Choice, ExtensibleGroup
+from rdukit.cli.commands import Choice, ExtensibleGroup, with_plain_range
 from rdukit.errors import InvalidArgument, RdukitError, find_system_error
 from rdukit.files.home import mend_home
 from rdukit.system.process import LEVELS, configure_logging
@@ -176,7 +176,8 @@ def _run_click(command: click.Command) -> object:
         return command.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
+    except click.ClickException as refused:
+        error = with_plain_range(refused)
         if "--json" in sys.argv:
             _echo_body(InvalidArgument(error.format_message()))
         _drop_output()

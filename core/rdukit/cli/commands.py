@@ -1,6 +1,7 @@
 """Building blocks of the commands of all parts: groups that parts extend, suggestions, shared options."""
 
 import json
+import re
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -118,6 +119,21 @@ class Choice(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return click's message with a suggestion."""
         return super().get_invalid_choice_message(value, ctx) + suggest(str(value), map(str, self.choices))
+
+
+def with_plain_range(error: click.ClickException) -> click.ClickException:
+    """Return the error, in which click's refusal of an option that takes a range of numbers says what is legal."""
+    if not isinstance(error, click.BadParameter) or error.param is None:
+        return error
+    kind = error.param.type
+    if not isinstance(kind, click.IntRange | click.FloatRange):
+        return error
+    value = re.split(r" is not (?:a valid|in the) ", error.message)[0]
+    number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+    low = "" if kind.min is None else f" {'above' if kind.min_open else 'from'} {kind.min}"
+    high = "" if kind.max is None else f" {'below' if kind.max_open else 'to'} {kind.max}"
+    said = f"{value} is not legal; legal: {number}{low}{high}."
+    return click.BadParameter(said, error.ctx, error.param, error.param_hint)
 
 
 def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:

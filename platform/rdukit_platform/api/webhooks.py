@@ -1,15 +1,21 @@
 """Routes of webhooks and their deliveries."""
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request, status
+from fastapi import APIRouter, Depends, Request, status
 from pydantic import BaseModel, Field
 
-from rdukit.http.webhooks import MAX_URL
+from rdukit.errors import InvalidArgument
+from rdukit.http.addresses import parse_networks
+from rdukit.http.webhooks import MAX_URL, AddressRefused, check_url, find_address
+from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import JobsReader, StrictJsonRoute, WebhookKeeper, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.schemas import RequestBody
+from rdukit_platform.settings import WEBHOOK_NETWORKS
 from rdukit_platform.webhooks import service
 from rdukit_platform.webhooks.service import (
     DeliveryPage,
@@ -29,12 +35,40 @@ from rdukit_platform.webhooks.states import EVENTS
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictJsonRoute)
 
 
+#: Seconds that a new webhook's host may take to be found.
+LOOK_UP_S: Final = 2.0
+
+
 class WebhookRequest(RequestBody):
     """Body of ``POST /v1/webhooks``."""
 
     url: Annotated[str, Field(min_length=1, max_length=MAX_URL)]
     #: What it is told of; empty: jobs' ends.
     events: Annotated[list[str], Field(max_length=len(EVENTS))] = []
+
+
+async def reachable(body: WebhookRequest) -> WebhookRequest:
+    """Return the request if messages may go to where its URL leads today; each message looks again.
+
+    A name that nobody knows yet passes: its messages say so.
+
+    Raises:
+        InvalidArgument: it is no URL, or it leads to an address that is neither public nor allowed.
+    """
+    parts = urlsplit(check_url(body.url, "url"))
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            await find_address(
+                parts.hostname or "", parts.port or 80, allowed=parse_networks(resolve(WEBHOOK_NETWORKS))
+            )
+    except AddressRefused as cause:
+        raise InvalidArgument(
+            f"url: {cause}; legal: a public address, or one in a network that an administrator names in the setting "
+            f"{WEBHOOK_NETWORKS.name}", field="url",
+        ) from cause  # fmt: skip
+    except (OSError, UnicodeError, TimeoutError):
+        pass
+    return body
 
 
 class SecretRequest(RequestBody):
@@ -59,7 +93,7 @@ def list_(request: Request, caller: JobsReader, limit: int = 50, cursor: str | N
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
-def create(request: Request, caller: WebhookKeeper, body: WebhookRequest) -> NewWebhook:
+def create(request: Request, caller: WebhookKeeper, body: Annotated[WebhookRequest, Depends(reachable)]) -> NewWebhook:
     """Add a webhook. The answer has the secret that its messages are signed with; no other has."""
     platform = platform_of(request)
     with platform.database.write() as session:

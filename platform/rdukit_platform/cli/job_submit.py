@@ -27,7 +27,7 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
         submitted = [client.submit(path, body) for body in bodies]
         jobs = [job for one in submitted for job in one.get("jobs", [one])]
         if wait:
-            for one in [] if as_json else jobs:
+            for one in jobs:
                 click.echo(f"{one['id']} goes on without this command; rdukit job cancel ends it", err=True)
             jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
             submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs

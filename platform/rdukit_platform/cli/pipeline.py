@@ -43,8 +43,7 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
     with ApiClient.of_home() as client:
         found = client.submit("/v1/pipelines", {**body, "cache": False} if no_cache else body)
         if watch:
-            if not as_json:
-                click.echo(f"{found['id']} goes on without this command; rdukit pipeline cancel ends it", err=True)
+            click.echo(f"{found['id']} goes on without this command; rdukit pipeline cancel ends it", err=True)
             found = _watch(client, found, is_quiet=as_json)
     if as_json or watch:
         _print(found, as_json)

@@ -4,10 +4,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rdukit.errors import Cancelled, InvalidArgument, RdukitError, error_from_body
+from rdukit.errors import Cancelled, InvalidArgument, NotFound, RdukitError, error_from_body, suggest
 from rdukit_platform.client.artifacts import Artifact
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.client.values import Event, JobInfo, MetricPoint, read_value
+
+
+class Outputs(dict[str, Artifact]):
+    """Artifacts by slot."""
+
+    #: Whose they are, for what is said of a slot that is not there.
+    of = "the job"
+
+    def __missing__(self, slot: str) -> Artifact:
+        raise NotFound(f"{self.of} has no output {slot!r}.{suggest(slot, self)} Outputs: {', '.join(self) or 'none'}")
 
 
 class Job:
@@ -43,8 +53,13 @@ class Job:
 
     @property
     def outputs(self) -> Mapping[str, Artifact]:
-        """Artifacts that the job made, by slot; empty until it has succeeded."""
-        return {slot: Artifact(self._api, each) for slot, each in self._info.outputs.items()}
+        """Artifacts that the job made, by slot; empty until it has succeeded.
+
+        A slot that it lacks is ``NotFound``, which names those that there are.
+        """
+        found = Outputs({slot: Artifact(self._api, each) for slot, each in self._info.outputs.items()})
+        found.of = f"job {self.id}, which is {self.state},"
+        return found
 
     def refresh(self) -> "Job":
         """Read the job anew. Returns itself."""

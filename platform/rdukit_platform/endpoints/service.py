@@ -233,7 +233,7 @@ def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaR
 
 def _check_idle(idle_s: float) -> float | None:
     if 0 < idle_s < IDLE_S[0]:
-        raise IllegalValue(f"idle_s is {idle_s:g}; legal: 0 (never), or {IDLE_S[0]:g} to {IDLE_S[1]:g}")
+        raise IllegalValue(f"idle_s is {idle_s:g}; legal: 0 (never), or {IDLE_S[0]:.0f} to {IDLE_S[1]:.0f} (30 days)")
     return idle_s or None
 
 

@@ -42,6 +42,7 @@ from rdukit_platform.api.dependencies import authenticate_token, bearer_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
+from rdukit_platform.gateway.malformed import Schema, find_malformed, refusal_of
 from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 from rdukit_platform.tenants.service import Caller
@@ -158,12 +159,23 @@ async def _known(request: Request, error: Exception) -> Response:
 
 async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [
-        {"where": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-        for problem in error.errors()
-    ]
-    text = "; ".join(f"{p['where']}: {p['problem']}" for p in problems)
-    return error_response(request, InvalidArgument(f"the request is not legal: {text}", problems=problems))
+    places, definitions = _schemas_of(request)
+    problems = find_malformed(error.errors(), error.body, places, definitions)
+    return error_response(request, refusal_of(problems, problems=problems))
+
+
+def _schemas_of(request: Request) -> tuple[dict[str, Schema], dict[str, Schema]]:
+    """Return the schemas of what the request's route takes, and those that they refer to; hidden routes have none."""
+    document = request.app.openapi()
+    operations = document["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
+    route = operations.get(request.method.lower(), {})
+    places: dict[str, Schema] = {}
+    for one in route.get("parameters", ()):
+        there = places.setdefault(one["in"], {"properties": {}})
+        there["properties"][one["name"]] = one["schema"]
+    for one in route.get("requestBody", {}).get("content", {}).values():
+        places["body"] = one.get("schema", {})
+    return places, document.get("components", {}).get("schemas", {})
 
 
 class MethodNotAllowed(InvalidArgument):

@@ -3,11 +3,11 @@
 from google.protobuf.descriptor import FieldDescriptor
 from pydantic import ValidationError
 
-from rdukit.errors import InvalidArgument
 from rdukit.proto import jobs_pb2 as pb
 from rdukit.rpc.structs import from_struct, to_struct
 from rdukit.strict_json import as_words
 from rdukit_platform.db.models import JobEventRow
+from rdukit_platform.gateway.malformed import find_malformed, refusal_of
 from rdukit_platform.jobs.schemas import Job, JobRequest
 
 
@@ -26,9 +26,11 @@ def request_from(message: pb.SubmitRequest) -> JobRequest:
     try:
         return JobRequest.model_validate(body)
     except ValidationError as refused:
-        faults = [{"at": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in refused.errors()]
-        said = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults)
-        raise InvalidArgument(f"the request is not legal: {said}", faults=faults) from refused
+        schema = JobRequest.model_json_schema()
+        found = [{**each, "loc": ("body", *each["loc"])} for each in refused.errors()]
+        problems = find_malformed(found, body, {"body": schema}, schema.get("$defs", {}))
+        faults = [{"at": one["where"].removeprefix("body."), "message": one["problem"]} for one in problems]
+        raise refusal_of(problems, faults=faults) from refused
 
 
 def job_message(job: Job) -> pb.Job:

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rdukit.cli.commands import TOKEN_OPTION, given_token, parse_name_values, parse_value
+from rdukit.cli.commands import TOKEN_OPTION, given_token, parse_name_values, parse_value, with_plain_range
 from rdukit.errors import InvalidArgument
 
 
@@ -54,3 +54,24 @@ def test_a_token_file_that_has_none_is_refused(tmp_path: Path, content: str | No
         file.write_text(content)
     with pytest.raises(InvalidArgument, match=words):
         CliRunner().invoke(show_token, ["--token", f"@{file}"], catch_exceptions=False)
+
+
+@click.command()
+@click.option("--canary", type=click.IntRange(1, 99))
+@click.option("--share", type=click.FloatRange(0, min_open=True))
+def ranges(canary: int | None, share: float | None) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--canary", "x"], "'x' is not legal; legal: a whole number from 1 to 99."),
+        (["--canary", "120"], "120 is not legal; legal: a whole number from 1 to 99."),
+        (["--share", "0"], "0.0 is not legal; legal: a number above 0."),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_with_the_range_in_words(words: list[str], said: str) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        ranges.main(words, standalone_mode=False)
+    assert with_plain_range(caught.value).message == said

@@ -11,9 +11,10 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.db.references import read_reference
 from rdukit_platform.jobs import execution, pipelines
+from rdukit_platform.jobs.changes import lock_job
 from rdukit_platform.jobs.execution import Output
 from rdukit_platform.jobs.fan_out import choose, expand_steps, explain_none
-from rdukit_platform.jobs.promotion import pipeline_jobs
+from rdukit_platform.jobs.promotion import made_inputs, pipeline_jobs
 from rdukit_platform.jobs.schemas import MAX_JOBS, PipelineRequest, StepRequest
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
@@ -143,6 +144,28 @@ def test_a_step_that_a_job_has_made_is_not_run_again(database: Database, tenant:
     assert jobs_of(database, submit(database, stranger, PREPARE, now=9.0))["prepare"].state == "queued"
     gone = jobs_of(database, submit(database, tenant, PREPARE, LEARN, now=9.0))
     assert (gone["prepare"].state, gone["learn"].state) == ("succeeded", "queued")
+
+
+def test_what_steps_have_made_so_far_for_one_that_waits_or_was_stranded(database: Database, tenant: str) -> None:
+    grid = {**LEARN, "for_each": {"steps": [1, 2]}}
+    use = {**LEARN, "name": "use", "inputs": {"dataset": "@learn[max: score].checkpoint"}}
+    lost = {**use, "name": "lost", "inputs": {"dataset": "@learn[max: nosuch].checkpoint"}}
+    pipeline = submit(database, tenant, PREPARE, grid, use, lost)
+
+    def made(step: str) -> dict[str, str]:
+        with database.read() as session:
+            return made_inputs(session, session.get_one(JobRow, jobs_of(database, pipeline)[step].id))
+
+    assert made("learn[0]") == {}
+    dataset = succeed(database, jobs_of(database, pipeline)["prepare"], "dataset")
+    assert jobs_of(database, pipeline)["learn[0]"].inputs == {"dataset": dataset} and made("learn[0]") == {}
+    worse = succeed(database, jobs_of(database, pipeline)["learn[0]"], "checkpoint", score=1)
+    assert (made("use"), made("lost")) == ({"dataset": worse}, {})
+    with database.write() as session:
+        pipelines.cancel_job(session, lock_job(session, jobs_of(database, pipeline)["use"].id), 3.0)
+    better = succeed(database, jobs_of(database, pipeline)["learn[1]"], "checkpoint", score=2)
+    assert (made("use"), made("lost")) == ({"dataset": better}, {})
+    assert jobs_of(database, pipeline)["lost"].reason == "upstream-ended"
 
 
 def test_a_cancelled_pipeline_has_ended_with_all_its_steps(database: Database, tenant: str) -> None:
