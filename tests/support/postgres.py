@@ -64,11 +64,11 @@ def postgres_server() -> Iterator[str]:
             server.wait(60)
 
 
-def new_database(server: str, name: str) -> str:
-    """Make an empty database; one of this name goes. Returns its URL."""
+def new_database(server: str, name: str, template: str = "template1") -> str:
+    """Make an empty database, or a copy of ``template``; one of this name goes. Returns its URL."""
     with psycopg.connect(f"{server.replace('+psycopg', '')}/postgres", autocommit=True) as connection:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'.encode())
     return f"{server}/{name}"
 
 

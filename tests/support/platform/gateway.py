@@ -23,7 +23,6 @@ from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.catalog.experts import get_expert, selector_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_box
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints import replicas
 from rdukit_platform.endpoints.reconcile import reconcile
@@ -52,6 +51,7 @@ from rdukit_platform.sweeps.model import SweepRequest
 from rdukit_platform.sweeps.service import submit_sweep, trials_of
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+from support.platform.database import place_database
 
 #: What the examples' attempts hold.
 TILES = ["/NODE/XRDU_0/RDU_1/TILE_0", "/NODE/XRDU_0/RDU_1/TILE_1"]
@@ -371,10 +371,11 @@ class GatewayUnderTest:
 @contextmanager
 def opened_platform(clock: Clock | None = None) -> Iterator[Platform]:
     """Yield the platform of ``RDUKIT_HOME``, with its first token; nothing of it runs."""
-    opened = open_platform(checked_home())
+    home = checked_home()
+    place_database(home.folder)
+    opened = open_platform(home)
     if clock is not None:
         opened = replace(opened, clock=clock, audit=AuditWriter(opened.database, clock))
-    migrate(opened.database)
     ensure_first_token(opened.database, opened.home, time.time() if clock is None else clock.now())
     try:
         yield opened

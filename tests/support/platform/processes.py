@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.cli.demo_run import started_platform
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.migrate import migrate
+from support.platform.database import place_database
 
 #: A catalog with one box: ``preprocess`` makes the data set that ``train`` needs.
 COUNTER: Mapping[str, object] = {
@@ -63,12 +63,9 @@ def counter_boxes() -> Boxes:
 @contextmanager
 def fresh_database(folder: Path) -> Iterator[Database]:
     """Yield an empty, migrated SQLite database."""
-    database = Database(f"sqlite:///{folder / 'db.sqlite'}")
-    migrate(database)
-    try:
+    place_database(folder)
+    with closing(Database(f"sqlite:///{folder / 'db.sqlite'}")) as database:
         yield database
-    finally:
-        database.close()
 
 
 def run_rdukit(*words: str, status: int = 0) -> str:
@@ -140,6 +137,8 @@ def platform_under_test(
 ) -> Iterator[PlatformUnderTest]:
     """Run ``rdukit up`` in ``home`` on a free port; ``box_program`` stands in for the ModelBox command."""
     variables = {"OMP_NUM_THREADS": "1", **(environment or {})}
+    if not os.environ.get("RDUKIT_DATABASE_URL", variables.get("RDUKIT_DATABASE_URL")):
+        place_database(home)
     if box_program is not None:
         variables["RDUKIT_WORKER_BOX_COMMAND"] = f"{sys.executable} {box_program}"
     with started_platform(home, 0, variables) as (client, running):

@@ -14,9 +14,9 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.audit.chain import GENESIS, ChainEnds, export, verify, verify_entries, verify_export
 from rdukit_platform.audit.service import Act, AuditOutcome, AuditRecord, prune, record
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.migrate import migrate
+from support.platform.database import migrated_database
 from support.platform.processes import fresh_database
-from support.postgres import new_database, postgres_server
+from support.postgres import postgres_server
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
             yield made
         return
     server, name = request.getfixturevalue("server"), f"test{abs(hash(request.node.nodeid))}"
-    with closing(Database(new_database(server, name))) as made:
-        migrate(made)
+    with closing(Database(migrated_database(server, name))) as made:
         yield made
 
 
