@@ -38,7 +38,7 @@ def card_of_box(name: str, recipes: dict[str, dict[str, Any]]) -> dict[str, Any]
     module = importlib.import_module(f"rdukit_zoo.{MODULES[entry.name]}")
     card: dict[str, Any] = {
         "architecture": str(module.__doc__).partition("\n\n")[0].replace("\n", " "),
-        "task": entry.task, "source": entry.source, "licence": entry.licence,
+        "task": entry.task, "modality": entry.reads, "source": entry.source, "licence": entry.licence,
         "parameters": {"default": count} | {key: value.parameters for key, value in entry.variants.items()},
         "projected": {chip: project(name, chip) for chip in CHIPS},
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """The console over a real database: who may see what, and that every page is whole."""
 
+import html
 import io
 import re
 import tempfile
@@ -181,6 +182,44 @@ def test_every_link_leads_to_a_whole_page_with_strict_headers(
     assert "/console/experts/digits:1" in seen
     assert f"/console/sweeps/{sweep}" in seen
     assert any(path.startswith("/console/compare?ids=") for path in seen)
+
+
+def test_the_catalog_is_searched_narrowed_and_compared_without_a_script(
+    client: httpx.Client, platform: Platform, example: Example, jobs: dict[str, str]
+) -> None:
+    log_in(client, first_token(platform))
+    example.promote(example.run_pipeline()[1])
+    with example.database.write() as session:
+        deprecate_expert(session, example.tenant_id, "digits:1", "<b>old</b>", 3.0)
+    example.promote(jobs["succeeded"])
+    found = client.get("/console/catalog", params={"search": "digits", "task": "classification"}).text
+    check_page(found)
+    assert 'value="expert/digits:2"' in found and 'value="box/logreg"' in found
+    assert 'value="expert/digits:1"' not in found and 'value="box/lenet"' not in found
+    assert 'value="expert/digits:1"' in client.get("/console/catalog?search=digits&deprecated=true").text
+    first = re.findall(r'name="entry" value="([^"]*)"', client.get("/console/catalog?sort=metric.accuracy").text)[0]
+    assert first.startswith(("expert/", "box/", "checkpoint/"))
+    seen, path = set[str](), "/console/catalog?kind=model"
+    while path:
+        text = client.get(path).text
+        on_page = re.findall(r'name="entry" value="([^"]*)"', text)
+        assert on_page and not seen & set(on_page)
+        seen |= set(on_page)
+        more = re.search(r'<a href="([^"]*)">More</a>', text)
+        path = html.unescape(more[1]) if more else ""
+    assert "model/gpt2/medium" in seen and f"Models {len(seen)}" in text
+    side = client.get("/console/entries/compare", params={"entry": ["expert/digits:2", "logreg", "gpt2/medium"]}).text
+    check_page(side)
+    assert "7,850" in side and "355 M" in side and side.count('<span class="tag">best</span>') == 1
+    assert "&lt;b&gt;old" in client.get("/console/entries/compare?entry=digits:1&entry=digits:2").text
+    alone = client.get("/console/entries/compare?entry=gpt2")
+    assert alone.status_code == 200 and 'name="entry" value="gpt2"' in alone.text
+    for wrong in ("entry=gpt2&entry=nothing", "&".join(f"entry=llama/{n}" for n in range(5))):
+        answer = client.get(f"/console/entries/compare?{wrong}")
+        assert answer.status_code >= 400 and "legal" in answer.text
+        check_page(answer.text)
+    assert client.get("/console/catalog?sort=nonsense").status_code == 400
+    assert "Nothing is found" in client.get("/console/catalog?search=%3Cscript%3E").text
 
 
 def test_an_empty_platform_says_what_to_do_next(client: httpx.Client, platform: Platform) -> None:

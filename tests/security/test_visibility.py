@@ -201,6 +201,30 @@ def test_lists_and_filters_by_anothers_ids_are_empty(gateway: GatewayUnderTest, 
         assert rows == [], path
 
 
+def test_the_catalog_finds_and_compares_nothing_of_another_tenant(
+    gateway: GatewayUnderTest, victim: dict[str, str]
+) -> None:
+    own = gateway.token("lab", "read")
+    checkpoint = {"kind": ["checkpoint", "pef", "dataset"]}
+    theirs = gateway.ask("GET", "/v1/entries", victim["token"], params=checkpoint).json()["entries"]
+    ids = [entry["id"] for entry in theirs]
+    assert any(id_.startswith("checkpoint/art-") for id_ in ids)
+    everything = {"limit": 200, "deprecated": "true"}
+    found = gateway.ask("GET", "/v1/entries", own, params=everything).json()
+    assert not [entry for entry in found["entries"] if entry["is_own"]]
+    assert found["counts"]["kind"].keys() == {"box", "model"}
+    for text in (victim["expert"], *ids):
+        assert gateway.ask("GET", "/v1/entries", own, params={**everything, "search": text}).json()["total"] == 0
+        told = gateway.refused("GET", "/v1/entries/compare", own, params={"entry": [text, "gpt2"]})
+        strange = re.sub(r"\w{5}\Z", "00000", text)
+        other = gateway.refused("GET", "/v1/entries/compare", own, params={"entry": [strange, "gpt2"]})
+        assert told[0] == other[0] == 404 and told[1].replace(text, "X") == other[1].replace(strange, "X")
+    boxes_only = gateway.token("victim", "boxes:read")
+    seen = gateway.ask("GET", "/v1/entries", boxes_only, params=everything).json()
+    assert seen["counts"]["kind"].keys() == {"box", "model", "expert"}, "artifacts are for who may read them"
+    assert gateway.refused("GET", "/v1/entries/compare", boxes_only, params={"entry": [ids[0], "gpt2"]})[0] == 404
+
+
 def test_a_cursor_of_another_tenant_opens_nothing(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read")
     cursor = gateway.ask("GET", "/v1/jobs?limit=1", victim["token"]).json()["next_cursor"]

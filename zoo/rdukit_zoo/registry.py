@@ -57,6 +57,17 @@ TASKS: Final = (
     "self-supervised",
     "generative",
 )
+#: What a model reads, where its task says it; models of other tasks say it themselves.
+MODALITIES: Final[Mapping[str, str]] = {
+    "classification": "tables",
+    "language-modelling": "text",
+    "masked-language-modelling": "text",
+    "sequence-classification": "text",
+    "embedding": "text",
+    "segmentation": "images",
+    "image-classification": "images",
+    "generative": "images",
+}
 #: Tasks whose models take no target.
 WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
@@ -144,10 +155,17 @@ class ModelEntry:
     output_scale: str = ""
     #: Names of the output's channels, as pictures of results show them.
     output_channels: tuple[str, ...] = ()
+    #: What it reads, such as text or images; by default what its task says.
+    modality: str = ""
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise InvalidArgument(f"model {self.name!r} is for {self.task!r}; legal: {', '.join(TASKS)}")
+
+    @property
+    def reads(self) -> str:
+        """What the model reads: its own word for it, or its task's; empty: nobody has said."""
+        return self.modality or MODALITIES.get(self.task, "")
 
     def check_sizes(self, sizes: Sizes) -> dict[str, SizeValue]:
         """Return all sizes; missing ones have their defaults.

@@ -38,6 +38,7 @@ SUMMARIES = {
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "cache": "Show, trim and clear what compiles keep for later ones.",
+    "catalog": "Search and compare boxes, models, experts, checkpoints, PEFs and data sets.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",

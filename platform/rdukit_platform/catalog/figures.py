@@ -11,6 +11,9 @@ from rdukit.units import format_bytes, format_count, format_seconds
 #: Figures that say how long it took, not how good it is.
 _EFFORT: Final = frozenset({"steps", "epochs", "samples", "parameters", "trained_parameters", "resumed_from_step"})
 _EFFORT_ENDS: Final = ("seconds", "_s", "cycles", "bytes", "_steps", "_samples")
+#: Words of figures of which less is better.
+_LESS: Final = frozenset({"loss", "perplexity", "error", "mae", "mse", "rmse"})
+_RATE: Final = "_per_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ def headline(figures: Mapping[str, object], most: int = 3) -> list[str]:
         name
         for name, value in figures.items()
         if find_number(value) is not None
-        and name not in _EFFORT and not name.endswith(_EFFORT_ENDS) and not is_projected(name)
+        and not is_effort(name) and not is_projected(name)
     ][:most]  # fmt: skip
 
 
@@ -48,6 +51,17 @@ def compare_figures(a: Mapping[str, object], b: Mapping[str, object]) -> list[Di
     return found
 
 
+def is_effort(name: str) -> bool:
+    """Return whether a figure of this name says how long it took or what it cost, not how good it is."""
+    return name in _EFFORT or (name.endswith(_EFFORT_ENDS) and not is_projected(name))
+
+
+def is_lower_better(name: str) -> bool:
+    """Return whether less of a figure is better, by what its name says: a loss, an error, a time."""
+    words = set(name.lower().split("_"))
+    return bool(words & _LESS) or (is_effort(name) and not name.endswith("_per_s")) or is_projected(name)
+
+
 def is_projected(name: str) -> bool:
     """Return whether a figure of this name is the cost model's, not a measurement."""
     return name.startswith(("emulated", "projected"))
@@ -55,12 +69,27 @@ def is_projected(name: str) -> bool:
 
 def figure_text(name: str, value: object) -> str:
     """Return a value with the unit that its name tells."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return str(value)
-    if name.endswith(("seconds", "_s")) and not name.endswith("_per_s"):
+    if name.endswith(_RATE):
+        return f"{_separated(value)} {name.removesuffix(_RATE)}/s"
+    if name.endswith(("seconds", "_s")):
         return format_seconds(float(value))
     if name.endswith("bytes"):
         return format_bytes(int(value))
-    if name == "accuracy":
+    if name.endswith("accuracy"):
         return f"{100 * value:.1f} %"
-    return format_count(value) if float(value).is_integer() else f"{value:.4g}"
+    return _separated(value) if abs(value) >= 10_000 or float(value).is_integer() else f"{value:.4g}"
+
+
+def figure_words(name: str, value: object) -> str:
+    """Return a figure in words: ``perplexity 5.64``, ``955,000 samples/s``."""
+    text = figure_text(name, value)
+    return text if name.endswith(_RATE) and find_number(value) is not None else f"{name.replace('_', ' ')} {text}"
+
+
+def _separated(value: float) -> str:
+    """Return a number with commas at its thousands, and as many figures as say something."""
+    if abs(value) >= 1e7:
+        return format_count(value)
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.4g}"

@@ -14,12 +14,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rdukit import __version__
 from rdukit.errors import RdukitError, Unauthenticated
-from rdukit.units import format_bytes
+from rdukit.units import format_bytes, format_count
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.api.tenants import read_user
-from rdukit_platform.catalog.figures import figure_text
+from rdukit_platform.catalog.figures import figure_text, figure_words
 from rdukit_platform.console.views import age_words, clock_words, date_words
 from rdukit_platform.tenants.service import Caller
 
@@ -45,8 +45,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"bytes": format_bytes, "clock": clock_words, "date": date_words}
+    environment.filters |= {"bytes": format_bytes, "clock": clock_words, "date": date_words, "count": format_count}
     environment.filters["figure"] = lambda value, name: figure_text(name, value)
+    environment.filters["figure_words"] = lambda value, name: figure_words(name, value)
     return environment
 
 

@@ -7,18 +7,16 @@ from fastapi import APIRouter, Form, Request
 from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
-from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
+from rdukit.errors import NotFound, PermissionDenied, Unauthenticated
 from rdukit.units import format_bytes
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.audit_requests import address_of, note_refusal
-from rdukit_platform.api.catalog import picture_of
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.login import end_own_token
 from rdukit_platform.api.nodes import nodes_seen
 from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
 from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import get_artifact, list_artifacts
-from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import COOKIE, Editor, Visitor, check_same_site, find_visitor, give_cookie, log_in
 from rdukit_platform.console.login_pages import login_form
@@ -34,9 +32,7 @@ from rdukit_platform.console.queries import (
     read_artifact_page,
     read_job_page,
     read_pipeline_lines,
-    submit_commands,
 )
-from rdukit_platform.console.run_form import view_recipes
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
@@ -247,43 +243,6 @@ def nodes(request: Request, caller: Visitor) -> Response:
 def nodes_part(request: Request, caller: Visitor) -> Response:
     """Return the nodes again."""
     return fragment(request, _nodes_part(request, caller))
-
-
-@router.get("/catalog")
-def catalog(request: Request, caller: Visitor) -> Response:
-    """Return the ModelBoxes: those that come with rdukit, and the newest version of each that the tenant installed."""
-    platform = platform_of(request)
-    try:
-        shipped = platform.catalog.boxes()
-    except RdukitError as error:
-        return page(request, "catalog.html", section="Catalog", boxes=[], error=error.message)
-    with platform.database.read() as session:
-        own = {row.name: box_of(row) for row in newest_own(session, caller.tenant_id)}
-    boxes = [box for _, box in sorted({**own, **shipped.boxes}.items())]
-    return page(request, "catalog.html", section="Catalog", boxes=boxes, error="")
-
-
-@router.get("/catalog/{name}")
-def box(request: Request, name: str, caller: Visitor) -> Response:
-    """Show one ModelBox: verbs, parameters with their allowed values, how to submit."""
-    platform = platform_of(request)
-    shipped = platform.catalog.boxes()
-    found, versions = shipped.boxes.get(name), list[int]()
-    if found is None:
-        with platform.database.read() as session:
-            row = get_own(session, shipped, caller.tenant_id, name)
-            versions = versions_of(session, caller.tenant_id, row.name)
-        found = box_of(row)
-    return page(
-        request, "box.html", section="Catalog", box=found, commands=submit_commands(found), versions=versions[::-1],
-        recipes=view_recipes(found.raw),
-    )  # fmt: skip
-
-
-@router.get("/catalog/{name}/picture")
-def box_picture(request: Request, name: str, caller: Visitor) -> Response:
-    """Return a box's picture."""
-    return picture_of(platform_of(request), caller.tenant_id, name)
 
 
 def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str | None) -> Markup:

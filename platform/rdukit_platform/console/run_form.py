@@ -13,7 +13,10 @@ from shlex import quote
 from typing import Final
 
 from rdukit.errors import RdukitError
+from rdukit.strict_json import find_number
+from rdukit.units import format_seconds
 from rdukit_platform.catalog.check import is_legal
+from rdukit_platform.catalog.figures import figure_words
 from rdukit_platform.catalog.model import BoxVerb, VerbParameter
 from rdukit_platform.jobs.schemas import LABEL_KEY
 
@@ -331,7 +334,7 @@ class RecipeRow:
     start: str
     before: str
     reached: str
-    seconds: str
+    took: str
     reason: str
 
 
@@ -343,14 +346,19 @@ def view_recipes(raw: Mapping[str, object]) -> tuple[RecipeRow, ...]:
     return tuple(
         RecipeRow(
             str(kind), str(one.get("checkpoint") or "–"), _figure_words(one.get("before")),
-            _figure_words(one.get("reached")), str(one.get("seconds", "–")), str(one.get("unavailable") or ""),
+            _figure_words(one.get("reached")), _took(one.get("seconds")), str(one.get("unavailable") or ""),
         )
         for kind, one in recipes.items()
         if isinstance(one, Mapping)
     )  # fmt: skip
 
 
+def _took(seconds: object) -> str:
+    number = find_number(seconds)
+    return "–" if number is None or not math.isfinite(number) else format_seconds(number)
+
+
 def _figure_words(figures: object) -> str:
     if not isinstance(figures, Mapping) or not figures:
         return "–"
-    return ", ".join(f"{str(name).replace('_', ' ')} {value}" for name, value in figures.items())
+    return ", ".join(figure_words(str(name), value) for name, value in figures.items())

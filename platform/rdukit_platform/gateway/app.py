@@ -21,6 +21,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.endpoint_calls import EndpointCalls
 from rdukit_platform.api.endpoint_calls import router as endpoint_calls
 from rdukit_platform.api.endpoints import router as endpoints
+from rdukit_platform.api.entries import router as entries
 from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
 from rdukit_platform.api.login import router as login
@@ -34,6 +35,7 @@ from rdukit_platform.api.uploads import router as uploads
 from rdukit_platform.api.webhooks import router as webhooks
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
+from rdukit_platform.console.catalog_pages import router as catalog_pages
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.login_pages import router as login_pages
@@ -122,6 +124,7 @@ def create_app(platform: Platform) -> FastAPI:
         artifacts,
         uploads,
         catalog,
+        entries,
         experts,
         endpoints,
         endpoint_calls,
@@ -133,6 +136,7 @@ def create_app(platform: Platform) -> FastAPI:
         audit,
         router,
         console,
+        catalog_pages,
         run_pages,
         run_forms,
         sweep_pages,

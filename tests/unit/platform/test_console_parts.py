@@ -239,9 +239,9 @@ def test_a_loss_that_is_no_number_is_shown_and_not_drawn(word: str) -> None:
 def test_figures_have_units_and_emulated_ones_say_so() -> None:
     figures = result_figures({"emulated_seconds": 0.39, "accuracy": 0.9142, "steps": 1250, "confusion": [[1]]})
     assert [(f.name, f.value, f.is_projected) for f in figures] == [
-        ("accuracy", "91.4 %", False), ("steps", "1250", False), ("emulated seconds", "390 ms", True),
+        ("accuracy", "91.4 %", False), ("steps", "1,250", False), ("emulated seconds", "390 ms", True),
     ]  # fmt: skip
-    assert figure_text("samples_per_s", 1500.25) == "1500"
+    assert figure_text("samples_per_s", 1500.25) == "1,500 samples/s"
     assert figure_text("region_bytes", 2048) == "2 KiB"
     assert figure_text("resumed", True) == "True"
 

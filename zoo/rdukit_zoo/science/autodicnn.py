@@ -105,6 +105,7 @@ model(
     name="autodicnn",
     title="AutoDiCNN: diffraction frames in a few numbers",
     task="self-supervised",
+    modality="images",
     licence="Apache-2.0",
     source="ours: nothing public describes the vendor's model of that name",
     sizes=asdict(AutoDiSizes()),

@@ -93,6 +93,7 @@ model(
     name="autophasenn",
     title="AutoPhaseNN: crystals from their diffraction",
     task="self-supervised",
+    modality="volumes",
     licence="Apache-2.0",
     source="Yao et al., AutoPhaseNN, npj Computational Materials 8, 124 (2022)",
     sizes={"size": 16, "width": 4, "blocks": 3, "threshold": 0.1, "has_strides": False},

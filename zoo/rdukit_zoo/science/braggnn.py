@@ -84,6 +84,7 @@ model(
     name="braggnn",
     title="BraggNN: centres of diffraction peaks",
     task="regression",
+    modality="images",
     licence="Apache-2.0",
     source="Liu et al., BraggNN (IUCrJ 2022), arXiv 2008.08198",
     sizes={"patch_size": 11, "is_wide": False},

@@ -127,6 +127,7 @@ model(
     name="dcrnn",
     title="DCRNN: traffic on a graph of sensors",
     task="forecasting",
+    modality="time series",
     licence="Apache-2.0",
     source="Li et al., Diffusion Convolutional Recurrent Neural Network (2018), arXiv 1707.01926",
     sizes={"nodes": 10, "units": 16, "layers": 2, "steps": 12, "diffusion": 2},

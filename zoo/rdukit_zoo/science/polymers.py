@@ -86,6 +86,7 @@ model(
     name="polymers",
     title="AI4Polymers: glass transition of a copolymer",
     task="regression",
+    modality="tables",
     licence="Apache-2.0",
     source="ours: nothing public describes the vendor's model of that name; data after van Krevelen and Johnston",
     sizes=asdict(PolymerSizes()),

@@ -129,6 +129,7 @@ model(
     name="uno",
     title="Uno: tumour cells under pairs of drugs",
     task="regression",
+    modality="tables",
     licence="Apache-2.0",
     source="ECP-CANDLE Benchmarks, Pilot 1, Uno",
     sizes={

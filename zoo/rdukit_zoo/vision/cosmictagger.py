@@ -228,6 +228,7 @@ model(
     name="cosmictagger3d",
     title="CosmicTagger: cosmic rays in one volume",
     task="segmentation",
+    modality="volumes",
     licence="Apache-2.0",
     source=_SOURCE,
     sizes=asdict(CosmicSizes()),

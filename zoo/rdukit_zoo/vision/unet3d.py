@@ -93,6 +93,7 @@ model(
     name="unet3d",
     title="U-Net for volumes",
     task="segmentation",
+    modality="volumes",
     licence="Apache-2.0",
     source="Çiçek et al., 3D U-Net (2016), arXiv 1606.06650; Wolny et al., pytorch-3dunet (2020)",
     sizes={"in_channels": 1, "features": 8, "levels": 3, "size": 16},

@@ -1,0 +1,117 @@
+"""Routes of the catalog's entries: one list of all kinds to search, and entries side by side."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import BoxesReader, platform_of
+from rdukit_platform.catalog.comparison import MAX_COMPARED, ComparedLine, compare_entries
+from rdukit_platform.catalog.entries import Entry, EntryKind, EntryList, EntryQuery, EntrySort, find_entries
+from rdukit_platform.catalog.listing import get_entry, read_entries
+from rdukit_platform.tenants.scopes import ARTIFACTS_READ, allows
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/v1/entries", tags=["catalog"])
+
+#: Longest words, and most values of a facet, that a search takes.
+MAX_WORDS = 200
+MAX_VALUES = 20
+
+Values = Annotated[list[str] | None, Query(max_length=MAX_VALUES, description="One of these; repeat.")]
+
+
+class EntryPage(BaseModel):
+    """Entries in the order that was asked for; ``next_cursor`` asks for the rest."""
+
+    entries: list[Entry]
+    #: How many were found, on all pages.
+    total: int
+    #: By kind, task, family, modality and licence: how many there would be of each value.
+    counts: dict[str, dict[str, int]]
+    #: Metrics that some of them have, to sort by.
+    metrics: list[str]
+    next_cursor: str | None
+
+
+class EntryComparison(BaseModel):
+    """Entries side by side; each line has a value for each of them."""
+
+    entries: list[Entry]
+    lines: list[ComparedLine]
+
+
+@router.get("")
+def list_(
+    request: Request,
+    caller: BoxesReader,
+    search: Annotated[str, Query(max_length=MAX_WORDS, description="Words, each of which an entry has.")] = "",
+    kind: Annotated[list[EntryKind] | None, Query(max_length=MAX_VALUES, description="One of these; repeat.")] = None,
+    task: Values = None,
+    family: Values = None,
+    modality: Values = None,
+    licence: Values = None,
+    deprecated: Annotated[bool, Query(description="Those that are deprecated too.")] = False,
+    sort: Annotated[EntrySort, Query(description="What comes first.")] = EntrySort.BEST,
+    metric: Annotated[str, Query(max_length=64, description="What sort=metric sorts by; the best first.")] = "",
+    reverse: Annotated[bool, Query(description="The other way round.")] = False,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> EntryPage:
+    """Return what a search finds of all kinds: boxes, sizes of models, experts, checkpoints, PEFs and data sets.
+
+    Boxes and models come with rdukit; the rest, and boxes that were installed, are the tenant's own. Artifacts need
+    the scope ``artifacts:read``. The newest 2,000 experts and artifacts are looked at.
+    """
+    asked = {"kind": kind, "task": task, "family": family, "modality": modality, "licence": licence}
+    facets = {name: [str(value) for value in values or ()] for name, values in asked.items()}
+    query = EntryQuery(search, facets, deprecated, sort, metric, reverse)
+    found = search_entries(platform_of(request), caller, query, limit, cursor)
+    return EntryPage(
+        entries=list(found.entries), total=found.total, counts={name: dict(v) for name, v in found.counts.items()},
+        metrics=list(found.metrics), next_cursor=found.next_cursor,
+    )  # fmt: skip
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    caller: BoxesReader,
+    entry: Annotated[list[str] | None, Query(description="KIND/NAME, or a name; two to four.")] = None,
+) -> EntryComparison:
+    """Compare two to four entries of any kinds: what each is, its sizes, figures and recipes."""
+    entries, lines = compare_named(platform_of(request), caller, entry or [])
+    return EntryComparison(entries=entries, lines=lines)
+
+
+def search_entries(
+    platform: Platform, caller: Caller, query: EntryQuery, limit: int = 50, cursor: str | None = None
+) -> EntryList:
+    """Return what a caller's query finds. Raises as ``find_entries``."""
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        known = read_entries(session, boxes, caller.tenant_id, query, with_artifacts=_reads_artifacts(caller))
+    return find_entries(known, query, limit, cursor)
+
+
+def compare_named(platform: Platform, caller: Caller, names: list[str]) -> tuple[list[Entry], list[ComparedLine]]:
+    """Return the entries that a caller names, and how they compare. Raises as ``get_entry`` and ``compare_entries``."""
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        entries = [
+            get_entry(session, boxes, caller.tenant_id, name, with_artifacts=_reads_artifacts(caller))
+            for name in names[: MAX_COMPARED + 1]
+        ]
+    return entries, compare_entries(entries)
+
+
+def show_one(platform: Platform, caller: Caller, name: str) -> Entry:
+    """Return the entry that a caller names. Raises as ``get_entry``."""
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        return get_entry(session, boxes, caller.tenant_id, name, with_artifacts=_reads_artifacts(caller))
+
+
+def _reads_artifacts(caller: Caller) -> bool:
+    return allows(caller.scopes, ARTIFACTS_READ)

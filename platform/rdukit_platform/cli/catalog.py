@@ -1,0 +1,125 @@
+"""``rdukit catalog``: everything that jobs can begin with, searched and compared."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit_platform.catalog.comparison import MAX_COMPARED
+from rdukit_platform.catalog.entries import EntryKind, EntrySort
+
+KINDS = tuple(str(kind) for kind in EntryKind)
+SORTS = tuple(str(sort) for sort in EntrySort)
+
+
+@click.group(cls=ExtensibleGroup)
+def catalog() -> None:
+    """Search and compare boxes, models, experts, checkpoints, PEFs and data sets.
+
+    Example: rdukit catalog search digits --task classification
+    """
+
+
+@catalog.command()
+@click.argument("words", nargs=-1)
+@click.option("--kind", "kinds", type=Choice(KINDS), multiple=True, help="Only this kind; repeat.")
+@click.option("--task", "tasks", multiple=True, help="Only this task, such as segmentation; repeat.")
+@click.option("--family", "families", multiple=True, help="Only of this model of the zoo, such as gpt2; repeat.")
+@click.option("--modality", "modalities", multiple=True, help="Only what reads this, such as text; repeat.")
+@click.option("--licence", "licences", multiple=True, help="Only under this licence; repeat.")
+@click.option("--deprecated", is_flag=True, help="Those that are deprecated too.")
+@click.option("--sort", type=Choice(SORTS), default=None, help="What comes first. Default: the best finds.")
+@click.option("--metric", default=None, help="Sort by this metric, the best first.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def search(
+    words: Sequence[str],
+    kinds: Sequence[str],
+    tasks: Sequence[str],
+    families: Sequence[str],
+    modalities: Sequence[str],
+    licences: Sequence[str],
+    deprecated: bool,
+    sort: str | None,
+    metric: str | None,
+    reverse: bool,
+    limit: int,
+    cursor: str | None,
+    as_json: bool,
+) -> None:
+    """List what has all WORDS in its name, description, task or licence. Without WORDS: all there is.
+
+    Example: rdukit catalog search crystal --kind box --json
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get(
+            "/v1/entries", search=" ".join(words) or None, kind=list(kinds), task=list(tasks), family=list(families),
+            modality=list(modalities), licence=list(licences), deprecated="true" if deprecated else None,
+            sort=sort or ("metric" if metric else None), metric=metric, reverse="true" if reverse else None,
+            limit=limit, cursor=cursor,
+        )  # fmt: skip
+    if as_json:
+        show.print_json(page)
+        return
+    show.print_table(
+        ("NAME", "KIND", "TASK", "PARAMETERS", "FIGURES", "LICENCE", "TITLE"),
+        [_row(entry, metric) for entry in page["entries"]],
+    )
+    shown, more = len(page["entries"]), page["next_cursor"]
+    click.echo(f"{shown} of {page['total']}" + (f"; more with: --cursor {more}" if more else ""), err=True)
+
+
+@catalog.command()
+@click.argument("entries", metavar="A B [C [D]]", nargs=-1, required=True)
+@JSON_OPTION
+@TOKEN_OPTION
+def compare(entries: Sequence[str], as_json: bool) -> None:
+    """Compare two to four entries: what they are, sizes, figures, recipes. The best figure of a line has a star.
+
+    Each is a name, as search prints it, or KIND/NAME where two kinds have the name.
+
+    Example: rdukit catalog compare gpt2 llama/llama-3-8b digits:2
+    """
+    from rdukit_platform.catalog.figures import figure_text
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get("/v1/entries/compare", entry=list(entries)[: MAX_COMPARED + 1])
+    if as_json:
+        show.print_json(found)
+        return
+    group = ""
+    rows: list[tuple[str, ...]] = []
+    for line in found["lines"]:
+        if line["group"] != group:
+            group = line["group"]
+            rows.append((f"[{group}]", *("" for _ in found["entries"])))
+        cells = [
+            ("-" if value is None or value == "" else figure_text(line["name"], value)) + " *" * (at in line["best"])
+            for at, value in enumerate(line["values"])
+        ]
+        rows.append((line["name"], *cells))
+    show.print_table(("", *(entry["name"] for entry in found["entries"])), rows)
+
+
+def _row(entry: Mapping[str, Any], metric: str | None) -> tuple[str, ...]:
+    from rdukit.units import format_count
+    from rdukit_platform.catalog.figures import figure_words, headline
+
+    figures = entry["metrics"]
+    names = [metric] if metric and metric in figures else headline(figures, 2)
+    told = ", ".join(figure_words(name, figures[name]) for name in names)
+    count = entry["parameters"]
+    mark = f"deprecated: {entry['deprecated']}" if entry["deprecated"] is not None else entry["title"]
+    return (
+        entry["name"], entry["kind"], entry["task"] or "-", "-" if count is None else format_count(count), told or "-",
+        entry["licence"] or "-", mark,
+    )  # fmt: skip
