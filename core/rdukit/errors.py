@@ -104,6 +104,12 @@ class BackendUnavailable(Unavailable):
     code = "backend-unavailable"
 
 
+class StoreUnavailable(Unavailable):
+    """The bucket of artifacts does not answer, or refuses; jobs wait for it, and what was sent can be sent again."""
+
+    code = "store-unavailable"
+
+
 class NotFenced(RdukitError):
     """There is more than one tenant, and what runs for them cannot be kept apart on this machine."""
 

@@ -1,4 +1,7 @@
-"""Checks of the platform for ``rdukit doctor``: reads what they need, and changes nothing."""
+"""Checks of the platform for ``rdukit doctor``: reads what they need, and changes nothing.
+
+A bucket of artifacts is tried with an object that is removed again.
+"""
 
 import ipaddress
 import os
@@ -18,6 +21,8 @@ from rdukit.errors import RdukitError
 from rdukit.fence.probe import what_holds
 from rdukit.interfaces import SystemClock
 from rdukit.settings import TLS_KEY, resolve
+from rdukit_platform.artifacts.stores.opening import open_store
+from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import is_newest
 from rdukit_platform.db.models import TenantRow, TokenRow
@@ -49,6 +54,7 @@ def check_platform() -> Iterator[Finding]:
         yield Finding("broker.password", FindingLevel.UNKNOWN, error.message)
     yield database_finding(home.database_url())
     yield from compose_findings(os.environ)
+    yield from _of_store(home)
     yield from _of_database(home)
 
 
@@ -85,10 +91,31 @@ def _of_database(home: Home) -> Iterator[Finding]:
     yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))
 
 
+def _of_store(home: Home) -> Iterator[Finding]:
+    store = open_store(home)
+    if not isinstance(store, S3Store):
+        return
+    try:
+        yield bucket_finding(store.where, store.probe())
+    except RdukitError as error:
+        yield Finding(BUCKET, FindingLevel.BAD, error.message, "see docs/artifacts.md, In a bucket of S3")
+
+
+def bucket_finding(where: str, offset_s: float) -> Finding:
+    """Judge a bucket that can be used, by how far the server's clock is ahead of this machine's."""
+    if abs(offset_s) > MAX_OFFSET_S:
+        what = f"this machine's clock and that of {where} are {abs(offset_s):.0f} s apart; S3 refuses 15 minutes"
+        return Finding(BUCKET, FindingLevel.WARN, what, "set the clocks by NTP")
+    return Finding(BUCKET, FindingLevel.GOOD, f"{where} can be written, listed, read and swept")
+
+
 def _is_fenced() -> bool:
     return resolve(FENCE) != "off" and what_holds().holds
 
 
+BUCKET: Final = "artifacts.store"
+#: Seconds between two clocks that need nobody's care; answers tell whole ones.
+MAX_OFFSET_S: Final = 5.0
 DAY_S: Final = 86400.0
 #: A token that was not used for so long is one that nobody misses.
 IDLE_DAYS: Final = 90

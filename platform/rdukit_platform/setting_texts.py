@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 T = TypeVar("T", int, float)
 
 _LABEL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/-]{0,62})=([A-Za-z0-9._/-]{0,63})")
+_BUCKET: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]*))?")
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -58,6 +59,26 @@ def parse_node_name(text: str) -> str:
     """Return the text if it may name a node: it is part of a queue's name and of paths of the API."""
     if text and not _NODE_NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not 1 to 64 letters, digits, dots, - and _, the first a letter or digit")
+    return text
+
+
+def read_bucket(text: str) -> tuple[str, str]:
+    """Return bucket and prefix of ``s3://BUCKET/PREFIX`` (pure). The prefix is empty or ends with a slash.
+
+    Raises:
+        ValueError: it is no such address.
+    """
+    found = _BUCKET.fullmatch(text)
+    prefix = "" if found is None else (found[2] or "").strip("/")
+    if found is None or any(part in {"", ".", ".."} for part in prefix.split("/") if prefix):
+        raise ValueError(f"{text!r} is not s3://BUCKET/PREFIX, of lower-case letters, digits, dots and -")
+    return found[1], f"{prefix}/" if prefix else ""
+
+
+def parse_store(text: str) -> str:
+    """Return the text if it may be a store of artifacts: a folder's path, or what ``read_bucket`` reads."""
+    if "://" in text:
+        read_bucket(text)
     return text
 
 

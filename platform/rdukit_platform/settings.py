@@ -14,7 +14,7 @@ from rdukit.errors import Conflict, InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.files.home import PRIVATE, close_contents, private_home
 from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolve
-from rdukit_platform.setting_texts import not_negative, parse_keep_days, parse_labels, parse_node_name
+from rdukit_platform.setting_texts import not_negative, parse_keep_days, parse_labels, parse_node_name, parse_store
 
 logger = logging.getLogger(__name__)
 
@@ -251,9 +251,15 @@ NODE_LOST_S: Final = Setting(
     "node.lost_s", 4.0,
     "Seconds of silence after which a node is lost; where there is another, its jobs go there.", float,
 )  # fmt: skip
-ARTIFACTS_FOLDER: Final = Setting(
-    "artifacts.folder", "",
-    "Folder of artifacts, the same one for all nodes; default: artifacts in the home folder.", str,
+ARTIFACTS_STORE: Final = Setting(
+    "artifacts.store", "",
+    "Where artifacts are, the same for all nodes: a folder, or `s3://BUCKET/PREFIX`; default: artifacts in the home "
+    "folder.", parse_store,
+)  # fmt: skip
+ARTIFACTS_COPY_BYTES: Final = Setting(
+    "artifacts.copy_bytes", 20 << 30,
+    "Bytes of a bucket's content that a machine keeps copies of in its home folder at most, the longest unused going "
+    "first.", not_negative(int),
 )  # fmt: skip
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)
 
@@ -321,7 +327,8 @@ PLATFORM_SETTINGS: Final = (
     NODE_NAME,
     NODE_LABELS,
     NODE_LOST_S,
-    ARTIFACTS_FOLDER,
+    ARTIFACTS_STORE,
+    ARTIFACTS_COPY_BYTES,
 )
 
 
@@ -333,8 +340,20 @@ class Home:
 
     @property
     def artifacts(self) -> Path:
-        configured = resolve(ARTIFACTS_FOLDER)
+        """Folder of artifacts, where they are not in a bucket."""
+        configured = "" if self.bucket else resolve(ARTIFACTS_STORE)
         return Path(configured).expanduser().absolute() if configured else self.folder / "artifacts"
+
+    @property
+    def bucket(self) -> str:
+        """``s3://BUCKET/PREFIX`` of artifacts; empty: they are in a folder."""
+        configured = resolve(ARTIFACTS_STORE)
+        return configured if "://" in configured else ""
+
+    @property
+    def copies(self) -> Path:
+        """Folder with copies of a bucket's content."""
+        return self.folder / "copies"
 
     @property
     def work(self) -> Path:
@@ -474,7 +493,7 @@ def checked_home() -> Home:
             f"legal are {MAX_SOCKET_PATH}; set RDUKIT_HOME to a shorter path"
         )
     private_home()
-    for folder in (home.run, home.artifacts, home.work, home.logs):
+    for folder in (home.run, home.copies if home.bucket else home.artifacts, home.work, home.logs):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     for path in close_contents(home.folder):
         logger.warning("open to other users, closed now path=%s", path)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.cli.job import job as job_commands
 from rdukit_platform.client.http import ApiClient
 from support import wait_until
@@ -241,7 +241,7 @@ def test_a_damaged_folder_ends_its_job_and_installing_it_again_mends_it(
 ) -> None:
     folder = write(tmp_path / "frail", says="whole")
     installed = platform.client.install_box(folder)
-    store = BlobStore(platform.home / "artifacts")
+    store = FolderStore(platform.home / "artifacts")
     (entry,) = store.entries(installed["digest"])
     blob = store.path(entry.digest)
     blob.chmod(0o644)

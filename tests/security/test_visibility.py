@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
@@ -246,7 +246,7 @@ def test_an_upload_of_what_another_tenant_has_tells_nothing(gateway: GatewayUnde
 
 def test_an_upload_does_the_same_work_whether_its_content_is_there_or_not(tmp_path: Path) -> None:
     """To read what is there and compare would take as long again as writing it, and so tell that it is there."""
-    store = BlobStore(tmp_path)
+    store = FolderStore(tmp_path)
     path = store.path(store.add_stream(io.BytesIO(b"content")).digest)
     path.chmod(0o600)
     path.write_bytes(b"damaged")
@@ -257,7 +257,7 @@ def test_an_upload_does_the_same_work_whether_its_content_is_there_or_not(tmp_pa
 
 
 def test_a_damaged_content_is_mended_by_who_brings_it_again(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path)
+    store = FolderStore(tmp_path)
     digest = store.add_stream(io.BytesIO(b"content")).digest
     store.path(digest).chmod(0o600)
     store.path(digest).write_bytes(b"damaged")

@@ -12,6 +12,7 @@ from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
@@ -78,7 +79,7 @@ def open_platform(home: Home) -> Platform:
     return Platform(
         home=home,
         database=database,
-        store=BlobStore(home.artifacts),
+        store=open_store(home),
         catalog=Catalog(),
         notifier=Notifier(home.broker_url()),
         clock=clock,

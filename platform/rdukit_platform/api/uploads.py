@@ -13,7 +13,7 @@ from rdukit_platform.api.dependencies import ArtifactsWriter, StrictJsonRoute, p
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.artifacts.service import Artifact, plain_name, record_artifact
 from rdukit_platform.artifacts.store import BlobStore, FolderEntry
-from rdukit_platform.artifacts.uploads import Upload, UploadFolder
+from rdukit_platform.artifacts.uploads import Upload, Uploads
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.settings import MAX_BODY_BYTES
@@ -74,7 +74,7 @@ class Forgotten(BaseModel):
 def begin(request: Request, caller: ArtifactsWriter, body: UploadRequest) -> UploadState:
     """Begin an upload; who asks for the same again goes on with it."""
     platform = platform_of(request)
-    uploads = UploadFolder(platform.store)
+    uploads = Uploads(platform.store)
     files = [FolderEntry(file.path, file.digest, file.bytes) for file in body.files]
     upload = uploads.begin(caller.tenant_id, body.name, body.kind, files, is_folder=body.folder)
     with platform.database.read() as session:
@@ -93,7 +93,7 @@ def begin(request: Request, caller: ArtifactsWriter, body: UploadRequest) -> Upl
 def show(request: Request, upload_id: str, caller: ArtifactsWriter) -> UploadState:
     """Show how far an upload is."""
     store = platform_of(request).store
-    return _show(store, UploadFolder(store).get(caller.tenant_id, upload_id))
+    return _show(store, Uploads(store).get(caller.tenant_id, upload_id))
 
 
 @router.put("/{upload_id}/files/{number}")
@@ -108,7 +108,7 @@ async def put(
     piece = await request.body()
 
     def append() -> int:
-        uploads = UploadFolder(platform_of(request).store)
+        uploads = Uploads(platform_of(request).store)
         return uploads.append(uploads.get(caller.tenant_id, upload_id), number, offset, piece)
 
     return Came(offset=await to_thread.run_sync(append))
@@ -118,7 +118,7 @@ async def put(
 def finish(request: Request, upload_id: str, caller: ArtifactsWriter) -> Artifact:
     """Make an artifact of an upload whose files have all come, and have the digests that were said."""
     platform = platform_of(request)
-    uploads = UploadFolder(platform.store)
+    uploads = Uploads(platform.store)
     upload = uploads.get(caller.tenant_id, upload_id)
     with platform.database.read() as session:
         known = session.get(ArtifactRow, upload.artifact_id)
@@ -139,14 +139,14 @@ def finish(request: Request, upload_id: str, caller: ArtifactsWriter) -> Artifac
 @router.delete("/{upload_id}")
 def forget(request: Request, upload_id: str, caller: ArtifactsWriter) -> Forgotten:
     """Give an upload up, and what has come of it."""
-    uploads = UploadFolder(platform_of(request).store)
+    uploads = Uploads(platform_of(request).store)
     upload = uploads.get(caller.tenant_id, upload_id)
     uploads.remove(upload)
     return Forgotten(id=upload.id)
 
 
 def _show(store: BlobStore, upload: Upload) -> UploadState:
-    uploads = UploadFolder(store)
+    uploads = Uploads(store)
     files = [
         FileState(path=file.path, bytes=file.bytes, digest=file.digest, offset=uploads.offset(upload, number))
         for number, file in enumerate(upload.files)

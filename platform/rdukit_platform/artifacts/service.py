@@ -151,7 +151,7 @@ def verify_artifact(store: BlobStore, row: ArtifactRow) -> "VerifiedArtifact":
             entries = []
     for path, digest, size in entries:
         try:
-            read = sum(map(len, store.read(digest)))
+            read = sum(map(len, store.read_kept(digest)))
             if read != size:
                 raise ContentDamaged(f"content {digest} has {read} bytes, not {size}")
             found.files, found.bytes = found.files + 1, found.bytes + read

@@ -1,28 +1,26 @@
-"""Content by its digest: files as blobs, folders as a manifest of blobs.
+"""Content by its digest: files as blobs, folders as a manifest of blobs. Where they lie is the store's matter.
 
-``blobs/ab/abcdef…`` holds the bytes whose SHA-256 is the name, read-only. A folder is a blob too: the JSON
-``{"files": [{"path", "digest", "bytes"}]}``, sorted by path. A blob appears whole or not at all; having it twice is
-having it once. Whoever gets bytes gets those of the digest or an error; a blob that the disk or somebody has changed
-is mended when the right bytes are added again.
+A folder is a blob too: the JSON ``{"files": [{"path", "digest", "bytes"}]}``, sorted by path. A blob appears whole or
+not at all; having it twice is having it once. Whoever gets bytes gets those of the digest or an error; a blob that
+somebody has changed is mended when the right bytes are added again.
 
 What no row of the database refers to is collected (``sweep``). Whoever adds content does so within ``holding`` until
-a row refers to it: a file in ``holds``, locked for as long, says since when.
+a row refers to it. Stores are in ``stores``: a folder that all nodes mount, or a bucket of S3.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError
-from rdukit.files.atomic import atomic_target
+from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +33,14 @@ class ContentDamaged(RdukitError):
     """Stored content no longer matches its digest: the disk or somebody changed it. Add the artifact again."""
 
     code = "content-damaged"
+
+
+class ContentDiffers(Conflict):
+    """What came is not the content that was announced: it has another digest."""
+
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(f"what came has the SHA-256 {found}, not {wanted}; send it again")
+        self.found = found
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +61,158 @@ class FolderEntry:
     bytes: int
 
 
-class BlobStore:
-    """A content-addressed store in one folder. Safe for several processes."""
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """A blob as a sweep sees it, or what somebody left where blobs are. ``place`` is the store's own word for where."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        #: Blobs that were read whole and were right, with what the file system said of each then.
-        self._sound: dict[str, tuple[int, int, int]] = {}
+    digest: str
+    place: str
+    bytes: int
+    #: Seconds since the epoch by this machine's clock.
+    written_at: float
+    #: There is a younger one of the same digest.
+    is_surplus: bool = False
 
-    def path(self, digest: str) -> Path:
-        """Return the place where a blob lies, or would."""
-        if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")
-        return self.folder / "blobs" / digest[:2] / digest
 
-    def add_stream(self, stream: BinaryIO) -> Content:
-        """Store what the stream gives, in blocks."""
-        return Content(*self._add(stream), is_folder=False)
+class PiecePlace(Protocol):
+    """Place of what has come of uploads: for each upload a description, and a part for each file that has begun."""
+
+    def ids(self) -> Iterator[str]:
+        """Yield the uploads, and what looks like one."""
+
+    def describe(self, id: str, data: bytes) -> None:
+        """Write an upload's description."""
+
+    def description(self, id: str) -> bytes | None:
+        """Return an upload's description; ``None``: it has none."""
+
+    def size(self, id: str, number: int) -> int:
+        """Return how many bytes of a file have come."""
+
+    def append(self, id: str, number: int, offset: int, piece: bytes, check: Callable[[int], None]) -> int:
+        """Add a piece. ``check`` is told how many bytes there are and may refuse. Returns how many there are then."""
+
+    def open(self, id: str, number: int) -> AbstractContextManager[BinaryIO]:
+        """Open what has come of a file."""
+
+    def drop(self, id: str, numbers: Iterable[int]) -> None:
+        """Forget what has come of some files."""
+
+    def remove(self, id: str) -> None:
+        """Forget an upload."""
+
+    def written_at(self, id: str) -> float:
+        """Return when something came last."""
+
+
+class BlobStore(ABC):
+    """A content-addressed store. Safe for several processes and threads."""
+
+    #: Seconds by which times of blobs may be wrong.
+    slack_s: float = 2.0
+
+    def __init__(self) -> None:
+        #: Blobs that were read whole and were right, with what the store said of each then.
+        self._sound: dict[str, tuple[object, ...]] = {}
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Where the content is, in words."""
+
+    @property
+    @abstractmethod
+    def pieces(self) -> PiecePlace:
+        """Place of uploads that have not ended."""
+
+    @abstractmethod
+    def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:
+        """Store what a stream gives. Returns its digest and how many bytes it has."""
+
+    @abstractmethod
+    def _publish(self, digest: str, data: bytes) -> None:
+        """Store a few bytes of a known digest."""
+
+    @abstractmethod
+    def _open(self, digest: str) -> Iterator[bytes]:
+        """Yield a blob's bytes in blocks, unchecked; raises ``NotFound`` at the first."""
+
+    @abstractmethod
+    def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
+        """Yield some bytes of a blob, in blocks; they are not compared with its digest: ``check`` it before.
+
+        Raises:
+            NotFound: no such blob, at the first block.
+        """
+
+    @abstractmethod
+    def state(self, digest: str) -> tuple[object, ...]:
+        """Return what is another value when the blob is written again.
+
+        Raises:
+            NotFound: no such blob.
+        """
+
+    @abstractmethod
+    def size(self, digest: str) -> int:
+        """Return how many bytes a blob has.
+
+        Raises:
+            NotFound: no such blob.
+        """
+
+    @abstractmethod
+    def has(self, digest: str) -> bool:
+        """Return whether the blob is there."""
+
+    @abstractmethod
+    def local(self, digest: str) -> AbstractContextManager[Path]:
+        """Yield a file with a blob's bytes, for as long as the block goes on; nobody may change it.
+
+        Raises:
+            NotFound: no such blob.
+        """
+
+    @abstractmethod
+    def holding(self) -> AbstractContextManager[None]:
+        """Keep what is added in the block from being collected until the block ends; a row refers to it by then."""
+
+    @abstractmethod
+    def held_since(self) -> float | None:
+        """Return when the oldest block of ``holding`` that goes on began, in any process; ``None``: there is none.
+
+        What processes that are gone have left is removed.
+        """
+
+    @abstractmethod
+    def alone(self) -> AbstractContextManager[None]:
+        """Let nobody else remove content meanwhile.
+
+        Raises:
+            Conflict: somebody removes some just now, or does not want it removed.
+        """
+
+    @abstractmethod
+    def blobs(self) -> Iterator[StoredBlob]:
+        """Yield the blobs, and what a process that was killed left beside them."""
+
+    @abstractmethod
+    def discard(self, blob: StoredBlob, before: float) -> bool:
+        """Remove a blob. Returns false if it came again at ``before`` or later: then it stays."""
+
+    @abstractmethod
+    def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
+        """Remove what was begun before a time and is not whole. ``on_step`` is told of each."""
+
+    def add_stream(self, stream: BinaryIO, digest: str | None = None) -> Content:
+        """Store what the stream gives, in blocks.
+
+        Args:
+            digest: what it is said to be, if that is known; it is not believed.
+        Raises:
+            ContentDiffers: it is something else; then nothing was stored.
+        """
+        return Content(*self._add(stream, digest), is_folder=False)
 
     def add_path(self, path: Path) -> Content:
         """Store a file, or a folder with all below it.
@@ -87,7 +228,7 @@ class BlobStore:
         entries = []
         for file, relative in _walk(path):
             with _open_regular(file) as stream:
-                digest, size = self._add(stream)
+                digest, size = self._add(stream, None)
             entries.append(FolderEntry(relative, digest, size))
         return self.add_manifest(entries)
 
@@ -123,51 +264,20 @@ class BlobStore:
             NotFound: no such blob, at the first block.
             ContentDamaged: after the last block, if the bytes do not match the digest.
         """
-        found = hashlib.sha256()
-        try:
-            stream = self.path(digest).open("rb")
-        except FileNotFoundError as cause:
-            raise NotFound(f"the store has no content {digest}") from cause
-        with stream:
-            while block := stream.read(BLOCK):
-                found.update(block)
-                yield block
-        if found.hexdigest() != digest:
-            logger.error("blob damaged digest=%s found=%s", digest, found.hexdigest())
-            raise ContentDamaged(f"content {digest} was changed on the disk; it is {found.hexdigest()} now")
+        yield from self._checked(digest, self._open(digest))
 
-    def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
-        """Yield some bytes of a blob, in blocks; they are not compared with its digest: ``check`` it before.
-
-        Raises:
-            NotFound: no such blob, at the first block.
-        """
-        try:
-            stream = self.path(digest).open("rb")
-        except FileNotFoundError as cause:
-            raise NotFound(f"the store has no content {digest}") from cause
-        with stream:
-            stream.seek(start)
-            while length > 0 and (block := stream.read(min(BLOCK, length))):
-                length -= len(block)
-                yield block
-
-    def has(self, digest: str) -> bool:
-        """Return whether the blob is there."""
-        return self.path(digest).is_file()
+    def read_kept(self, digest: str) -> Iterator[bytes]:
+        """Do as ``read``, from where the content is kept and not from a copy of it."""
+        return self.read(digest)
 
     def check(self, digest: str) -> None:
-        """Read a blob through, once for as long as the file stays as it is.
+        """Read a blob through, once for as long as it stays as it is.
 
         Raises:
             NotFound: no such blob.
             ContentDamaged: its bytes do not match the digest.
         """
-        try:
-            found = self.path(digest).stat()
-        except FileNotFoundError as cause:
-            raise NotFound(f"the store has no content {digest}") from cause
-        state = (found.st_ino, found.st_size, found.st_mtime_ns)
+        state = self.state(digest)
         if self._sound.get(digest) != state:
             for _ in self.read(digest):
                 pass
@@ -189,96 +299,31 @@ class BlobStore:
         for entry in self.entries(digest):
             self._place(entry.digest, target / entry.path)
 
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Keep what is added in the block from being collected until the block ends; a row refers to it by then."""
-        holds = self.folder / "holds"
-        holds.mkdir(parents=True, exist_ok=True)
-        descriptor, path = _make_hold(holds)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            os.close(descriptor)
-
-    def held_since(self) -> float | None:
-        """Return when the oldest block of ``holding`` that goes on began, in any process; ``None``: there is none.
-
-        What processes that are gone have left is removed.
-        """
-        holds = self.folder / "holds"
-        began = []
-        for path in list(holds.iterdir()) if holds.is_dir() else []:
-            with suppress(FileNotFoundError):
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink(missing_ok=True)
-                except BlockingIOError:
-                    began.append(os.fstat(descriptor).st_mtime)
-                finally:
-                    os.close(descriptor)
-        return min(began, default=None)
-
-    @contextmanager
-    def changing(self, *, is_alone: bool = False) -> Iterator[None]:
-        """Hold the lock of the blobs' names: together with others who add some, or alone to take one away."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(descriptor)
-
     def _place(self, digest: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as out:
             out.writelines(self.read(digest))
         target.chmod(0o444)
 
-    def _add(self, stream: BinaryIO) -> tuple[str, int]:
-        incoming = self.folder / "incoming"
-        incoming.mkdir(parents=True, exist_ok=True)
-        # The digest is known only at the end, so the bytes go to a temporary file first.
-        temporary = incoming / f"{os.getpid()}-{os.urandom(8).hex()}"
-        digest, size = hashlib.sha256(), 0
-        try:
-            with temporary.open("xb") as out:
-                while block := stream.read(BLOCK):
-                    digest.update(block)
-                    out.write(block)
-                    size += len(block)
-                out.flush()
-                os.fsync(out.fileno())
-            self._adopt(temporary, digest.hexdigest())
-        finally:
-            temporary.unlink(missing_ok=True)
-        return digest.hexdigest(), size
-
-    def _adopt(self, temporary: Path, digest: str) -> None:
-        # Also where the content is there: how long an upload takes must not tell that another tenant has it.
-        target = self.path(digest)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.chmod(0o444)
-        with self.changing():
-            temporary.replace(target)
-
-    def _publish(self, digest: str, data: bytes) -> None:
-        with self.changing(), atomic_target(self.path(digest)) as temporary:
-            temporary.write_bytes(data)
-            temporary.chmod(0o444)
+    def _checked(self, digest: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        found = hashlib.sha256()
+        for block in blocks:
+            found.update(block)
+            yield block
+        if found.hexdigest() != digest:
+            logger.error("blob damaged digest=%s found=%s", digest, found.hexdigest())
+            raise ContentDamaged(f"content {digest} was changed in {self.where}; it is {found.hexdigest()} now")
 
 
-def _make_hold(holds: Path) -> tuple[int, Path]:
-    while True:
-        path = holds / f"{os.getpid()}-{os.urandom(8).hex()}"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # A collector that came before the lock took it for a dead process's, and has removed it.
-        if os.fstat(descriptor).st_nlink:
-            return descriptor, path
-        os.close(descriptor)
+def check_digest(digest: str) -> str:
+    """Return the text if it is a SHA-256 in hexadecimal.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")
+    return digest
 
 
 def check_paths(paths: Sequence[str]) -> None:

@@ -3,25 +3,22 @@
 What must hold: a blob goes only if no row refers to it, and none that is about to be written will. Rows are written
 after their content within ``BlobStore.holding``, by an attempt after it began, or at least within a grace age. So the
 holds are read first, then the rows, then the blobs; what was written since the oldest hold or open attempt began stays.
-A blob that comes again while the sweep is at it gets a new time, which is looked at under the store's lock.
+A blob that comes again while the sweep is at it gets a new time, which is looked at under the store's lock, or is
+another object of a bucket.
 
 Each step takes one file away and nothing depends on their order, so that it can be killed at any point: the next sweep
 takes what is left.
 """
 
-import fcntl
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, NotFound
+from rdukit.errors import NotFound
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
 from rdukit_platform.db.engine import Database
@@ -29,9 +26,6 @@ from rdukit_platform.db.models import ArtifactRow, AttemptRow, BoxRow, JobRow
 from rdukit_platform.settings import ARTIFACT_GRACE_S
 
 logger = logging.getLogger(__name__)
-
-#: File systems keep times coarsely.
-SLACK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ def collect(
         ContentDamaged: a folder's list of files cannot be read, so that nobody knows which content is its.
     """
     grace_s = resolve(ARTIFACT_GRACE_S) if grace_s is None else grace_s
-    with alone(store):
+    with store.alone():
         held = store.held_since()
         with database.read() as session:
             carried = read_carried(session)
@@ -72,23 +66,21 @@ def collect(
                 select(func.min(AttemptRow.published_at)).where(AttemptRow.ended_at.is_(None))
             ).one()
             files, folders = read_roots(session)
-        before = min(time for time in (now - grace_s, held, began) if time is not None) - SLACK_S
+        before = min(time for time in (now - grace_s, held, began) if time is not None) - store.slack_s
         on_step("mark")
         marked = mark(store, files, folders) | _mark_carried(store, carried)
         removed = removed_bytes = kept = young = 0
-        for path in _blobs(store):
-            with suppress(FileNotFoundError):
-                found = path.stat()
-                if path.name in marked:
-                    kept += 1
-                elif found.st_mtime >= before:
-                    young += 1
-                else:
-                    on_step(path.name)
-                    if is_dry or _remove(store, path, before):
-                        removed, removed_bytes = removed + 1, removed_bytes + found.st_size
+        for blob in store.blobs():
+            if blob.digest in marked and not blob.is_surplus:
+                kept += 1
+            elif blob.written_at >= before:
+                young += 1
+            else:
+                on_step(blob.digest)
+                if is_dry or store.discard(blob, before):
+                    removed, removed_bytes = removed + 1, removed_bytes + blob.bytes
         if not is_dry:
-            _clear_incoming(store, before, on_step)
+            store.clear_incoming(before, on_step)
     if removed and not is_dry:
         logger.info("content collected blobs=%d bytes=%d", removed, removed_bytes)
     return Swept(removed, removed_bytes, kept, young, is_dry)
@@ -138,45 +130,3 @@ def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]
                 f"rdukit artifact add, or delete it: rdukit artifact delete {id}"
             ) from cause
     return marked
-
-
-@contextmanager
-def alone(store: BlobStore) -> Iterator[None]:
-    """Let nobody else remove content meanwhile.
-
-    Raises:
-        Conflict: somebody removes some just now, or does not want it removed.
-    """
-    store.folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(store.folder / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as cause:
-        raise Conflict("content is being collected or backed up already; ask again when that is done") from cause
-    finally:
-        os.close(descriptor)
-
-
-def _blobs(store: BlobStore) -> Iterator[Path]:
-    """Yield the blobs, and what a process that was killed left beside them."""
-    top = store.folder / "blobs"
-    for folder in sorted(top.iterdir()) if top.is_dir() else []:
-        yield from sorted(folder.iterdir())
-
-
-def _remove(store: BlobStore, path: Path, before: float) -> bool:
-    with store.changing(is_alone=True):
-        if path.stat().st_mtime >= before:
-            return False  # it came again just now
-        path.unlink()
-        return True
-
-
-def _clear_incoming(store: BlobStore, before: float, on_step: Callable[[str], None]) -> None:
-    incoming = store.folder / "incoming"
-    for path in sorted(incoming.iterdir()) if incoming.is_dir() else []:
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < before:
-                on_step(path.name)
-                path.unlink()

@@ -1,32 +1,26 @@
-"""Uploads in pieces: an artifact's files as far as they have come, in the store's folder ``uploads``.
+"""Uploads in pieces: an artifact's files as far as they have come, in the store's place of pieces.
 
-An upload is a folder with ``upload.json``, which says what is to come, and a file for each file that has begun, named
-by its number. Its id follows from tenant and description: who asks for the same again goes on with it, whatever was
-killed meanwhile. Nothing of it is content of the store before it is whole and has its digests; a digest alone gets
-nobody content that they have not sent.
+An upload has a description, which says what is to come, and a part for each file that has begun. Its id follows from
+tenant and description: who asks for the same again goes on with it, whatever was killed meanwhile. Nothing of it is
+content of the store before it is whole and has its digests; a digest alone gets nobody content that they have not sent.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit.files.atomic import remove_tree, write_atomic
-from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry, check_paths, check_relative
+from rdukit_platform.artifacts.store import BlobStore, Content, ContentDiffers, FolderEntry, check_paths, check_relative
 from rdukit_platform.db.rows import new_id
 
 #: Seconds without a piece after which an upload is given up.
 UPLOAD_KEEP_S: Final = 86400.0
 _ID: Final = re.compile(r"^upl-[0-9a-f]{32}$")
 _DIGEST: Final = re.compile(r"^[0-9a-f]{64}$")
-_DESCRIPTION: Final = "upload.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +41,11 @@ class Upload:
         return sum(file.bytes for file in self.files)
 
 
-class UploadFolder:
+class Uploads:
     """The uploads of one store. Safe for several processes."""
 
     def __init__(self, store: BlobStore) -> None:
-        self._store = store
-        self._folder = store.folder / "uploads"
+        self._store, self._pieces = store, store.pieces
 
     def begin(self, tenant_id: str, name: str, kind: str, files: Sequence[FolderEntry], *, is_folder: bool) -> Upload:
         """Begin an upload, or go on with the tenant's that has the same description.
@@ -67,7 +60,7 @@ class UploadFolder:
             return self.get(tenant_id, id)
         ordered = tuple(sorted(files, key=lambda file: file.path))
         upload = Upload(id, tenant_id, new_id("art"), name, kind, is_folder, ordered)
-        write_atomic(self._folder / id / _DESCRIPTION, json.dumps(asdict(upload)).encode(), 0o600)
+        self._pieces.describe(id, json.dumps(asdict(upload)).encode())
         return upload
 
     def get(self, tenant_id: str, upload_id: str) -> Upload:
@@ -76,7 +69,7 @@ class UploadFolder:
         Raises:
             NotFound: the tenant has none of this id.
         """
-        found = self._read(self._folder / upload_id) if _ID.match(upload_id) else None
+        found = self._read(upload_id) if _ID.match(upload_id) else None
         if found is None or found.tenant_id != tenant_id:
             raise NotFound(f"there is no upload {upload_id!r}; begin it again with: rdukit artifact add")
         return found
@@ -88,10 +81,7 @@ class UploadFolder:
 
     def offset(self, upload: Upload, number: int) -> int:
         """Return how many bytes of a file have come."""
-        try:
-            return self._part(upload, number).stat().st_size
-        except FileNotFoundError:
-            return 0
+        return self._pieces.size(upload.id, number)
 
     def append(self, upload: Upload, number: int, offset: int, piece: bytes) -> int:
         """Add a piece to a file. Returns how many bytes of it have come.
@@ -104,16 +94,14 @@ class UploadFolder:
         if not 0 <= number < len(upload.files):
             raise NotFound(f"upload {upload.id} has no file {number}; legal: 0 to {len(upload.files) - 1}")
         most = upload.files[number].bytes
-        descriptor = os.open(self._part(upload, number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "r+b") as part:
-            fcntl.flock(part, fcntl.LOCK_EX)
-            size = part.seek(0, os.SEEK_END)
+
+        def check(size: int) -> None:
             if offset != size:
                 raise Conflict(f"file {number} of {upload.id} has {size} bytes; send what follows them", offset=size)
             if size + len(piece) > most:
                 raise InvalidArgument(f"file {number} of {upload.id} was said to have {most} bytes; more came")
-            part.write(piece)
-            return size + len(piece)
+
+        return self._pieces.append(upload.id, number, offset, piece, check)
 
     def store(self, upload: Upload) -> Content:
         """Bring all files into the store; within ``BlobStore.holding``.
@@ -128,16 +116,15 @@ class UploadFolder:
                 raise Conflict(
                     f"file {number} of {upload.id} has {have} of {file.bytes} bytes", file=number, offset=have
                 )
-            part = self._part(upload, number)
-            part.touch(0o600)  # of an empty file no piece comes
-            with part.open("rb") as stream:
-                content = self._store.add_stream(stream)
-            if content.digest != file.digest:
-                part.unlink(missing_ok=True)
+            try:
+                with self._pieces.open(upload.id, number) as stream:
+                    content = self._store.add_stream(stream, file.digest)
+            except ContentDiffers as differs:
+                self._pieces.drop(upload.id, [number])
                 raise Conflict(
-                    f"file {number} of {upload.id} has the SHA-256 {content.digest}, not {file.digest}; send it again",
+                    f"file {number} of {upload.id} has the SHA-256 {differs.found}, not {file.digest}; send it again",
                     file=number, offset=0,
-                )  # fmt: skip
+                ) from differs  # fmt: skip
             entries.append(FolderEntry(file.path, content.digest, content.bytes))
         if upload.is_folder:
             return self._store.add_manifest(entries)
@@ -145,37 +132,30 @@ class UploadFolder:
 
     def empty(self, upload: Upload) -> None:
         """Forget what has come of an upload that is an artifact now; that it is, is known for a while."""
-        for number in range(len(upload.files)):
-            self._part(upload, number).unlink(missing_ok=True)
+        self._pieces.drop(upload.id, range(len(upload.files)))
 
     def remove(self, upload: Upload) -> None:
         """Forget an upload, and what has come of it."""
-        remove_tree(self._folder / upload.id)
+        self._pieces.remove(upload.id)
 
     def expire(self, now: float, keep_s: float = UPLOAD_KEEP_S) -> int:
         """Forget the uploads to which nothing has come for long. Returns how many."""
-        count = 0
-        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
-            times = [path.stat().st_mtime for path in (folder, *folder.iterdir())] if folder.is_dir() else [0.0]
-            if max(times) < now - keep_s:
-                remove_tree(folder)
-                count += 1
-        return count
+        old = [id for id in self._pieces.ids() if self._pieces.written_at(id) < now - keep_s]
+        for id in old:
+            self._pieces.remove(id)
+        return len(old)
 
     def _all(self) -> Iterator[Upload]:
-        for folder in self._folder.iterdir() if self._folder.is_dir() else []:
-            if (found := self._read(folder)) is not None:
+        for id in self._pieces.ids():
+            if (found := self._read(id)) is not None:
                 yield found
 
-    def _read(self, folder: Path) -> Upload | None:
-        try:
-            found = json.loads((folder / _DESCRIPTION).read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
+    def _read(self, id: str) -> Upload | None:
+        data = self._pieces.description(id)
+        if data is None:
             return None
+        found = json.loads(data)
         return Upload(**{**found, "files": tuple(FolderEntry(**file) for file in found["files"])})
-
-    def _part(self, upload: Upload, number: int) -> Path:
-        return self._folder / upload.id / str(number)
 
 
 def _check(files: Sequence[FolderEntry], *, is_folder: bool) -> None:

@@ -26,6 +26,8 @@ HOME_FILES: Final = ("config.yaml", "kernels/trust.key", "sambanova_exporter.con
 NODE_DATABASE: Final = "snfm/snfm.db"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _ID: Final = re.compile(r"bak-[0-9a-z]{1,26}\Z")
+#: Description of an upload.
+UPLOAD: Final = "upload.json"
 _UPLOAD: Final = re.compile(r"uploads/upl-[0-9a-f]{32}/(upload\.json|[0-9]{1,9})\Z")
 
 
@@ -74,6 +76,11 @@ def place_in_backup(backup_id: str, path: str) -> str:
     So a backup into the folder of an earlier one changes none of its files before the new manifest is there.
     """
     return path if path.startswith(f"{BLOBS}/") else f"{backup_id}/{path}"
+
+
+def is_upload(id: str) -> bool:
+    """Return whether a backup may have an upload of this id (pure)."""
+    return _UPLOAD.match(f"{UPLOADS}/{id}/{UPLOAD}") is not None
 
 
 def write_manifest(manifest: BackupManifest) -> bytes:

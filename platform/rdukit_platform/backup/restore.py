@@ -21,12 +21,23 @@ from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import atomic_target, remove_tree, write_atomic
 from rdukit.files.home import PRIVATE, private_home
 from rdukit.settings import CONFIG, SND_STATE, resolve
-from rdukit_platform.artifacts.store import BLOCK
+from rdukit_platform.artifacts.store import BLOCK, BlobStore
+from rdukit_platform.artifacts.stores.opening import open_bucket
 from rdukit_platform.backup.database import bring_to_head, check_free, check_schema, copy_in, describe
-from rdukit_platform.backup.manifest import BLOBS, DATABASE, FILES, NODE_DATABASE, UPLOADS, BackupManifest, FileEntry
+from rdukit_platform.backup.manifest import (
+    BLOBS,
+    DATABASE,
+    FILES,
+    NODE_DATABASE,
+    UPLOAD,
+    UPLOADS,
+    BackupManifest,
+    FileEntry,
+)
 from rdukit_platform.backup.places import Source, check_room
 from rdukit_platform.backup.write import OnStep, Step
 from rdukit_platform.db.engine import Database
+from rdukit_platform.setting_texts import parse_store
 from rdukit_platform.settings import DATABASE_URL, Home
 
 logger = logging.getLogger(__name__)
@@ -75,7 +86,8 @@ def restore_backup(
         goes_on = mark.is_file() and mark.read_text() == manifest.id
         is_forced = is_forced or goes_on
         _check_empty(home, is_forced=is_forced)
-        in_backup = database_in(_settings_in(source))
+        settings = _settings_in(source)
+        in_backup = value_in(settings, "database", "url")
         url = choose_database(database_url, resolve(DATABASE_URL), in_backup, home)
         file = _file_of(url)
         if file is None or file.exists():  # to look at a file that is not there would make it
@@ -93,7 +105,11 @@ def restore_backup(
         if file is None:
             with closing(Database(url)) as database:
                 copy_in(copy, database, lambda rows: on_step(Step(f"database, {rows} rows")))
-        notes = _put_in_place(home, url, in_backup)
+        is_config_placed = not resolve(CONFIG) and in_backup in {"", url}
+        bucket = home.bucket or (value_in(settings, "artifacts", "store") if is_config_placed else "")
+        if "://" in bucket:
+            _fill(open_bucket(home, parse_store(bucket)), home.restoring / "artifacts", on_step)
+        notes = _put_in_place(home, url, is_config_placed=is_config_placed)
         remove_tree(home.restoring)
     logger.info("backup restored backup=%s home=%s", manifest.id, home.folder)
     return Restored(manifest, is_migrated, notes)
@@ -143,8 +159,8 @@ def choose_database(wanted: str, configured: str, in_backup: str, home: Home) ->
     return file
 
 
-def database_in(settings: bytes) -> str:
-    """Return the database URL that a settings file names; empty: none (pure).
+def value_in(settings: bytes, part: str, name: str) -> str:
+    """Return the text that a settings file has of a setting, such as the database's URL; empty: none (pure).
 
     Raises:
         InvalidArgument: it is not YAML.
@@ -153,8 +169,8 @@ def database_in(settings: bytes) -> str:
         found = yaml.safe_load(settings)
     except yaml.YAMLError as cause:
         raise InvalidArgument(f"the settings file in the backup is not valid YAML: {cause}") from cause
-    part = found.get("database") if isinstance(found, dict) else None
-    return str(part.get("url") or "") if isinstance(part, dict) else ""
+    values = found.get(part) if isinstance(found, dict) else None
+    return str(values.get(name) or "") if isinstance(values, dict) else ""
 
 
 def _settings_in(source: Source) -> bytes:
@@ -191,7 +207,31 @@ def _file_of(url: str) -> Path | None:
     return Path(found.database or "") if found.get_backend_name() == "sqlite" else None
 
 
-def _put_in_place(home: Home, url: str, in_backup: str) -> list[str]:
+def _fill(store: BlobStore, staged: Path, on_step: OnStep) -> None:
+    """Bring staged content to a bucket and remove it here; what is there already stays. It can be done again."""
+    blobs = sorted((staged / BLOBS).glob("*/*"))
+    done, total = 0, sum(path.stat().st_size for path in blobs)
+    with store.holding():
+        for path in blobs:
+            on_step(Step("content to the bucket", done, total))
+            if not store.has(path.name):
+                with path.open("rb") as stream:
+                    store.add_stream(stream, path.name)
+            done += path.stat().st_size
+        for part in sorted((staged / UPLOADS).glob("*/*")):
+            if part.name == UPLOAD:
+                store.pieces.describe(part.parent.name, part.read_bytes())
+                continue
+            with part.open("rb") as stream:
+                stream.seek(store.pieces.size(part.parent.name, int(part.name)))
+                while piece := stream.read(BLOCK):
+                    store.pieces.append(
+                        part.parent.name, int(part.name), stream.tell() - len(piece), piece, lambda size: None
+                    )
+    remove_tree(staged)
+
+
+def _put_in_place(home: Home, url: str, *, is_config_placed: bool) -> list[str]:
     """Move what is staged to where it belongs. Each step can be done again."""
     staged, notes = home.restoring, []
     if (staged / "artifacts").exists():
@@ -211,7 +251,7 @@ def _put_in_place(home: Home, url: str, in_backup: str) -> list[str]:
             _place(path, Path(resolve(SND_STATE) or home.folder) / NODE_DATABASE)
         elif name != "config.yaml":
             _place(path, home.folder / name)
-        elif resolve(CONFIG) or in_backup not in {"", url}:
+        elif not is_config_placed:
             _place(path, home.folder / "config.yaml.restored")
             notes.append(f"the settings file of the backup is {home.folder}/config.yaml.restored; look what is yours")
         else:

@@ -5,11 +5,12 @@ its row and never changes, and none is removed as long as the backup has the sto
 """
 
 import hashlib
+import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,18 +18,21 @@ from typing import Final
 from rdukit import __version__
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.settings import CONFIG, SND_STATE, resolve
-from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
-from rdukit_platform.artifacts.sweep import alone, read_roots
+from rdukit_platform.artifacts.store import BLOCK, BlobStore, ContentDamaged, PiecePlace
+from rdukit_platform.artifacts.stores.opening import open_store
+from rdukit_platform.artifacts.sweep import read_roots
 from rdukit_platform.backup.database import Copied, bring_to_head, copy_out, copy_sqlite
 from rdukit_platform.backup.manifest import (
     DATABASE,
     FILES,
     HOME_FILES,
     NODE_DATABASE,
+    UPLOAD,
     UPLOADS,
     BackupManifest,
     FileEntry,
     blob_path,
+    is_upload,
     write_manifest,
 )
 from rdukit_platform.backup.places import BackupTarget, Source, open_target, read_regular
@@ -67,7 +71,7 @@ def write_backup(home: Home, place: Path, now: float, on_step: OnStep = lambda s
     if home.folder == place.absolute() or home.folder in place.absolute().parents:
         raise InvalidArgument(f"{place} lies in the home folder that is to be backed up; name a place outside of it")
     database = Database.of_home(home)
-    store = BlobStore(home.artifacts)
+    store = open_store(home)
     with ExitStack() as stack:
         stack.callback(database.close)
         stack.enter_context(_nothing_removed(store))
@@ -82,7 +86,7 @@ def write_backup(home: Home, place: Path, now: float, on_step: OnStep = lambda s
         files += _add_home(target, home, scratch)
         digests, damaged = find_content(store, copy, scratch)
         files += _add_blobs(target, store, digests, damaged, on_step)
-        files += _add_uploads(target, home.artifacts / "uploads")
+        files += _add_uploads(target, store.pieces)
         manifest = _describe(backup_id, database, now, found, files, damaged)
         target.finish(manifest, write_manifest(manifest))
     logger.info("backup written backup=%s files=%d bytes=%d place=%s", manifest.id, len(files), manifest.bytes, place)
@@ -124,8 +128,8 @@ def find_content(store: BlobStore, copy: Path, scratch: Path) -> tuple[dict[str,
     sizes: dict[str, int] = {}
     for digest in wanted - damaged:
         try:
-            sizes[digest] = store.path(digest).stat().st_size
-        except FileNotFoundError:
+            sizes[digest] = store.size(digest)
+        except NotFound:
             damaged.add(digest)
     return dict(sorted(sizes.items())), sorted(damaged)
 
@@ -146,16 +150,18 @@ def _add_blobs(
     on_step(Step("content", total, total))
 
 
-def _add_uploads(target: BackupTarget, folder: Path) -> Iterator[FileEntry]:
+def _add_uploads(target: BackupTarget, pieces: PiecePlace) -> Iterator[FileEntry]:
     """Add what has come of uploads; of those that end or grow meanwhile, what there was."""
-    for upload in sorted(folder.glob("upl-*")):
-        for path in sorted(upload.iterdir(), reverse=True) if upload.is_dir() else []:
-            name = f"{UPLOADS}/{upload.name}/{path.name}"
-            if path.name == "upload.json" or path.name.isdecimal():
-                try:
-                    yield _add_file(target, name, path)
-                except (NotFound, FileNotFoundError):
-                    continue
+    for id in pieces.ids():
+        description = pieces.description(id)
+        if description is None or not is_upload(id):
+            continue
+        for number in range(len(json.loads(description)["files"])):
+            if size := pieces.size(id, number):
+                with suppress(NotFound, FileNotFoundError), pieces.open(id, number) as stream:
+                    blocks = iter(lambda: stream.read(BLOCK), b"")
+                    yield _add_blocks(target, f"{UPLOADS}/{id}/{number}", size, blocks)
+        yield _add_blocks(target, f"{UPLOADS}/{id}/{UPLOAD}", len(description), [description])
 
 
 def _add_home(target: BackupTarget, home: Home, scratch: Path) -> Iterator[FileEntry]:
@@ -172,19 +178,26 @@ def _add_home(target: BackupTarget, home: Home, scratch: Path) -> Iterator[FileE
 
 def _add_file(target: BackupTarget, path: str, source: Path) -> FileEntry:
     """Add as many bytes of a file as it has now."""
-    size, digest = source.stat().st_size, hashlib.sha256()
+    return _add_blocks(target, path, source.stat().st_size, read_regular(source))
 
-    def blocks() -> Iterator[bytes]:
+
+def _add_blocks(target: BackupTarget, path: str, size: int, blocks: Iterable[bytes]) -> FileEntry:
+    """Add so many bytes of what there is."""
+    digest = hashlib.sha256()
+
+    def taken() -> Iterator[bytes]:
         left = size
-        for block in read_regular(source):
-            taken = block[:left]
-            left -= len(taken)
-            digest.update(taken)
-            yield taken
+        for block in blocks:
+            some = block[:left]
+            left -= len(some)
+            digest.update(some)
+            yield some
             if not left:
                 return
+        if left:
+            raise NotFound(f"{path} ended {left} bytes early")
 
-    target.add(path, size, blocks())
+    target.add(path, size, taken())
     return FileEntry(path, size, digest.hexdigest())
 
 
@@ -201,7 +214,7 @@ def _nothing_removed(store: BlobStore) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(alone(store))
+                stack.enter_context(store.alone())
                 break
             except Conflict:
                 if time.monotonic() > deadline:

@@ -184,7 +184,9 @@ def rejoin(node: str, as_json: bool) -> None:
 @click.command()
 @click.option("--database", default=None, help="SQLAlchemy URL of the platform's database.")
 @click.option("--broker", default=None, help="Celery URL of its broker.")
-@click.option("--artifacts", default=None, help="Folder of its artifacts, which this machine sees too.")
+@click.option(
+    "--artifacts", default=None, help="Its artifacts: a folder that this machine sees too, or s3://BUCKET/PREFIX."
+)
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node; may be repeated.")
 @click.option("--platform", default=None, help="Platform of the emulated node, as rdukit node start has it.")
@@ -206,7 +208,7 @@ def join(
     Example: rdukit node join --name blade-7 --database postgresql+psycopg://rdukit@db/rdukit --broker redis://mq:6379/0
     """
     from rdukit_platform.settings import (
-        ARTIFACTS_FOLDER,
+        ARTIFACTS_STORE,
         BROKER_URL,
         DATABASE_URL,
         NODE_LABELS,
@@ -217,7 +219,7 @@ def join(
     from rdukit_platform.up.join import JoinedNode, run_node
 
     given = {
-        DATABASE_URL: database, BROKER_URL: broker, ARTIFACTS_FOLDER: artifacts, NODE_NAME: name,
+        DATABASE_URL: database, BROKER_URL: broker, ARTIFACTS_STORE: artifacts, NODE_NAME: name,
         NODE_LABELS: ",".join(labels) or None,
     }  # fmt: skip
     options = {NODE_NAME: "--name", NODE_LABELS: "--label"}

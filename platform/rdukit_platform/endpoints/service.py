@@ -71,7 +71,7 @@ def resolve_serving(
         raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF")
     if checkpoint_id is not None:
         get_artifact(session, tenant_id, checkpoint_id)
-    needed = tiles_of(store.path(pef.digest))
+    needed = tiles_of(store, pef.digest)
     if request.tiles is not None:
         check_nodes(request.tiles, read_capacities(session))
         check_pef(request.tiles, needed)

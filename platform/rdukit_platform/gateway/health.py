@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.roster import is_any_up
+from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.db.engine import is_reachable
 from rdukit_platform.services import live_services
 
@@ -46,4 +47,6 @@ def read_health(platform: Platform) -> GatewayHealth:
         with platform.database.read() as session:
             kinds = {service.kind for service in live_services(session, platform.clock.now())}
     parts["scheduler"], parts["worker"] = "scheduler" in kinds, "worker" in kinds
+    if isinstance(platform.store, S3Store):
+        parts["artifacts"] = platform.store.bucket.is_up()
     return GatewayHealth(status=READY if all(parts.values()) else "degraded", parts=parts)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Anyone, check_scope, platform_of
+from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.db.models import DeliveryRow, EndpointReplicaRow, EndpointRow, JobRow, ServiceRow
 from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.gateway.health import read_health
@@ -42,9 +43,10 @@ WEBHOOK_AGE: Final = PlatformMetric(
     "rdukit_webhook_oldest_seconds", "How long the message to a webhook has waited that waits longest; 0: none."
 )
 DISK_FREE: Final = PlatformMetric("rdukit_disk_free_bytes", "Free on the disk of the home folder.")
+COPIES: Final = PlatformMetric("rdukit_store_copies_bytes", "Copies of the bucket's content in the home folder.")
 DISK_SIZE: Final = PlatformMetric("rdukit_disk_size_bytes", "Size of the disk of the home folder.")
 
-METRICS: Final = (JOBS, PART_UP, SERVICES, BEAT_AGE, QUEUE_AGE, UNSERVED, WEBHOOK_AGE, DISK_FREE, DISK_SIZE)
+METRICS: Final = (JOBS, PART_UP, SERVICES, BEAT_AGE, QUEUE_AGE, UNSERVED, WEBHOOK_AGE, DISK_FREE, DISK_SIZE, COPIES)
 
 
 router = APIRouter(tags=["health"])
@@ -98,6 +100,8 @@ def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Mapping[
     disk = shutil.disk_usage(platform.home.folder)
     yield DISK_FREE, {"": float(disk.free)}
     yield DISK_SIZE, {"": float(disk.total)}
+    if isinstance(platform.store, S3Store):
+        yield COPIES, {"": float(platform.store.cache.bytes())}
 
 
 def format_metrics(found: Iterable[tuple[PlatformMetric, Mapping[str, float]]]) -> str:

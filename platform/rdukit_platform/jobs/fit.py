@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final, TypeVar
 
 from sqlalchemy.orm import Session
@@ -59,8 +58,8 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
         it gives as a PEF is none.
     """
     is_on_host = request.verb in HOST_VERBS
-    pef = None if is_on_host else _find_pef(session, store, tenant_id, request.inputs)
-    needed = 0 if pef is None else tiles_of(pef)
+    pef = None if is_on_host else _find_pef(session, tenant_id, request.inputs)
+    needed = 0 if pef is None else tiles_of(store, pef)
     if request.tiles is None:
         return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
     if request.tiles:
@@ -70,15 +69,16 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
 
 
 @functools.lru_cache(maxsize=1024)
-def tiles_of(blob: Path) -> int:
+def tiles_of(store: BlobStore, digest: str) -> int:
     """Return the tiles of a PEF in the store, read once: what a blob holds does not change."""
-    return read_tiles(blob)
+    with store.local(digest) as blob:
+        return read_tiles(blob)
 
 
-def _find_pef(session: Session, store: BlobStore, tenant_id: str, inputs: Mapping[str, str]) -> Path | None:
-    """Find where the store has the PEF among a job's inputs; ``None``: there is none, or an earlier step makes it."""
+def _find_pef(session: Session, tenant_id: str, inputs: Mapping[str, str]) -> str | None:
+    """Find the digest of the PEF among a job's inputs; ``None``: there is none, or an earlier step makes it."""
     artifact_id = inputs.get(PEF)
     if artifact_id is None or artifact_id.startswith("@"):
         return None
     artifact = get_artifact(session, tenant_id, artifact_id)
-    return None if artifact.is_folder else store.path(artifact.digest)
+    return None if artifact.is_folder else artifact.digest

@@ -22,9 +22,9 @@ from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import is_traced
 from rdukit_platform.artifacts.removal import expire_artifacts
-from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.artifacts.sweep import collect
-from rdukit_platform.artifacts.uploads import UploadFolder
+from rdukit_platform.artifacts.uploads import Uploads
 from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
@@ -91,6 +91,7 @@ class Scheduler:
         self._usage: PastUsage | None = None
         self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
         self._nodes = NodeWatch(resolve(NODE_LOST_S))
+        self._store = open_store(home)
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         """End the loop after the pass that is under way. Fits ``signal.signal``."""
@@ -123,9 +124,9 @@ class Scheduler:
         """Let artifacts expire and collect the content that nothing names. Ends early where the scheduler does."""
         now = self._clock.now()
         expire_artifacts(self._database, now)
-        UploadFolder(BlobStore(self._home.artifacts)).expire(now)
+        Uploads(self._store).expire(now)
         with suppress(_Stopped):
-            collect(self._database, BlobStore(self._home.artifacts), now, on_step=self._go_on)
+            collect(self._database, self._store, now, on_step=self._go_on)
 
     def _keep_house(self) -> None:
         while not self._stop.is_set():

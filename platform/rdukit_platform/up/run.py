@@ -15,10 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from rdukit.errors import Conflict, Unavailable
+from rdukit.errors import Conflict, RdukitError, Unavailable
 from rdukit.files.atomic import write_json_atomic
 from rdukit.http.tls import client_context
 from rdukit.settings import HOME, LOG_LEVEL, resolve
+from rdukit_platform.artifacts.stores.opening import open_store
+from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.settings import GATEWAY_TLS_CERTIFICATE, Home
 from rdukit_platform.up.supervisor import Supervisor, list_children
 
@@ -130,7 +132,7 @@ def _is_ready(url: str) -> bool:
 def _health(url: str) -> dict[str, object]:
     context = client_context() if url.startswith("https://") else None
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=1.0, context=context) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=4.0, context=context) as answer:
             body: dict[str, object] = json.load(answer)
             return body
     except urllib.error.HTTPError as error:
@@ -142,7 +144,13 @@ def _health(url: str) -> dict[str, object]:
 
 def _why_not_ready(url: str, home: Home, supervisor: Supervisor) -> str:
     parts = _health(url).get("parts", "the gateway does not answer")
+    store, why = open_store(home), ""
+    if isinstance(store, S3Store):
+        try:
+            store.probe()
+        except RdukitError as error:
+            why = f"; {error.message}"
     return (
-        f"the platform was not ready after {READY_TIMEOUT_S:g} s: {parts}; logs are in {home.logs}\n"
+        f"the platform was not ready after {READY_TIMEOUT_S:g} s: {parts}{why}; logs are in {home.logs}\n"
         f"{supervisor.last_words()}"
     ).rstrip()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
 from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
+from rdukit_platform.worker.patience import find_lack, patiently
 from rdukit_platform.worker.tiles import TileRequest, is_withdrawn, leased_tiles
 from rdukit_platform.worker.tracing import AttemptTrace
 from rdukit_platform.worker.walls import check_walls
@@ -155,10 +157,12 @@ class AttemptRun:
             self._leave(lost)
         except AttemptFailure as failure:
             self._fail(failure.outcome, failure.error)
-        except BackendUnavailable as away:
-            # Nobody's failure: the attempt is made again when the backend answers.
-            self._fail(AttemptOutcome.NO_RESOURCES, AttemptFailure(AttemptOutcome.NO_RESOURCES, away).error)
         except Exception as error:
+            lack = error if isinstance(error, BackendUnavailable) else find_lack(error)
+            if lack is not None:
+                # Nobody's failure: the attempt is made again when there is what it needs.
+                self._fail(AttemptOutcome.NO_RESOURCES, AttemptFailure(AttemptOutcome.NO_RESOURCES, lack).error)
+                return
             logger.exception("attempt broke job=%s", job.id)
             self._fail(AttemptOutcome.BOX_LOST, {"code": "internal", "message": f"the worker failed: {error!r}"})
 
@@ -209,10 +213,10 @@ class AttemptRun:
             self._lock_folder(lock)
             self._end_earlier_boxes()
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
-                bring_work(self._context, job, self._folder / "out")
-                inputs = self._bring_inputs(job)
+                patiently(lambda: bring_work(self._context, job, self._folder / "out"), self._stop)
+                inputs = patiently(lambda: self._bring_inputs(job), self._stop)
                 self._check_pef(job, inputs)
-                own = self._bring_box(job)
+                own = patiently(lambda: self._bring_box(job), self._stop)
             environment = dict[str, str]()
             if job.tiles:
                 with span("lease tiles", {"rdukit.tiles": job.tiles}):
@@ -441,11 +445,15 @@ class AttemptRun:
         if not isinstance(named, dict):
             refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
-        with context.store.holding():
-            try:
-                made = self._store(named, operation.get("result"))
-            except QuotaExceeded as over:
-                raise AttemptFailure(AttemptOutcome.BOX_FAILED, over) from over
+
+        def store() -> dict[str, str]:
+            with context.store.holding():
+                return self._store(named, operation.get("result"))
+
+        try:
+            made = patiently(store, self._stop, inf)
+        except QuotaExceeded as over:
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, over) from over
         logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))
 
     def _store(self, named: Mapping[object, object], result: Mapping[str, object] | None) -> dict[str, str]:

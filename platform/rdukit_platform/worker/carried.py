@@ -7,14 +7,14 @@ begins with it.
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import func, select
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, StoreUnavailable
 from rdukit.files.atomic import remove_tree
 from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow
@@ -34,14 +34,15 @@ class EarlierAttempt:
     kept: str | None
 
 
-def choose_work(earlier: Iterable[EarlierAttempt], here: str) -> str | None:
+def choose_work(earlier: Iterable[EarlierAttempt], here: str, *, has_folder: bool = True) -> str | None:
     """Choose the content that an attempt begins with (pure); ``None``: with what is in the folder here.
 
     Args:
         earlier: the newest first. The newest that ran here or left something has the most work in it.
+        has_folder: there is a folder of outputs here; without one no attempt got as far as to run here.
     """
     for attempt in earlier:
-        if attempt.node in (here, None):
+        if has_folder and attempt.node in (here, None):
             return None
         if attempt.kept is not None:
             return attempt.kept
@@ -57,35 +58,40 @@ def keeping_work(context: WorkerContext, output: Path) -> Iterator[str | None]:
     if not output.is_dir() or not any(output.iterdir()) or not _has_others(context):
         yield None
         return
-    with context.store.holding():
+    with ExitStack() as held:
+        digest: str | None = None
         try:
-            digest: str | None = context.store.add_path(output).digest
-        except (InvalidArgument, NotFound, OSError) as error:
-            # A box may have left anything there; the next attempt goes without.
+            held.enter_context(context.store.holding())
+            digest = context.store.add_path(output).digest
+        except (InvalidArgument, NotFound, StoreUnavailable, OSError) as error:
+            # A box may have left anything there, or there is no place for it; the next attempt goes without.
             logger.warning("work not kept folder=%s error=%s", output, error)
-            digest = None
         yield digest
 
 
 def bring_work(context: WorkerContext, job: JobRow, output: Path) -> None:
-    """Put what an earlier attempt made on another node into the folder of outputs."""
+    """Put what an earlier attempt made on another node into the folder of outputs, all of it or nothing."""
     earlier = (AttemptRow.job_id == job.id, AttemptRow.number < job.attempt)
     query = select(AttemptRow.node, AttemptRow.kept).where(*earlier).order_by(AttemptRow.number.desc())
     with context.database.read() as session:
         rows = session.execute(query.limit(MAX_EARLIER)).all()
-    digest = choose_work((EarlierAttempt(node, kept) for node, kept in rows), context.node)
+    before = (EarlierAttempt(node, kept) for node, kept in rows)
+    digest = choose_work(before, context.node, has_folder=output.is_dir())
     if digest is None:
         return
     remove_tree(output)
+    coming = output.with_name("coming")
+    remove_tree(coming)
     try:
-        context.store.materialize(digest, is_folder=True, target=output)
+        context.store.materialize(digest, is_folder=True, target=coming)
     except (NotFound, ContentDamaged) as error:
         logger.warning("work not brought job=%s error=%s", job.id, error)
-        remove_tree(output)
+        remove_tree(coming)
         return
-    for path in output.rglob("*"):
+    for path in coming.rglob("*"):
         if path.is_file():
             path.chmod(0o600)
+    coming.rename(output)
     logger.info("work brought job=%s digest=%s", job.id, digest)
 
 

@@ -12,7 +12,7 @@ from kombu.message import Message
 
 from rdukit.interfaces import SystemClock
 from rdukit.settings import JSON, LOG_FORMAT, LOG_LEVEL, resolve
-from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
@@ -91,7 +91,7 @@ def serve(home: Home) -> None:
     context = WorkerContext(
         home=home,
         database=database,
-        store=BlobStore(home.artifacts),
+        store=open_store(home),
         heartbeat=heartbeat,
         notifier=notifier,
         clock=clock,

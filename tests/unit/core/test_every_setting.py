@@ -179,7 +179,7 @@ def _log_file() -> object:
 EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "artifacts.max_ratio": ("7", _max_ratio),
     "artifacts.max_unpacked_bytes": ("7", _max_ratio),
-    "artifacts.folder": ("/tmp/elsewhere", _artifacts),
+    "artifacts.store": ("/tmp/elsewhere", _artifacts),
     "broker.url": ("redis://elsewhere:1", _home("broker_url")),
     "compile.kernel_cache_mib": ("7", _kernel_cache),
     "database.url": ("sqlite:////tmp/other.sqlite", _home("database_url")),

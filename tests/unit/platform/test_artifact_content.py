@@ -25,6 +25,7 @@ from rdukit_platform.artifacts.picture import (
     nearest,
     place,
 )
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.client.http import ApiClient
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
@@ -153,7 +154,7 @@ def test_a_folder_and_an_empty_file_come_back(gateway: GatewayUnderTest, tmp_pat
 def test_verify_finds_damage_and_names_it(gateway: GatewayUnderTest) -> None:
     sound, damaged = add(gateway), add(gateway, b"other")
     assert run("verify", sound["id"]).stdout == "1 artifacts: 1 files with 250 KiB are right, 0 are not\n"
-    path = gateway.platform.store.path(damaged["digest"])
+    path = FolderStore(gateway.platform.home.artifacts).path(damaged["digest"])
     path.chmod(0o600)
     path.write_bytes(b"ether")
     found = run("verify", "--all", "--json")

@@ -25,7 +25,8 @@ from rdukit_platform.artifacts.removal import (
     unpin_artifact,
 )
 from rdukit_platform.artifacts.service import get_artifact, list_artifacts, record_artifact, walk_lineage
-from rdukit_platform.artifacts.store import BlobStore, Content, ContentDamaged
+from rdukit_platform.artifacts.store import Content, ContentDamaged
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.catalog.own import install_box, uninstall_box
@@ -51,8 +52,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "artifacts")
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "artifacts")
 
 
 @pytest.fixture
@@ -66,11 +67,11 @@ def add(database: Database, tenant: str, content: Content, kind: str = "data", a
         return record_artifact(session, tenant, kind, kind, content, at).id
 
 
-def file(store: BlobStore, data: bytes) -> Content:
+def file(store: FolderStore, data: bytes) -> Content:
     return store.add_stream(BytesIO(data))
 
 
-def folder(store: BlobStore, tmp_path: Path, **files: bytes) -> Content:
+def folder(store: FolderStore, tmp_path: Path, **files: bytes) -> Content:
     source = tmp_path / hashlib.sha256(repr(files).encode()).hexdigest()
     source.mkdir()
     for name, data in files.items():
@@ -78,7 +79,7 @@ def folder(store: BlobStore, tmp_path: Path, **files: bytes) -> Content:
     return store.add_path(source)
 
 
-def blobs(store: BlobStore) -> set[str]:
+def blobs(store: FolderStore) -> set[str]:
     return {path.name for path in (store.folder / "blobs").rglob("*") if path.is_file()}
 
 
@@ -104,7 +105,7 @@ def train(database: Database, tenant: str, dataset: str, output: Content) -> tup
 
 
 def test_a_deleted_artifact_is_gone_but_for_the_lineage_of_others(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     data = add(database, tenant, folder(store, tmp_path, a=b"1"))
     _, checkpoint = train(database, tenant, data, file(store, b"weights"))
@@ -123,7 +124,7 @@ def test_a_deleted_artifact_is_gone_but_for_the_lineage_of_others(
 
 
 def test_what_a_job_that_has_not_ended_takes_is_not_deleted(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     data = add(database, tenant, folder(store, tmp_path, a=b"1"))
     with database.write() as session:
@@ -137,7 +138,7 @@ def test_what_a_job_that_has_not_ended_takes_is_not_deleted(
 
 
 def test_what_an_expert_is_made_of_is_not_deleted(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     data = add(database, tenant, folder(store, tmp_path, a=b"1"))
     job, checkpoint = train(database, tenant, data, file(store, b"weights"))
@@ -149,7 +150,7 @@ def test_what_an_expert_is_made_of_is_not_deleted(
 
 
 def test_an_installed_boxs_folder_is_deleted_when_it_is_uninstalled(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     content = folder(store, tmp_path, yaml=b"box")
     with database.write() as session:
@@ -173,7 +174,7 @@ def test_a_table_that_refers_to_artifacts_is_known_or_needs_them(database: Datab
 
 
 def test_a_pin_keeps_from_deletion_and_age(
-    database: Database, store: BlobStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, store: FolderStore, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_ARTIFACTS_KEEP_DAYS", "report=1")
     kept, old = (add(database, tenant, file(store, b"r"), "report") for _ in range(2))
@@ -193,7 +194,7 @@ def test_a_pin_keeps_from_deletion_and_age(
 
 
 def test_age_takes_nothing_that_is_needed(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_ARTIFACTS_KEEP_DAYS", "1")
     data = add(database, tenant, folder(store, tmp_path, a=b"1"))
@@ -219,7 +220,7 @@ def test_an_illegal_time_is_refused(text: str) -> None:
 
 
 def test_content_goes_when_its_last_artifact_does(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     shared = file(store, b"shared")
     first = add(database, tenant, shared)
@@ -236,7 +237,7 @@ def test_content_goes_when_its_last_artifact_does(
     assert blobs(store) == set()
 
 
-def test_content_of_another_tenant_stays(database: Database, store: BlobStore, tenant: str) -> None:
+def test_content_of_another_tenant_stays(database: Database, store: FolderStore, tenant: str) -> None:
     with database.write() as session:
         other = create_tenant(session, "other", 0.0).id
     content = file(store, b"both")
@@ -248,7 +249,7 @@ def test_content_of_another_tenant_stays(database: Database, store: BlobStore, t
 
 
 def test_young_content_and_what_an_upload_or_attempt_brings_stays(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = file(store, b"new")
     written = store.path(content.digest).stat().st_mtime
@@ -265,12 +266,12 @@ def test_young_content_and_what_an_upload_or_attempt_brings_stays(
     assert content.digest in blobs(store)
 
 
-def test_a_hold_ends_with_its_process(store: BlobStore) -> None:
+def test_a_hold_ends_with_its_process(store: FolderStore) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from rdukit_platform.artifacts.store import BlobStore
-with BlobStore(Path({str(store.folder)!r})).holding():
+from rdukit_platform.artifacts.stores.folder import FolderStore
+with FolderStore(Path({str(store.folder)!r})).holding():
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
@@ -279,7 +280,7 @@ with BlobStore(Path({str(store.folder)!r})).holding():
     assert list((store.folder / "holds").iterdir()) == []
 
 
-def test_content_that_comes_again_during_a_sweep_stays(database: Database, store: BlobStore) -> None:
+def test_content_that_comes_again_during_a_sweep_stays(database: Database, store: FolderStore) -> None:
     content = file(store, b"again")
     os.utime(store.path(content.digest), (1.0, 1.0))
 
@@ -292,7 +293,7 @@ def test_content_that_comes_again_during_a_sweep_stays(database: Database, store
 
 
 def test_nothing_is_removed_while_a_folders_files_are_not_known(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     content = folder(store, tmp_path, a=b"1")
     artifact = add(database, tenant, content)
@@ -302,7 +303,7 @@ def test_nothing_is_removed_while_a_folders_files_are_not_known(
     assert len(blobs(store)) == 1
 
 
-def test_only_one_sweeps_at_a_time(database: Database, store: BlobStore) -> None:
+def test_only_one_sweeps_at_a_time(database: Database, store: FolderStore) -> None:
     def again(step: str) -> None:
         with pytest.raises(Conflict, match="already"):
             collect(database, store, NOW, 0.0)
@@ -313,7 +314,7 @@ def test_only_one_sweeps_at_a_time(database: Database, store: BlobStore) -> None
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.db.engine import Database
 left = int(sys.argv[3])
@@ -322,12 +323,12 @@ def step(name):
     left -= 1
     if left < 0:
         os.kill(os.getpid(), signal.SIGKILL)
-collect(Database(sys.argv[1]), BlobStore(Path(sys.argv[2])), 4e9, 0.0, on_step=step)
+collect(Database(sys.argv[1]), FolderStore(Path(sys.argv[2])), 4e9, 0.0, on_step=step)
 """
 
 
 def test_a_sweep_that_is_killed_between_any_two_steps_is_finished_by_the_next(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:
     kept = folder(store, tmp_path, a=b"1", b=b"2")
     add(database, tenant, kept)
@@ -348,7 +349,7 @@ def test_a_sweep_that_is_killed_between_any_two_steps_is_finished_by_the_next(
     assert list((store.folder / "incoming").iterdir()) == []
 
 
-def test_a_quota_says_how_much_and_what_could_go(database: Database, store: BlobStore, tenant: str) -> None:
+def test_a_quota_says_how_much_and_what_could_go(database: Database, store: FolderStore, tenant: str) -> None:
     big = add(database, tenant, file(store, bytes(3000)), "checkpoint")
     with database.write() as session:
         session.execute(update(TenantRow).values(artifact_bytes=4096))
@@ -369,7 +370,7 @@ def test_a_quota_says_how_much_and_what_could_go(database: Database, store: Blob
 
 
 def test_a_quota_counts_what_a_job_makes_and_proposes_nothing_that_is_needed(
-    database: Database, store: BlobStore, tenant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = add(database, tenant, folder(store, tmp_path, a=bytes(100)))
     monkeypatch.setenv("RDUKIT_ARTIFACTS_TENANT_BYTES", "150")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rdukit_platform.artifacts.sweep import collect
-from rdukit_platform.artifacts.uploads import UPLOAD_KEEP_S, UploadFolder
+from rdukit_platform.artifacts.uploads import UPLOAD_KEEP_S, Uploads
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -117,7 +117,7 @@ def test_an_upload_outlives_a_collection_and_ends_by_itself(gateway: GatewayUnde
     upload = begin(gateway, token, ("a", DATA))
     put(gateway, token, upload["id"], 0, DATA[:10])
     collect(platform.database, platform.store, 4e9, 0.0)
-    uploads = UploadFolder(platform.store)
+    uploads = Uploads(platform.store)
     assert uploads.expire(time.time() + UPLOAD_KEEP_S - 60) == 0
     assert begin(gateway, token, ("a", DATA))["files"][0]["offset"] == 10
     assert uploads.expire(time.time() + UPLOAD_KEEP_S + 60) == 1
@@ -129,7 +129,7 @@ def test_the_command_goes_on_after_it_was_killed(gateway: GatewayUnderTest, tmp_
     source.write_bytes(os.urandom(48 << 20))
     command = [str(RDUKIT), "artifact", "add", str(source), "--kind", "data"]
     first = subprocess.Popen(command)
-    uploads = gateway.platform.store.folder / "uploads"
+    uploads = gateway.platform.home.artifacts / "uploads"
     deadline = time.monotonic() + 60
     while not (parts := [p for p in uploads.glob("*/0") if p.stat().st_size]) and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -11,7 +11,8 @@ import pytest
 from rdukit.box.image import BoxEnd
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit.interfaces import SystemClock
-from rdukit_platform.artifacts.store import BlobStore, Content
+from rdukit_platform.artifacts.store import Content
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.backends.contract import BoxEvent, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, OwnedBox, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules
 from rdukit_platform.catalog.own import install_box
@@ -142,7 +143,7 @@ def test_a_tenants_own_box_starts_from_a_copy_that_cannot_be_written_and_only_wh
     with fresh_database(tmp_path) as database:
         with database.write() as session:
             tenant = create_tenant(session, "lab", 0.0).id
-            content = BlobStore(tmp_path / "artifacts").add_path(folder)
+            content = FolderStore(tmp_path / "artifacts").add_path(folder)
             install_box(session, counter_boxes(), tenant, {**COUNTER, "name": "mine"}, content, 1.0)
             request = JobRequest(box="mine", verb="preprocess")
             tickets = [
@@ -185,7 +186,7 @@ def attempted(
 ) -> tuple[JobRow, AttemptRow]:
     """The job and its attempt, after a worker's try."""
     context = WorkerContext(
-        home=Home(folder), database=database, store=BlobStore(folder / "artifacts"),
+        home=Home(folder), database=database, store=FolderStore(folder / "artifacts"),
         heartbeat=LeaseHeartbeat(database, SystemClock(), "w", 1, 5.0), notifier=Notifier(f"redis+socket://{folder}/none.sock"),
         clock=SystemClock(), name="w", node="one", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
         fences=TenantFences(Home(folder), Walls(WallKind.CONTAINER), range(0)),

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import BlobStore, ContentDamaged, FolderEntry, check_relative
+from rdukit_platform.artifacts.store import ContentDamaged, FolderEntry, check_relative
+from rdukit_platform.artifacts.stores.folder import FolderStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "artifacts")
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "artifacts")
 
 
-def test_a_file_is_found_by_its_digest_and_stored_once(store: BlobStore, tmp_path: Path) -> None:
+def test_a_file_is_found_by_its_digest_and_stored_once(store: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"hello")
     content = store.add_path(tmp_path / "a")
     assert content.digest == hashlib.sha256(b"hello").hexdigest()
@@ -27,7 +28,7 @@ def test_a_file_is_found_by_its_digest_and_stored_once(store: BlobStore, tmp_pat
     assert len([path for path in (store.folder / "blobs").rglob("*") if path.is_file()]) == 1
 
 
-def test_a_folder_comes_back_as_it_was(store: BlobStore, tmp_path: Path) -> None:
+def test_a_folder_comes_back_as_it_was(store: FolderStore, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "deep").mkdir(parents=True)
     (source / "one.txt").write_text("1")
@@ -40,14 +41,14 @@ def test_a_folder_comes_back_as_it_was(store: BlobStore, tmp_path: Path) -> None
     assert store.add_path(tmp_path / "target") == content
 
 
-def test_a_missing_blob_is_not_found(store: BlobStore, tmp_path: Path) -> None:
+def test_a_missing_blob_is_not_found(store: FolderStore, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         store.materialize("0" * 64, False, tmp_path / "x")
     with pytest.raises(NotFound):
         list(store.read("0" * 64))
 
 
-def test_changed_content_is_noticed(store: BlobStore) -> None:
+def test_changed_content_is_noticed(store: FolderStore) -> None:
     content = store.add_stream(BytesIO(b"hello"))
     path = store.path(content.digest)
     path.chmod(0o644)
@@ -56,7 +57,7 @@ def test_changed_content_is_noticed(store: BlobStore) -> None:
         list(store.read(content.digest))
 
 
-def test_a_link_is_refused(store: BlobStore, tmp_path: Path) -> None:
+def test_a_link_is_refused(store: FolderStore, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "link").symlink_to("/etc/hostname")
@@ -66,7 +67,7 @@ def test_a_link_is_refused(store: BlobStore, tmp_path: Path) -> None:
         store.add_path(folder / "link")
 
 
-def test_a_broken_upload_leaves_nothing(store: BlobStore) -> None:
+def test_a_broken_upload_leaves_nothing(store: FolderStore) -> None:
     class Broken(BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             if self.tell():
@@ -79,7 +80,7 @@ def test_a_broken_upload_leaves_nothing(store: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/.", "a\\b", "a\0b"])
-def test_a_path_that_leaves_its_folder_is_refused(store: BlobStore, path: str) -> None:
+def test_a_path_that_leaves_its_folder_is_refused(store: FolderStore, path: str) -> None:
     with pytest.raises(InvalidArgument):
         store.add_manifest([FolderEntry(path, "0" * 64, 1)])
 
@@ -95,18 +96,18 @@ def test_an_accepted_path_stays_inside(text: str) -> None:
     assert ".." not in (root / accepted).parts
 
 
-def test_a_digest_that_is_a_path_is_refused(store: BlobStore) -> None:
+def test_a_digest_that_is_a_path_is_refused(store: FolderStore) -> None:
     with pytest.raises(InvalidArgument):
         store.path("../../../etc/passwd")
 
 
-def damage(store: BlobStore, digest: str) -> None:
+def damage(store: FolderStore, digest: str) -> None:
     path = store.path(digest)
     path.chmod(0o644)
     path.write_bytes(b"other bytes")
 
 
-def test_the_right_bytes_mend_a_damaged_blob(store: BlobStore, tmp_path: Path) -> None:
+def test_the_right_bytes_mend_a_damaged_blob(store: FolderStore, tmp_path: Path) -> None:
     file = store.add_stream(BytesIO(b"hello"))
     folder = store.add_manifest([FolderEntry("a", file.digest, 5)])
     for content in (file, folder):
@@ -119,11 +120,13 @@ def test_the_right_bytes_mend_a_damaged_blob(store: BlobStore, tmp_path: Path) -
     assert (tmp_path / "target" / "a").read_bytes() == b"hello"
 
 
-def test_a_blob_is_read_through_once_until_its_file_changes(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blob_is_read_through_once_until_its_file_changes(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = store.add_stream(BytesIO(b"hello"))
     reads: list[str] = []
-    whole = BlobStore.read
-    monkeypatch.setattr(BlobStore, "read", lambda self, digest: reads.append(digest) or whole(self, digest))
+    whole = FolderStore.read
+    monkeypatch.setattr(FolderStore, "read", lambda self, digest: reads.append(digest) or whole(self, digest))
     for _ in range(3):
         store.check(content.digest)
     assert reads == [content.digest]
@@ -132,7 +135,7 @@ def test_a_blob_is_read_through_once_until_its_file_changes(store: BlobStore, mo
         store.check(content.digest)
 
 
-def test_what_a_job_gets_is_a_copy_that_is_checked(store: BlobStore, tmp_path: Path) -> None:
+def test_what_a_job_gets_is_a_copy_that_is_checked(store: FolderStore, tmp_path: Path) -> None:
     content = store.add_stream(BytesIO(b"hello"))
     store.materialize(content.digest, False, tmp_path / "in" / "x.csv")
     (tmp_path / "in" / "x.csv").chmod(0o644)
@@ -144,7 +147,7 @@ def test_what_a_job_gets_is_a_copy_that_is_checked(store: BlobStore, tmp_path: P
 
 
 @pytest.mark.parametrize("paths", [["a", "a"], ["a", "a/b"], ["x/y/z", "x/y"]])
-def test_paths_that_no_folder_can_hold_together_are_refused(store: BlobStore, paths: list[str]) -> None:
+def test_paths_that_no_folder_can_hold_together_are_refused(store: FolderStore, paths: list[str]) -> None:
     content = store.add_stream(BytesIO(b"hello"))
     with pytest.raises(InvalidArgument):
         store.add_manifest([FolderEntry(path, content.digest, 5) for path in paths])

@@ -1,0 +1,277 @@
+"""Store in one folder, which all nodes of a platform mount.
+
+``blobs/ab/abcdef…`` holds the bytes whose SHA-256 is the name, read-only. ``holds`` has a file for each block of
+``holding``, locked for as long; it says since when.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from rdukit.errors import Conflict, NotFound
+from rdukit.files.atomic import atomic_target, remove_tree, write_atomic
+from rdukit_platform.artifacts.store import BLOCK, BlobStore, ContentDiffers, StoredBlob, check_digest
+
+_DESCRIPTION: Final = "upload.json"
+
+
+class FolderStore(BlobStore):
+    """A content-addressed store in one folder. Safe for several processes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self._pieces = FolderPieces(folder / "uploads")
+
+    @property
+    def where(self) -> str:
+        """``BlobStore.where``."""
+        return str(self.folder)
+
+    @property
+    def pieces(self) -> "FolderPieces":
+        """``BlobStore.pieces``."""
+        return self._pieces
+
+    def path(self, digest: str) -> Path:
+        """Return the place where a blob lies, or would."""
+        return self.folder / "blobs" / check_digest(digest)[:2] / digest
+
+    def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
+        """``BlobStore.read_range``."""
+        with self._open_file(digest) as stream:
+            stream.seek(start)
+            while length > 0 and (block := stream.read(min(BLOCK, length))):
+                length -= len(block)
+                yield block
+
+    def state(self, digest: str) -> tuple[object, ...]:
+        """``BlobStore.state``: what the file system says of the file."""
+        found = self._stat(digest)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def size(self, digest: str) -> int:
+        """``BlobStore.size``."""
+        return self._stat(digest).st_size
+
+    def has(self, digest: str) -> bool:
+        """``BlobStore.has``."""
+        return self.path(digest).is_file()
+
+    @contextmanager
+    def local(self, digest: str) -> Iterator[Path]:
+        """``BlobStore.local``: the blob itself."""
+        self._stat(digest)
+        yield self.path(digest)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """``BlobStore.holding``."""
+        holds = self.folder / "holds"
+        holds.mkdir(parents=True, exist_ok=True)
+        descriptor, path = _make_hold(holds)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def held_since(self) -> float | None:
+        """``BlobStore.held_since``."""
+        holds = self.folder / "holds"
+        began = []
+        for path in list(holds.iterdir()) if holds.is_dir() else []:
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink(missing_ok=True)
+                except BlockingIOError:
+                    began.append(os.fstat(descriptor).st_mtime)
+                finally:
+                    os.close(descriptor)
+        return min(began, default=None)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """``BlobStore.alone``."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as cause:
+            raise Conflict("content is being collected or backed up already; ask again when that is done") from cause
+        finally:
+            os.close(descriptor)
+
+    def blobs(self) -> Iterator[StoredBlob]:
+        """``BlobStore.blobs``."""
+        top = self.folder / "blobs"
+        for folder in sorted(top.iterdir()) if top.is_dir() else []:
+            for path in sorted(folder.iterdir()):
+                with suppress(FileNotFoundError):
+                    found = path.stat()
+                    yield StoredBlob(path.name, str(path), found.st_size, found.st_mtime)
+
+    def discard(self, blob: StoredBlob, before: float) -> bool:
+        """``BlobStore.discard``."""
+        path = Path(blob.place)
+        with self._changing(is_alone=True), suppress(FileNotFoundError):
+            if path.stat().st_mtime >= before:
+                return False  # it came again just now
+            path.unlink()
+            return True
+        return False
+
+    def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
+        """``BlobStore.clear_incoming``."""
+        incoming = self.folder / "incoming"
+        for path in sorted(incoming.iterdir()) if incoming.is_dir() else []:
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    on_step(path.name)
+                    path.unlink()
+
+    @contextmanager
+    def _changing(self, *, is_alone: bool = False) -> Iterator[None]:
+        """Hold the lock of the blobs' names: together with others who add some, or alone to take one away."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _stat(self, digest: str) -> os.stat_result:
+        try:
+            return self.path(digest).stat()
+        except FileNotFoundError as cause:
+            raise NotFound(f"the store has no content {digest}") from cause
+
+    def _open_file(self, digest: str) -> BinaryIO:
+        try:
+            return self.path(digest).open("rb")
+        except FileNotFoundError as cause:
+            raise NotFound(f"the store has no content {digest}") from cause
+
+    def _open(self, digest: str) -> Iterator[bytes]:
+        with self._open_file(digest) as stream:
+            while block := stream.read(BLOCK):
+                yield block
+
+    def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:
+        incoming = self.folder / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True)
+        # The digest is known only at the end, so the bytes go to a temporary file first.
+        temporary = incoming / f"{os.getpid()}-{os.urandom(8).hex()}"
+        found, size = hashlib.sha256(), 0
+        try:
+            with temporary.open("xb") as out:
+                while block := stream.read(BLOCK):
+                    found.update(block)
+                    out.write(block)
+                    size += len(block)
+                out.flush()
+                os.fsync(out.fileno())
+            if digest is not None and found.hexdigest() != digest:
+                raise ContentDiffers(found.hexdigest(), digest)
+            self._adopt(temporary, found.hexdigest())
+        finally:
+            temporary.unlink(missing_ok=True)
+        return found.hexdigest(), size
+
+    def _adopt(self, temporary: Path, digest: str) -> None:
+        # Also where the content is there: how long an upload takes must not tell that another tenant has it.
+        target = self.path(digest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.chmod(0o444)
+        with self._changing():
+            temporary.replace(target)
+
+    def _publish(self, digest: str, data: bytes) -> None:
+        with self._changing(), atomic_target(self.path(digest)) as temporary:
+            temporary.write_bytes(data)
+            temporary.chmod(0o444)
+
+
+class FolderPieces:
+    """Uploads as folders: ``upload.json``, and a file for each file that has begun, named by its number."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ids(self) -> Iterator[str]:
+        """``PiecePlace.ids``."""
+        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
+            yield folder.name
+
+    def describe(self, id: str, data: bytes) -> None:
+        """``PiecePlace.describe``."""
+        write_atomic(self._folder / id / _DESCRIPTION, data, 0o600)
+
+    def description(self, id: str) -> bytes | None:
+        """``PiecePlace.description``."""
+        try:
+            return (self._folder / id / _DESCRIPTION).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def size(self, id: str, number: int) -> int:
+        """``PiecePlace.size``."""
+        try:
+            return self._part(id, number).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, id: str, number: int, offset: int, piece: bytes, check: Callable[[int], None]) -> int:
+        """``PiecePlace.append``."""
+        descriptor = os.open(self._part(id, number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+b") as part:
+            fcntl.flock(part, fcntl.LOCK_EX)
+            size = part.seek(0, os.SEEK_END)
+            check(size)
+            part.write(piece)
+            return size + len(piece)
+
+    @contextmanager
+    def open(self, id: str, number: int) -> Iterator[BinaryIO]:
+        """``PiecePlace.open``."""
+        part = self._part(id, number)
+        with part.open("rb") if part.is_file() else BytesIO() as stream:  # of an empty file no piece comes
+            yield stream
+
+    def drop(self, id: str, numbers: Iterable[int]) -> None:
+        """``PiecePlace.drop``."""
+        for number in numbers:
+            self._part(id, number).unlink(missing_ok=True)
+
+    def remove(self, id: str) -> None:
+        """``PiecePlace.remove``."""
+        remove_tree(self._folder / id)
+
+    def written_at(self, id: str) -> float:
+        """``PiecePlace.written_at``; 0: it is no folder."""
+        folder = self._folder / id
+        times = [path.stat().st_mtime for path in (folder, *folder.iterdir())] if folder.is_dir() else [0.0]
+        return max(times)
+
+    def _part(self, id: str, number: int) -> Path:
+        return self._folder / id / str(number)
+
+
+def _make_hold(holds: Path) -> tuple[int, Path]:
+    while True:
+        path = holds / f"{os.getpid()}-{os.urandom(8).hex()}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # A collector that came before the lock took it for a dead process's, and has removed it.
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, path
+        os.close(descriptor)

@@ -1,0 +1,57 @@
+"""Waiting for what no job is at fault for: a bucket that does not answer, a disk without room.
+
+An attempt that needs either waits, and then ends as if it had not been, so that its job is queued again and another
+node may have what this one lacks. What a box has made is not made again for that: it waits until it can be kept.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from rdukit.errors import DiskFull, RdukitError, StoreUnavailable, find_system_error
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds that an attempt waits which has nothing yet that would be lost.
+PATIENCE_S: Final = 60.0
+FIRST_PAUSE_S: Final = 0.5
+MAX_PAUSE_S: Final = 10.0
+
+
+def find_lack(error: Exception) -> RdukitError | None:
+    """Return what an error says is lacking here, and comes back: disk or bucket; ``None``: it is something else."""
+    if isinstance(error, StoreUnavailable):
+        return error
+    cause = error.orig if isinstance(error, DBAPIError) and isinstance(error.orig, Exception) else error
+    found = cause if isinstance(cause, RdukitError) else find_system_error(cause)
+    return found if isinstance(found, DiskFull) else None
+
+
+def patiently(action: Callable[[], T], stop: threading.Event, patience_s: float = PATIENCE_S) -> T:
+    """Do something; as long as disk or bucket are lacking for it, do it again after a while.
+
+    Args:
+        action: what can be begun anew.
+        stop: ends the waiting.
+    Raises:
+        StoreUnavailable, DiskFull: it is lacking for as long, or nobody wants to wait any more.
+    """
+    deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
+    while True:
+        try:
+            return action()
+        except (RdukitError, OSError, DBAPIError) as error:
+            lack = find_lack(error)
+            if lack is None:
+                raise
+            if time.monotonic() + pause > deadline or stop.is_set():
+                raise lack from error
+            logger.warning("waiting, and then again in_s=%.1f error=%s", pause, lack.message)
+        stop.wait(pause)
+        pause = min(2 * pause, MAX_PAUSE_S)
