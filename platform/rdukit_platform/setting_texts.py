@@ -3,6 +3,9 @@
 import re
 from collections.abc import Callable
 from typing import Final, TypeVar
+from urllib.parse import quote
+
+from rdukit.errors import InvalidArgument
 
 T = TypeVar("T", int, float)
 
@@ -80,6 +83,18 @@ def parse_store(text: str) -> str:
     if "://" in text:
         read_bucket(text)
     return text
+
+
+def with_password(url: str, password: str) -> str:
+    """Return the broker's URL with a password (pure).
+
+    Raises:
+        InvalidArgument: it names a user or a password already.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark or "@" in rest.partition("/")[0]:
+        raise InvalidArgument("broker.url names a user or has no host; legal beside a file is redis://HOST:PORT/N")
+    return f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def not_negative(kind: Callable[[str], T]) -> Callable[[str], T]:

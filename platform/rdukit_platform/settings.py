@@ -8,13 +8,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from rdukit.errors import Conflict, InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.files.home import PRIVATE, close_contents, private_home
 from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolve
-from rdukit_platform.setting_texts import not_negative, parse_keep_days, parse_labels, parse_node_name, parse_store
+from rdukit_platform.setting_texts import (
+    not_negative,
+    parse_keep_days,
+    parse_labels,
+    parse_node_name,
+    parse_store,
+    with_password,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -452,20 +458,6 @@ class Home:
             return with_password(url, Path(file).read_text().strip())
         except OSError as cause:
             raise Unavailable(f"{BROKER_PASSWORD_FILE.name}: {file} cannot be read: {cause.strerror}") from cause
-
-
-def with_password(url: str, password: str) -> str:
-    """Return the broker's URL with a password (pure).
-
-    Raises:
-        InvalidArgument: it names a user or a password already.
-    """
-    scheme, mark, rest = url.partition("://")
-    if not mark or "@" in rest.partition("/")[0]:
-        raise InvalidArgument(
-            f"{BROKER_URL.name} names a user or has no host; legal beside a file is redis://HOST:PORT/N"
-        )
-    return f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def current_home() -> Home:
