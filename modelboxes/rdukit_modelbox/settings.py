@@ -33,6 +33,11 @@ WEBHOOK_PRIVATE: Final = Setting(
     "box.webhook_private", False, "Let webhooks go to loopback, private and link-local addresses.", parse_bool
 )
 
+MEMBERS: Final = Setting(
+    "box.members", "",
+    "Leases of the members that a training has, `<id>:<token>@<socket>` of each with blanks between; the platform sets "
+    "it.", str,
+)  # fmt: skip
 REGISTRY_CONFIG: Final = Setting(
     "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
 )
@@ -41,5 +46,5 @@ MODELBOX_SETTINGS: Final = (
     REGISTRY_CONFIG,
     CANCEL_GRACE_S, MAX_ROWS, MAX_OPERATIONS,
     STALL_S, CHILD_MEMORY_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
-    WEBHOOK_BACKOFF_S, WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
+    WEBHOOK_BACKOFF_S, WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE, MEMBERS,
 )  # fmt: skip

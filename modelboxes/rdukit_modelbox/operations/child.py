@@ -12,12 +12,14 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from rdukit.system.process import die_with_parent
 
 if TYPE_CHECKING:
+    from rdukit.errors import RdukitError
     from rdukit_modelbox.contract.box import Box
     from rdukit_modelbox.verbs.context import Progress
 
@@ -99,22 +101,45 @@ class ChildContext:
         self._cancelled = True
 
 
+class MemberContext(ChildContext):
+    """Context of a member that is not the first one: what there is to tell, that one tells."""
+
+    def progress(self, progress: "Progress") -> None:
+        """Keep it."""
+
+    def log(self, text: str) -> None:
+        """Keep it."""
+
+
 def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit_modelbox.artifacts.exchange import bring_inputs, send_outputs
     from rdukit_modelbox.artifacts.mounts import Exchange
     from rdukit_modelbox.contract.box import Verb, load_box
+    from rdukit_modelbox.operations.members import other_members
     from rdukit_modelbox.verbs import load_verb
 
-    box = load_box(Path(request["box_file"]))
-    context = ChildContext(box, events)
+    box, verb = load_box(Path(request["box_file"])), Verb(request["verb"])
+    run, parameters, output = load_verb(verb), request["parameters"], Path(request["output"])
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
+    if request.get("member"):  # the first one has brought them
+        run(MemberContext(box, events), parameters, inputs, output)
+        return
+    context = ChildContext(box, events)
     exchange = Exchange(**request["exchange"])
     inputs = bring_inputs(context, inputs, exchange)
-    done = load_verb(Verb(request["verb"]))(context, request["parameters"], inputs, Path(request["output"]))
+    brought = {**request, "inputs": {name: str(path) for name, path in inputs.items()}}
+    with other_members(brought, lambda error: _end(events, error)) if verb is Verb.TRAIN else nullcontext():
+        done = run(context, parameters, inputs, output)
     outputs = {name: str(path) for name, path in done.outputs.items()}
     if exchange.upload:
         outputs = send_outputs(context, done.outputs, exchange.upload)
     _send(events, kind="result", result=dict(done.figures), outputs=outputs)
+
+
+def _end(events: IO[str], error: "RdukitError") -> None:
+    """End this process for another member's failure, whatever it does."""
+    _send(events, kind="error", **error.body())
+    os._exit(error.exit_status)
 
 
 def _send(events: IO[str], **message: object) -> None:

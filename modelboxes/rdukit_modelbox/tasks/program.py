@@ -80,9 +80,10 @@ class ModelProgram:
         #: Whether it was seen that what fills a batch up changes no row's answer.
         self._rows_are_alone = False
 
-    def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int) -> Path:
+    def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int, members: int = 1) -> Path:
         """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
+        With several ``members`` gradients can be averaged over as many as a training then has.
         What serves batches gets a second graph over the same parameters, for one row: alone, a request computes a row.
         """
         config = {
@@ -90,6 +91,8 @@ class ModelProgram:
             "num_tiles": num_tiles, "inference": self.optimizer is None, "precision": self.shape.precision,
             "log_level": SILENT,
         }  # fmt: skip
+        if self.optimizer is not None and members > 1:
+            config |= {"data_parallel": True, "world_size": members}
         if self.optimizer is not None or self.shape.batch_size == 1:
             path = samba.session.compile(
                 self.model, self.inputs, self.optimizer, name=name, config_dict=config,
@@ -167,14 +170,22 @@ class ModelProgram:
         if count and (labels[:count] != IGNORED).any():
             self.forward_filled([values, labels], count)
 
-    def train_step(self, batch: Sequence[NDArray[Any]], rates: Mapping[str, float]) -> float:
+    def train_step(
+        self, batch: Sequence[NDArray[Any]], rates: Mapping[str, float], *, is_member: bool = False
+    ) -> float:
         """Run one whole step on one batch, an array per input, and return its loss before the update.
 
-        ``rates``: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
+        Args:
+            rates: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
+            is_member: gradients are averaged over all members of the training before the update.
+        Raises:
+            PefMismatch: there are other members, and the PEF was not compiled for several.
+            PeerLost: another member died or does not answer.
         """
         outputs = samba.session.run(
-            input_tensors=self._named(batch), output_tensors=self._traced, hyperparam_dict=dict(rates)
-        )
+            input_tensors=self._named(batch), output_tensors=self._traced, hyperparam_dict=dict(rates),
+            data_parallel=is_member,
+        )  # fmt: skip
         return float(samba.to_torch(outputs[0]).float().mean())
 
     def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:

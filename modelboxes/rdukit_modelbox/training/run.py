@@ -13,6 +13,7 @@ from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_modelbox.training.journal import TrainingJournal
+from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, judge_evaluation, learning_rate, reason_to_stop
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 
@@ -23,7 +24,9 @@ class TrainingRun:
     def __init__(
         self, program: ModelProgram, task: Task, data: TaskData, options: TrainingOptions, context: VerbContext,
         identity: Identity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
+        members: Members | None = None,
     ) -> None:  # fmt: skip
+        """``identity``: its batches are those of all members together."""
         self._program = program
         self._task = task
         self._data = data
@@ -34,6 +37,7 @@ class TrainingRun:
         self._folder = folder
         self._total = total
         self._steps_per_epoch = steps_per_epoch
+        self._members = members or Members()
         self._began = time.perf_counter()
         #: What ran on the device before, to check what the attempt needs: no part of the training's figures.
         self._checks = program.report()
@@ -57,15 +61,16 @@ class TrainingRun:
         """
         # An earlier attempt may have ended by itself; what this one needed to start is not training.
         reason = reason_to_stop(self._options, self.judged, self._start.totals.train_seconds)
-        if reason is not None or self.step >= self._total:
+        if self._members.agree(reason is not None or self.step >= self._total):
             return reason or "steps"
         for step, batch in self._batches():
             self._check_cancelled(journal)
             self._train(step, batch, journal)
             is_better = self._evaluate_if_due(journal)
             reason = reason_to_stop(self._options, self.judged, self.seconds())
-            is_last = reason is not None or self.step == self._total
-            if is_last or is_better or self.step % self._options.checkpoint_every == 0:
+            is_last = self._members.agree(reason is not None or self.step == self._total)
+            is_due = is_last or is_better or self.step % self._options.checkpoint_every == 0
+            if is_due and self._members.is_first:
                 journal.flush()
                 self.save(is_best=is_better)
             if is_last:
@@ -127,13 +132,17 @@ class TrainingRun:
 
     def _check_cancelled(self, journal: TrainingJournal) -> None:
         """End between two steps if that is asked for, with a checkpoint: whoever goes on loses no step."""
+        cancelled = None
         try:
             self._context.check_cancelled()
-        except Cancelled:
-            if self.step > self._saved_step:
-                journal.flush()
-                self.save()
-            raise
+        except Cancelled as asked:
+            cancelled = asked
+        if not self._members.agree(cancelled is not None):
+            return
+        if self.step > self._saved_step and self._members.is_first:
+            journal.flush()
+            self.save()
+        raise cancelled or Cancelled("the first member was cancelled")
 
     def _train(self, step: int, batch: Batch, journal: TrainingJournal) -> None:
         options = self._options
@@ -141,7 +150,9 @@ class TrainingRun:
             step, self._total, options.lr, options.schedule, options.warmup_steps, options.final_lr_share
         )
         began = time.perf_counter()
-        loss = self._program.train_step(batch, options.scalars(rate))
+        rows = self._members.part_of(batch)
+        loss = self._program.train_step(rows, options.scalars(rate), is_member=self._members.count > 1)
+        loss = self._members.mean(loss)
         seconds = max(time.perf_counter() - began, 1e-9)
         if not math.isfinite(loss):
             raise RuntimeFault(f"the loss is {loss} at step {step}; lower lr (or momentum) and train again", step=step)
@@ -167,7 +178,7 @@ class TrainingRun:
     def _evaluate_if_due(self, journal: TrainingJournal) -> bool:
         """Evaluate if it is time; whether this is the best so far."""
         every = self._options.evaluate_every
-        if not every or (self.step % every and self.step != self._total):
+        if not every or (self.step % every and self.step != self._total) or not self._members.is_first:
             return False
         scores = self.evaluate(journal)
         if scores is None:

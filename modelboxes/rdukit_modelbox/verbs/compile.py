@@ -49,7 +49,7 @@ def run_compile(
         path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles)
         shape = replace(shape, batch_size=1)
     else:
-        path = program.compile(box.name, output, mode, target, num_tiles)
+        path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
         shape = program.shape
     loaded = read_pef(path)
     if read_constants(loaded.pef):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -17,6 +18,7 @@ from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
 from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines
+from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
@@ -31,14 +33,16 @@ def run_train(
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
     given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
-    Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``.
+    Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``. Of several members that were launched
+    together each trains on its part of a larger batch, and the first one alone writes.
 
     Raises:
         Conflict: ``<output>/checkpoint`` belongs to another training.
         InvalidArgument: the data set does not fit the PEF, is smaller than a batch, or cannot be evaluated because the
             rows of a batch depend on each other; the input checkpoint cannot be resumed with these parameters; the PEF
             was compiled to serve.
-        PefMismatch: the PEF cannot evaluate the model.
+        PefMismatch: the PEF cannot evaluate the model, or was not compiled for several members.
+        PeerLost: another member died or does not answer.
         RuntimeFault: the loss is not a number any more.
         Cancelled: between two steps.
     """
@@ -48,13 +52,15 @@ def run_train(
     task, entry = task_of(shape.task), entry_of(context.box)
     data = task.open_data(entry, shape, inputs["dataset"])
     split = evaluation_split(data)
-    steps_per_epoch = _steps_per_epoch(data, shape.batch_size)
+    members = Members.meet()
+    batch_size = shape.batch_size * members.count
+    steps_per_epoch = _steps_per_epoch(data, batch_size)
     if options.evaluate_every and split is None:
         raise InvalidArgument("evaluate_every needs a dev or test split, which the data set lacks; preprocess again")
     total = steps_per_epoch * options.epochs
     total = min(total, options.max_steps or total)
     identity = Identity(
-        shape.model, dict(shape.sizes), shape.batch_size, data.digest, options.seed, shape.optimizer, shape.lora_rank
+        shape.model, dict(shape.sizes), batch_size, data.digest, options.seed, shape.optimizer, shape.lora_rank
     )
     if shape.lora_rank and "checkpoint" not in inputs and not has_checkpoint(output / "checkpoint"):
         raise InvalidArgument(
@@ -71,7 +77,11 @@ def run_train(
         start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options)
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
-        run = TrainingRun(program, task, data, options, context, identity, start, folder, total, steps_per_epoch)
+        run = TrainingRun(
+            program, task, data, options, context, identity, start, folder, total, steps_per_epoch, members
+        )  # fmt: skip
+        if not members.is_first:
+            return _follow(run)
         with TrainingJournal(output, start.step) as journal:
             with span("train", {"rdukit.steps": total - start.step}):
                 ended = run.go(journal)
@@ -86,6 +96,8 @@ def run_train(
         program.close()
     write_atomic(output / "report.svg", _picture(context, output, run.step).encode())
     figures = {**_figures(totals, run.step, start.step, ended, steps_per_epoch), "trained_parameters": trained}
+    if members.count > 1:
+        figures["members"] = members.count
     if scores is not None:
         figures |= {"split": split, **scores.figures()}
     context.log(_in_words(figures, scores))
@@ -94,6 +106,13 @@ def run_train(
     made = {"checkpoint": folder, "metrics": journal.path, "report": output / "report.svg"}
     slots = {slot.name for slot in context.box.slots_of(Verb.TRAIN).outputs}
     return VerbResult(figures, {name: path for name, path in made.items() if name in slots})
+
+
+def _follow(run: TrainingRun) -> VerbResult:
+    """Train as a member that is not the first one, to the end that the first one says."""
+    with TemporaryDirectory() as folder, TrainingJournal(Path(folder), 0) as journal:
+        run.go(journal)
+    return VerbResult({}, {})
 
 
 def _steps_per_epoch(data: TaskData, batch: int) -> int:

@@ -76,6 +76,7 @@ def submit(
     retry_backoff: float | None,
     retry_max_backoff: float | None,
     preemptible: bool,
+    members: int | None,
     labels: Sequence[str],
     key: str | None,
     pipeline: Path | None,
@@ -117,7 +118,7 @@ def submit(
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
             "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
             "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
-            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible),
+            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members),
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
         if dry_run:
@@ -170,6 +171,7 @@ def show_(job_id: str, as_json: bool) -> None:
         ("job", found["id"]),
         ("name", found["name"]),
         ("what", f"{found['verb']} of box {found['box']}, {found['tiles']} tiles"),
+        ("members", f"{found['members']}, each with as many tiles" if found["members"] > 1 else None),
         ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
         ("do", found["advice"] if found["reason"] != "completed" else None),
         ("waits for", found["waits_for"]),

@@ -9,6 +9,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit_platform.cli.token import Life
+from rdukit_platform.jobs.states import MAX_MEMBERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,8 +38,12 @@ class Deadline(click.ParamType[dict[str, object]]):
 
 
 def queue_options(command: F) -> F:
-    """Add the options of preemption, of a deadline and of a retry policy."""
+    """Add the options of members, of preemption, of a deadline and of a retry policy."""
     for option in (
+        click.option(
+            "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
+            help="Processes of a training that compute together on one node, each with --tiles: all or none.",
+        ),
         click.option(
             "--preemptible", is_flag=True,
             help="Jobs of much higher priority may take its tiles; it is queued again, a training goes on.",
@@ -65,12 +70,14 @@ def queue_body(
     backoff_s: float | None,
     max_backoff_s: float | None,
     preemptible: bool = False,
+    members: int | None = None,
 ) -> dict[str, object]:
     """Return the keys of a request that ``queue_options`` stand for (pure)."""
     policy = {"on": list(on) or None, "backoff_s": backoff_s, "max_backoff_s": max_backoff_s}
     given = {name: value for name, value in policy.items() if value is not None}
     return {
-        **(deadline or {}), **({"retry": given} if given else {}), **({"preemptible": True} if preemptible else {})
+        **(deadline or {}), **({"retry": given} if given else {}), **({"preemptible": True} if preemptible else {}),
+        **({"members": members} if members is not None else {}),
     }  # fmt: skip
 
 

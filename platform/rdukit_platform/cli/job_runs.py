@@ -45,6 +45,7 @@ def clone(
     retry_backoff: float | None,
     retry_max_backoff: float | None,
     preemptible: bool,
+    members: int | None,
     key: str | None,
     wait: bool,
     as_json: bool,
@@ -62,7 +63,7 @@ def clone(
     }
     named: dict[str, object] = {"name": name, "run_limit_s": run_limit, "idempotency_key": key}
     given = {k: v for k, v in named.items() if v is not None}
-    given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible)
+    given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members)
     submit_body(f"/v1/jobs/{job_id}/clone", body | given, wait=wait, as_json=as_json)
 
 

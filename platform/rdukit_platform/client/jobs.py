@@ -169,6 +169,7 @@ class Jobs:
         inputs: Mapping[str, Artifact | str] | None = None,
         name: str | None = None,
         tiles: int | None = None,
+        members: int | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         preemptible: bool | None = None,
@@ -182,6 +183,7 @@ class Jobs:
 
         Args:
             inputs: artifacts, such as another job's outputs, or their ids, by slot.
+            members: processes of a training that compute together on one node, each with so many tiles.
             deadline: when it has to be done: a time with its zone, or seconds from now.
             retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
             idempotency_key: the same key gives the same job; without it each call submits a new one.
@@ -191,7 +193,7 @@ class Jobs:
         """
         body = {
             "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
-            "tiles": tiles, "max_attempts": max_attempts, "priority": priority, "preemptible": preemptible,
+            "tiles": tiles, "members": members, "max_attempts": max_attempts, "priority": priority, "preemptible": preemptible,
             "run_limit_s": run_limit_s,
             "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
             "deadline_s": None if isinstance(deadline, datetime) else deadline,

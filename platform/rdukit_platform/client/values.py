@@ -54,6 +54,7 @@ class JobInfo:
     result: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     tiles: int = 0
+    members: int = 1
     priority: int = 0
     preemptible: bool = False
     preemptions: int = 0

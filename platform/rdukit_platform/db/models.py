@@ -148,7 +148,10 @@ class JobRow(Base):
     cached_from: Mapped[str | None] = mapped_column(String(32))
     #: Slot to artifact id; set when the job succeeds.
     outputs: Mapped[dict[str, str]]
+    #: Of each member.
     tiles: Mapped[int]
+    #: Processes that compute together, each with tiles of its own.
+    members: Mapped[int] = mapped_column(Integer, default=1, server_default="1")
     max_attempts: Mapped[int]
     #: The highest goes first.
     priority: Mapped[int] = mapped_column(Integer, default=0, server_default="0")

@@ -52,6 +52,7 @@ RETRYABLE_CODES: Final = frozenset(
         "lease-lost",
         "lease-withdrawn",
         "runtime-error",
+        "peer-lost",
         "cancelled",
         "conflict",
     }

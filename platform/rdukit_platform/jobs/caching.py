@@ -19,10 +19,11 @@ from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs.states import JobState
 
 
-def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object]) -> str:
+def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1) -> str:
     """Return a digest of what a job does, whatever its inputs are (pure)."""
     defaults = {each.name: each.default for each in box.verb(verb).parameters}
-    return _digest([__version__, box.name, box.version, box.raw, verb, {**defaults, **parameters}])
+    told: list[object] = [__version__, box.name, box.version, box.raw, verb, {**defaults, **parameters}]
+    return _digest([*told, members] if members > 1 else told)
 
 
 def cache_key(session: Session, base: str, inputs: Mapping[str, str]) -> str:

@@ -19,18 +19,25 @@ from rdukit_platform.nodes.view import NodeCapacity, why_never
 PEF: Final = "pef"
 
 
-def check_nodes(tiles: int, nodes: Sequence[NodeCapacity]) -> None:
-    """Refuse more tiles than any of the nodes would have with all of them in service.
+def check_nodes(tiles: int, nodes: Sequence[NodeCapacity], members: int = 1) -> None:
+    """Refuse more tiles, for each member, than any of the nodes would have with all of them in service.
 
     Raises:
         IllegalValue: the message says what the largest one has.
     """
     whole = [node.repaired() for node in nodes]
-    if not whole or any(why_never(tiles, node) is None for node in whole):
+    if not whole or any(why_never(tiles * members, node, members) is None for node in whole):
         return
     largest = max(whole, key=lambda node: node.tiles)
+    why = why_never(tiles * members, largest, members)
+    if members > 1:
+        raise IllegalValue(
+            f"members is {members}, each with {tiles} tiles: {why}; members of a job are on one node, as boxes of "
+            "several have no network between them; legal: fewer of them, or fewer tiles",
+            legal=f"members times tiles up to {largest.tiles}",
+        )
     legal = f"1 to {largest.tiles}"
-    raise IllegalValue(f"tiles is {tiles}: {why_never(tiles, largest)}; legal: {legal}", legal=legal)
+    raise IllegalValue(f"tiles is {tiles}: {why}; legal: {legal}", legal=legal)
 
 
 def check_pef(tiles: int, needed: int) -> None:
@@ -60,11 +67,15 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
     is_on_host = request.verb in HOST_VERBS
     pef = None if is_on_host else _find_pef(session, tenant_id, request.inputs)
     needed = 0 if pef is None else tiles_of(store, pef)
-    if request.tiles is None:
-        return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
-    if request.tiles:
-        check_nodes(request.tiles, read_capacities(session))
-    check_pef(request.tiles, needed)
+    tiles = request.tiles
+    if tiles is None:
+        tiles = needed or default_tiles(request.verb)
+        request = request.model_copy(update={"tiles": tiles})
+        if request.members == 1:
+            return request
+    if tiles:
+        check_nodes(tiles, read_capacities(session), request.members)
+    check_pef(tiles, needed)
     return request
 
 

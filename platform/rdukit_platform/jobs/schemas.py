@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, fie
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.attempts import RETRIED, RETRY_CAUSES
-from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState, WaitCode, advise
+from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_MEMBERS, JobState, WaitCode, advise
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,57}$")]
@@ -84,6 +84,10 @@ class QueueChoices(DeadlineChoice):
     )
     retry: RetryPolicy | None = None
     preemptible: bool = Field(default=False, description="Whether jobs of much higher priority may take its tiles.")
+    members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] = Field(
+        default=1,
+        description="Processes of a training that compute together on one node, each with so many tiles: all or none.",
+    )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
 
 
@@ -107,6 +111,7 @@ class CheckedJob(BaseModel):
     verb: str
     name: str
     tiles: int
+    members: int
     max_attempts: int
     priority: int
     deadline_at: float | None
@@ -187,6 +192,7 @@ class Job(BaseModel):
     result: dict[str, JsonValue] | None
     progress: dict[str, JsonValue] | None
     tiles: int
+    members: int = 1
     priority: int = 0
     preemptible: bool = False
     preemptions: int = 0

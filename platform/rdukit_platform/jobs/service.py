@@ -25,6 +25,8 @@ from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY, JOB_TIL
 
 #: Verbs that run on the host alone and lease no tiles.
 HOST_VERBS: Final = frozenset({"compile", "preprocess"})
+#: Verbs that several members can do together.
+GANG_VERBS: Final = frozenset({"train"})
 
 
 def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> JobRow:
@@ -41,7 +43,7 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
             return _same_request(earlier, request)
     box = check_job(session, boxes, tenant_id, request, now)
     job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
-    job.cache_key = cache_key(session, cache_base(box, request.verb, request.parameters), job.inputs)
+    job.cache_key = cache_key(session, cache_base(box, request.verb, request.parameters, job.members), job.inputs)
     apply_event(session, job, JobEvent.READY, now)
     return job
 
@@ -67,6 +69,7 @@ def foresee_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequ
         box=str(Selector(box.name, box.version)), verb=request.verb,
         name=request.name or f"{request.box} {request.verb}",
         tiles=default_tiles(request.verb) if request.tiles is None else request.tiles,
+        members=request.members,
         max_attempts=request.max_attempts or resolve(JOB_MAX_ATTEMPTS), priority=request.priority,
         deadline_at=deadline_of(request, now), job=None if earlier is None else earlier.id,
     )  # fmt: skip
@@ -84,7 +87,8 @@ def record_job(
     is_cached: bool = False,
 ) -> JobRow:
     """Add the row of a request that has been checked; with ``is_cached`` another job's outputs may become its own."""
-    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible = chosen(request, now)
+    found = chosen(request, now)
+    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible, members = found
     job = JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -97,7 +101,7 @@ def record_job(
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
         references={slot: text for slot, text in request.inputs.items() if text.startswith("@")},
-        cache_base=cache_base(box, request.verb, request.parameters) if is_cached else None,
+        cache_base=cache_base(box, request.verb, request.parameters, members) if is_cached else None,
         outputs={},
         tiles=tiles,
         max_attempts=max_attempts,
@@ -106,6 +110,7 @@ def record_job(
         labels=labels,
         retry=retry,
         preemptible=preemptible,
+        members=members,
         traceparent=format_traceparent(current_context() or begin_span("submit").context),
         deadline_at=deadline_at,
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
@@ -131,11 +136,24 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
             f"priority is {request.priority}; legal: {LOWEST_PRIORITY} to {highest} ({JOB_MAX_PRIORITY.name})",
             legal=f"{LOWEST_PRIORITY} to {highest}",
         )
+    check_members(request.verb, request.members, request.tiles)
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
     check_parameters(box, verb, request.parameters)
     check_inputs(box, verb, request.inputs, kinds)
     return box
+
+
+def check_members(verb: str, members: int, tiles: int | None) -> None:
+    """Refuse several members of what does not compute together (pure).
+
+    Raises:
+        IllegalValue: the message says what would be legal.
+    """
+    if members > 1 and verb not in GANG_VERBS:
+        raise IllegalValue(f"members is {members}, but {verb} is done by one process; legal: 1", legal="1")
+    if members > 1 and tiles == 0:
+        raise IllegalValue(f"members is {members} and tiles is 0; legal: 1 tile or more for each member", legal="1")
 
 
 def check_deadline(request: DeadlineChoice, now: float) -> None:
@@ -339,15 +357,15 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     )
 
 
-#: Name, tiles, attempts, priority, run limit, labels, retry policy, deadline, and whether it may be preempted.
-Chosen = tuple[str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None, bool]
+#: Name, tiles, attempts, priority, run limit, labels, retry policy, deadline, whether it may be preempted, members.
+Chosen = tuple[str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None, bool, int]
 
 
 def recorded(job: JobRow) -> Chosen:
     """Return what was ``chosen`` for a job."""
     return (
         job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels, job.retry, job.deadline_at,
-        job.preemptible,
+        job.preemptible, job.members,
     )  # fmt: skip
 
 
@@ -363,4 +381,5 @@ def chosen(request: JobRequest | StepRequest, submitted_at: float) -> Chosen:
         None if request.retry is None else request.retry.model_dump(exclude_none=True),
         deadline_of(request, submitted_at),
         request.preemptible,
+        request.members,
     )

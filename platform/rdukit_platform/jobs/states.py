@@ -62,6 +62,8 @@ class JobEvent(StrEnum):
 #: Legal priorities of a job; one that names none has 0.
 LOWEST_PRIORITY: Final = -100
 HIGHEST_PRIORITY: Final = 100
+#: Members that one job may have.
+MAX_MEMBERS: Final = 64
 
 
 class JobReason(StrEnum):

@@ -50,20 +50,34 @@ class NodeCapacity:
         return replace(self, tiles=total, broken_tiles=0, rows=rows)
 
 
-def why_never(tiles: int, node: NodeCapacity) -> str | None:
-    """Say why so many tiles never fit, even alone: they are neighbours in an RDU, or whole RDUs."""
+def why_never(tiles: int, node: NodeCapacity, members: int = 1) -> str | None:
+    """Say why so many tiles never fit, even alone: they are neighbours in an RDU, or whole RDUs.
+
+    Of several ``members`` each has an equal part of them, which is so by itself.
+    """
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
     if tiles > node.tiles:
         return f"it needs {tiles} tiles, the node has {node.tiles} healthy ones{broken}"
     if not node.rdu_tiles:
         return None
+    if members > 1:
+        fit = members_that_fit(tiles // members, node.rdu_tiles, node.rows)
+        why = f"it has {members} members of {tiles // members} tiles, the node has room for {fit} of them{broken}"
+        return why if members > fit else None
     if tiles <= node.rdu_tiles:
         longest = max(node.rows, default=0)
         why = f"it needs {tiles} tiles in a row inside an RDU, the longest healthy row has {longest}{broken}"
         return why if tiles > longest else None
     needed, whole = -(-tiles // node.rdu_tiles), node.rows.count(node.rdu_tiles)
     return f"it needs {needed} whole RDUs, {whole} have all their tiles{broken}" if needed > whole else None
+
+
+def members_that_fit(tiles: int, rdu_tiles: int, rows: Iterable[int]) -> int:
+    """Return how many members of so many tiles have room in rows of tiles, each of which is inside an RDU."""
+    if tiles <= rdu_tiles:
+        return sum(row // tiles for row in rows)
+    return sum(row == rdu_tiles for row in rows) // -(-tiles // rdu_tiles)
 
 
 def is_usable(tile: Mapping[str, object]) -> bool:

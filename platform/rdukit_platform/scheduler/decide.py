@@ -17,7 +17,15 @@ from typing import Final
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import why_never
 from rdukit_platform.scheduler.ledger import Ledger
-from rdukit_platform.scheduler.model import Decision, Preemption, PreemptionRule, QueuedJob, QueueSnapshot, Wait
+from rdukit_platform.scheduler.model import (
+    Decision,
+    Need,
+    Preemption,
+    PreemptionRule,
+    QueuedJob,
+    QueueSnapshot,
+    Wait,
+)
 from rdukit_platform.scheduler.preempt import Preemptor
 from rdukit_platform.scheduler.reserve import Reservation, estimate_starts, reserve
 from rdukit_platform.scheduler.rooms import NodeRoom
@@ -89,14 +97,14 @@ class _Round:
     #: For the first job that lacks tiles and either knows when it gets them or has starved.
     reserved: Reservation | None = None
     #: Sizes for which no node has room any more.
-    full: dict[int, Wait] = field(default_factory=dict)
+    full: dict[Need, Wait] = field(default_factory=dict)
     #: Sizes for which only the node that is reserved has room any more, and what is said to jobs of such a size.
-    behind: set[int] = field(default_factory=set)
+    behind: set[Need] = field(default_factory=set)
     firsts: dict[tuple[bool, bool], Wait] = field(default_factory=dict)
     #: Whether any tenant is limited in what it may have.
     has_limits: bool = False
-    #: For no job of so many tiles is a time known.
-    hopeless: float = float("inf")
+    #: For no job of so many members and tiles is a time known.
+    hopeless: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.now)
@@ -110,31 +118,32 @@ class _Round:
             return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
         if self.has_limits and (limited := self._find_limit(job, tenant_active)) is not None:
             return limited
-        if (known := self.full.get(job.tiles)) is not None:
+        need = job.need
+        if (known := self.full.get(need)) is not None:
             return known
         if ledger.slots == 0:
             return Wait(WaitCode.WORKERS_AWAY, "no worker is up")
         if job.tiles and not ledger.has_daemon:
             return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
-        if (too_large := ledger.why_never(job.tiles)) is not None:
+        if (too_large := ledger.why_never(need)) is not None:
             return Wait(WaitCode.TOO_LARGE, too_large)
         if rooms.slots <= 0:
             return Wait(WaitCode.RESOURCES, f"all {ledger.slots} worker slots are taken")
         if rooms.slots == 1 and tenant_active and self.rules.has_other_tenants:
             return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
         reserved = self.reserved
-        if reserved is not None and job.tiles in self.behind and not reserved.lets_past(job, self.now):
+        if reserved is not None and need in self.behind and not reserved.lets_past(job, self.now):
             return self._let_first(job, reserved)
-        room = rooms.find(job.tiles)
+        room = rooms.find(need)
         if room is None:
-            wait = Wait(WaitCode.RESOURCES, rooms.why_none(job.tiles))
+            wait = Wait(WaitCode.RESOURCES, rooms.why_none(need))
             if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
-                self.full[job.tiles] = wait
+                self.full[need] = wait
             return wait
         if job.tiles and reserved is not None and room is reserved.room and not reserved.lets_past(job, self.now):
-            room = rooms.find(job.tiles, apart=(room.index,))
+            room = rooms.find(need, apart=(room.index,))
             if room is None:
-                self.behind.add(job.tiles)
+                self.behind.add(need)
                 return self._let_first(job, reserved)
         return room
 
@@ -177,7 +186,7 @@ class _Round:
         reserved = self.reserved
         if reserved is not None and room is reserved.room and not reserved.lets_past(job, self.now):
             return False
-        return room.node.capacity is not None and why_never(job.tiles, room.node.capacity) is None
+        return room.node.capacity is not None and why_never(job.tiles, room.node.capacity, job.members) is None
 
     def admit(self, job: QueuedJob, room: NodeRoom) -> None:
         """Let a job start on a node."""
@@ -195,19 +204,19 @@ class _Round:
         if self.reserved is not None or not job.tiles or self.ledger.rooms.slots <= 0:
             return
         has_starved = self.now - job.since >= self.rules.starve_s
-        if has_starved or job.tiles < self.hopeless:
+        if has_starved or job.tiles < self.hopeless.get(job.members, 1 << 62):
             self.reserved = reserve(
-                job, self.ledger.could_have(job.tiles), self.ledger.endings, at_any_cost=has_starved
+                job, self.ledger.could_have(job.need), self.ledger.endings, at_any_cost=has_starved
             )
             if self.reserved is None:
-                self.hopeless = job.tiles
+                self.hopeless[job.members] = job.tiles
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
         """Look no more at jobs that need as much as one that waits for resources, once nobody is let past it."""
         rooms = self.ledger.rooms
         if rooms.slots <= 0:
             self.bound.tiles = 0
-        elif wait.code is WaitCode.RESOURCES and self.reserved is not None and self.preemptor.is_idle:
+        elif wait.code is WaitCode.RESOURCES and self.reserved and job.members == 1 and self.preemptor.is_idle:
             self.bound.tiles = min(self.bound.tiles, job.tiles)
 
 

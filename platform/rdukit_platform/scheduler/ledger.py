@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from rdukit_platform.nodes.view import NodeCapacity, why_never
-from rdukit_platform.scheduler.model import ActiveJob, NodeState, QueuedJob, TenantShare
+from rdukit_platform.scheduler.model import ActiveJob, Need, NodeState, QueuedJob, TenantShare
 from rdukit_platform.scheduler.rooms import NodeRoom, Rooms
 from rdukit_platform.scheduler.shares import Shares
 
@@ -31,8 +31,8 @@ class Ledger:
         self.shares = Shares(claims, sum(node.capacity.tiles for node in nodes if node.capacity), self.slots)
         #: When jobs with run limits end, the earliest first, by the index of their node.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
-        self._nevers: dict[int, str | None] = {}
-        self._able: dict[int, list[NodeRoom]] = {}
+        self._nevers: dict[Need, str | None] = {}
+        self._able: dict[Need, list[NodeRoom]] = {}
         self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
         #: What active jobs have, by the index of their node, where some may have to give it up.
         self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
@@ -53,7 +53,7 @@ class Ledger:
                 room.slots -= 1
                 self.keep(job, room)
             else:
-                room.take(job.tiles)
+                room.take((job.tiles, job.members))
             if job.is_leaving:
                 shares.leaving[job.tenant_id] += job.tiles
             elif job.ends_at is not None:
@@ -71,7 +71,7 @@ class Ledger:
     def start(self, job: QueuedJob, room: NodeRoom, now: float) -> int:
         """Note that a job starts on a node. Returns how many tiles it gets."""
         self.shares.add(job)
-        tiles = self.rooms.take(room, job.tiles)
+        tiles = self.rooms.take(room, job.need)
         if job.run_limit_s is not None:
             insort(self.endings[room.index], (now + job.run_limit_s, tiles))
         return tiles
@@ -94,29 +94,29 @@ class Ledger:
         if place < len(of_node) and of_node[place] == (at, tiles):
             of_node.pop(place)
 
-    def why_never(self, tiles: int) -> str | None:
+    def why_never(self, need: Need) -> str | None:
         """Say why no node could ever have so many tiles; ``None``: one could."""
-        if tiles not in self._nevers:
-            self._nevers[tiles] = self._find_never(tiles) if tiles else None
-        return self._nevers[tiles]
+        if need not in self._nevers:
+            self._nevers[need] = self._find_never(*need) if need[0] else None
+        return self._nevers[need]
 
-    def could_have(self, tiles: int) -> Sequence[NodeRoom]:
+    def could_have(self, need: Need) -> Sequence[NodeRoom]:
         """Return the nodes that could have so many tiles if nobody else had any."""
-        if tiles not in self._able:
+        if need not in self._able:
             shapes: dict[int, bool] = {}
-            able = self._able[tiles] = []
+            able = self._able[need] = []
             for room in self.rooms.all:
                 capacity = room.node.capacity
                 if capacity is None:
                     continue
                 if id(capacity) not in shapes:
-                    shapes[id(capacity)] = why_never(tiles, capacity) is None
+                    shapes[id(capacity)] = why_never(need[0], capacity, need[1]) is None
                 if shapes[id(capacity)]:
                     able.append(room)
-        return self._able[tiles]
+        return self._able[need]
 
-    def _find_never(self, tiles: int) -> str | None:
-        whys = [(capacity, name, why_never(tiles, capacity)) for capacity, name in self._shapes.values()]
+    def _find_never(self, tiles: int, members: int) -> str | None:
+        whys = [(capacity, name, why_never(tiles, capacity, members)) for capacity, name in self._shapes.values()]
         if not whys or any(why is None for *_, why in whys):
             return None
         _, name, why = max(whys, key=lambda each: (each[0].tiles, max(each[0].rows, default=0)))

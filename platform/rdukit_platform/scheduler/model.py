@@ -11,9 +11,13 @@ from rdukit_platform.nodes.view import NodeCapacity
 WINDOW: Final = 200
 
 
+#: What a job asks of a node: tiles of all its members together, and how many members it has.
+Need = tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A queued job. ``since`` is when it was queued, seconds since the epoch."""
+    """A queued job. ``since`` is when it was queued, seconds since the epoch; ``tiles`` are those of all members."""
 
     job_id: str
     tenant_id: str
@@ -28,6 +32,13 @@ class QueuedJob:
     wait_code: str | None = None
     #: When it was last told to start.
     estimated_start: float | None = None
+    #: Processes that compute together, each with an equal part of the tiles: all are placed at once, or none is.
+    members: int = 1
+
+    @property
+    def need(self) -> "Need":
+        """Return what it asks of a node."""
+        return self.tiles, self.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,8 @@ class ActiveJob:
     keeps_work: bool = False
     #: It was asked to end its attempt, and gives its tiles back soon.
     is_leaving: bool = False
+    #: As of ``QueuedJob``.
+    members: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Preemptor:
         #: What priority reaches the least urgent job that may be a victim for its priority.
         self._least: float = float("inf")
         #: For jobs of this kind and size, or larger ones, nobody makes room.
-        self._in_vain: dict[tuple[bool, int, str], int] = {}
+        self._in_vain: dict[tuple[bool, int, str, int], int] = {}
         self._left = MOST_AT_ONCE
         #: How many free tiles are held for others, by the index of their node.
         self._kept: Counter[int] = Counter()
@@ -84,7 +84,7 @@ class Preemptor:
     def clear(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         """Clear room for a job that finds none, and hold it. ``may_have``: whether it may have any there at all."""
         is_borrower = self._shares.borrows(job)
-        kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else ""
+        kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else "", job.members
         if job.tiles >= self._in_vain.get(kind, 1 << 62):
             return None
         found = self._find_left(job, may_have) or self._find_victims(job, is_borrower, may_have)
@@ -94,7 +94,7 @@ class Preemptor:
         index = found.room.index
         leaving = self._leaving[index] + self._given_by_all(found.victims, found.room)
         free = found.room.tiles
-        rest = self._rooms.hold(found.room, job.tiles, leaving)
+        rest = self._rooms.hold(found.room, job.need, leaving)
         self._kept[index] += free - found.room.tiles
         if rest.jobs:
             self._leaving[index] = rest
@@ -110,7 +110,7 @@ class Preemptor:
     def _find_left(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         for index, leaving in self._leaving.items():
             room = self._rooms.all[index]
-            if room.fits_with(job.tiles, leaving) and may_have(room):
+            if room.fits_with(job.need, leaving) and may_have(room):
                 return Clearing(room)
         return None
 
@@ -148,7 +148,7 @@ class Preemptor:
         )
 
         def suffice(victims: Iterable[ActiveJob]) -> bool:
-            return room.fits_with(job.tiles, left + self._given_by_all(victims, room))
+            return room.fits_with(job.need, left + self._given_by_all(victims, room))
 
         if not suffice(cheapest):
             return []

@@ -11,7 +11,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit_platform.scheduler.model import ActiveJob, NodeState
+from rdukit_platform.nodes.view import members_that_fit
+from rdukit_platform.scheduler.model import ActiveJob, Need, NodeState
 
 #: Bits of each part of a node's rank.
 _BITS: Final = 20
@@ -45,14 +46,19 @@ class NodeRoom:
         """Return the longest row of free tiles."""
         return max(self._rows, default=0)
 
-    def rank(self, tiles: int) -> int | None:
+    def rank(self, need: Need) -> int | None:
         """Return how well the node fits a job, the lowest best; ``None``: not at all, now."""
+        tiles, members = need
         if self.slots <= 0:
             return None
         if tiles == 0:
             return (_LOW - min(self.slots, _LOW)) << _BITS | self.index
         if self.places <= 0 or tiles > self.tiles:
             return None
+        if members > 1 and self._rdu_tiles:
+            if members_that_fit(tiles // members, self._rdu_tiles, self._rows) < members:
+                return None
+            tiles //= members
         if self._rdu_tiles and tiles > self._rdu_tiles:
             row = self._rows.count(self._rdu_tiles) - -(-tiles // self._rdu_tiles)
             if row < 0:
@@ -66,15 +72,21 @@ class NodeRoom:
                 return None
         return ((self.is_degraded << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
 
-    def take(self, tiles: int) -> int:
+    def take(self, need: Need) -> int:
         """Give a job its resources, as far as they are there. Returns how many tiles it gets."""
+        tiles, members = need
         self.slots -= 1
         if tiles == 0:
             return 0
         self.places -= 1
+        if members == 1 or not self._rdu_tiles:
+            return self._take_row(tiles)
+        return sum(self._take_row(tiles // members) for _ in range(members))
+
+    def _take_row(self, tiles: int) -> int:
         rows, rdu = self._rows, self._rdu_tiles
         if self._mask:
-            self._mask &= ~(self.place(tiles, 0) or 0)
+            self._mask &= ~(self._place_row(tiles, self._mask) or 0)
         if rdu and tiles > rdu:
             tiles = -(-tiles // rdu) * rdu
             for _ in range(tiles // rdu):
@@ -106,16 +118,18 @@ class NodeRoom:
         """Have so much free, where any tiles are as good as others."""
         self.tiles, self.places, self.slots, self._rows = tiles, places, slots, rows
 
-    def fits_with(self, tiles: int, leaving: "Leaving") -> bool:
+    def fits_with(self, need: Need, leaving: "Leaving") -> bool:
         """Return whether a job would fit if others left."""
+        tiles = need[0]
         if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0 or tiles > self.tiles + leaving.tiles:
             return False
-        return not self._is_mapped(leaving) or self.place(tiles, leaving.mask) is not None
+        return not self._is_mapped(leaving) or self.place(need, leaving.mask) is not None
 
-    def hold(self, tiles: int, leaving: "Leaving") -> "Leaving":
+    def hold(self, need: Need, leaving: "Leaving") -> "Leaving":
         """Keep what a job needs that ``fits_with`` others gone, so that nobody else gets it. Returns what is left."""
+        tiles = need[0]
         if self._is_mapped(leaving):
-            place = self.place(tiles, leaving.mask) or 0
+            place = self.place(need, leaving.mask) or 0
             self.tiles -= (place & self._mask).bit_count()
             self._mask &= ~place
             self._rows = _rows_of(self._mask, self._rdu_tiles)
@@ -130,9 +144,20 @@ class NodeRoom:
             needed -= taken
         return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
 
-    def place(self, tiles: int, besides: int) -> int | None:
+    def place(self, need: Need, besides: int) -> int | None:
         """Return which tiles the daemon would give a job, with those of a mask free besides; ``None``: it could not."""
-        rdu, free = self._rdu_tiles, self._mask | besides
+        tiles, members = need
+        free, found = self._mask | besides, 0
+        for _ in range(members):
+            row = self._place_row(tiles // members, free)
+            if row is None:
+                return None
+            found |= row
+            free &= ~row
+        return found
+
+    def _place_row(self, tiles: int, free: int) -> int | None:
+        rdu = self._rdu_tiles
         whole = (1 << rdu) - 1
         if tiles <= rdu:
             row = (1 << tiles) - 1
@@ -183,8 +208,8 @@ class Rooms:
         self.count_slots()
         #: Nodes that have changed, and for each size the nodes by rank and how many of the changes they have seen.
         self._changes: list[int] = []
-        self._ranks: dict[int, tuple[list[int], int]] = {}
-        self._whys: dict[int, tuple[int, str]] = {}
+        self._ranks: dict[Need, tuple[list[int], int]] = {}
+        self._whys: dict[Need, tuple[int, str]] = {}
 
     def count_slots(self) -> None:
         """Count the free worker slots anew, after rooms were changed by themselves."""
@@ -196,27 +221,27 @@ class Rooms:
             return self.all[0] if len(self.all) == 1 else None
         return self._named.get(job.node)
 
-    def find(self, tiles: int, apart: Container[int] = ()) -> NodeRoom | None:
+    def find(self, need: Need, apart: Container[int] = ()) -> NodeRoom | None:
         """Find the best node for a job, apart from those with some indices; ``None``: none has room."""
-        ranks, seen = self._ranks.get(tiles) or (None, 0)
+        ranks, seen = self._ranks.get(need) or (None, 0)
         if not ranks and ranks is not None and seen == len(self._changes):
             return None
         if ranks is None:
-            ranks = [rank for room in self.all if (rank := room.rank(tiles)) is not None]
+            ranks = [rank for room in self.all if (rank := room.rank(need)) is not None]
             heapq.heapify(ranks)
         elif seen < len(self._changes):
             for index in set(self._changes[seen:]):
-                if (rank := self.all[index].rank(tiles)) is not None:
+                if (rank := self.all[index].rank(need)) is not None:
                     heapq.heappush(ranks, rank)
             if len(ranks) > 4 * len(self.all) + 64:  # most of them are of the past
-                ranks = [rank for room in self.all if (rank := room.rank(tiles)) is not None]
+                ranks = [rank for room in self.all if (rank := room.rank(need)) is not None]
                 heapq.heapify(ranks)
-        self._ranks[tiles] = ranks, len(self._changes)
+        self._ranks[need] = ranks, len(self._changes)
         left_out: list[int] = []
         found = None
         while ranks:
             room = self.all[ranks[0] & _LOW]
-            if room.rank(tiles) != ranks[0]:
+            if room.rank(need) != ranks[0]:
                 heapq.heappop(ranks)
             elif room.index in apart:
                 left_out.append(heapq.heappop(ranks))
@@ -253,25 +278,25 @@ class Rooms:
         self._changes.append(room.index)
         room.release(tiles)
 
-    def hold(self, room: NodeRoom, tiles: int, leaving: Leaving) -> Leaving:
+    def hold(self, room: NodeRoom, need: Need, leaving: Leaving) -> Leaving:
         """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""
         self._changes.append(room.index)
-        return room.hold(tiles, leaving)
+        return room.hold(need, leaving)
 
-    def take(self, room: NodeRoom, tiles: int) -> int:
+    def take(self, room: NodeRoom, need: Need) -> int:
         """Give a job its resources on a node. Returns how many tiles it gets."""
         self.slots -= 1
         self._changes.append(room.index)
-        return room.take(tiles)
+        return room.take(need)
 
-    def why_none(self, tiles: int) -> str:
+    def why_none(self, need: Need) -> str:
         """Say why no node has room for so many tiles: of several nodes, as it was when the first job found none."""
-        known = self._whys.get(tiles)
+        known = self._whys.get(need)
         if known is None or (len(self.all) == 1 and known[0] != len(self._changes)):
-            known = self._whys[tiles] = len(self._changes), self._find_why(tiles)
+            known = self._whys[need] = len(self._changes), self._find_why(*need)
         return known[1]
 
-    def _find_why(self, tiles: int) -> str:
+    def _find_why(self, tiles: int, members: int) -> str:
         answering = [(room, room.node.capacity) for room in self.all if room.node.capacity is not None]
         free = sum(max(room.tiles, 0) for room, _ in answering)
         total = sum(capacity.tiles for _, capacity in answering)
@@ -288,6 +313,8 @@ class Rooms:
             return f"{where} as many applications as it may" if len(self.all) == 1 else f"{where} all that they may"
         if all(room.slots <= 0 or room.places <= 0 for room in enough):
             return "the nodes with room have no free worker slot"
+        if members > 1:
+            return f"it has {members} members of {tiles // members} tiles, and no node has room for all of them at once"
         rdu_tiles = Counter(capacity.rdu_tiles for _, capacity in answering).most_common(1)[0][0]
         if tiles > rdu_tiles:
             return f"it needs {-(-tiles // rdu_tiles)} whole RDUs, and its {free} free tiles are not in as many"

@@ -45,9 +45,12 @@ COMMIT_S: Final = 5.0
 KEEPING_VERB: Final = "train"
 #: Columns of an active job that a decision depends on.
 _OF_ACTIVE: Final = (
-    JobRow.id, JobRow.tenant_id, JobRow.tiles, JobRow.run_limit_s, JobRow.priority, JobRow.preemptible,
+    JobRow.id, JobRow.tenant_id, JobRow.tiles, JobRow.members, JobRow.run_limit_s, JobRow.priority, JobRow.preemptible,
     JobRow.preemptions, JobRow.verb,
 )  # fmt: skip
+
+#: Tiles of all members of a job.
+_ALL_TILES: Final = JobRow.tiles * JobRow.members
 
 _QUEUED: Final = str(JobState.QUEUED)
 _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
@@ -99,7 +102,7 @@ def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float
     return ActiveJob(
         job.id,
         job.tenant_id,
-        job.tiles,
+        job.tiles * job.members,
         holds_tiles=holds_tiles,
         node=attempt.node,
         ends_at=None if job.run_limit_s is None else (attempt.claimed_at or now) + job.run_limit_s,
@@ -109,6 +112,7 @@ def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float
         preemptions=job.preemptions,
         keeps_work=job.verb == KEEPING_VERB,
         is_leaving=attempt.pause_asked_at is not None or attempt.preempt_asked_at is not None,
+        members=job.members,
     )
 
 
@@ -117,7 +121,7 @@ def _read_front(session: Session) -> Iterator[QueuedJob]:
     columns = (
         JobRow.id,
         JobRow.tenant_id,
-        JobRow.tiles,
+        _ALL_TILES,
         func.coalesce(JobRow.queued_at, JobRow.created_at),
         JobRow.not_before,
         JobRow.waits_for,
@@ -125,6 +129,7 @@ def _read_front(session: Session) -> Iterator[QueuedJob]:
         JobRow.run_limit_s,
         JobRow.wait_code,
         JobRow.estimated_start,
+        JobRow.members,
     )
     lines = session.execute(
         select(JobRow.tenant_id, JobRow.priority)
@@ -172,10 +177,10 @@ def read_periods(session: Session, since: float, until: float, slice_s: float) -
     """Yield the attempts that ended in a time, those together that began and ended in the same slices of time."""
     began, ended = AttemptRow.claimed_at, AttemptRow.ended_at
     rows = session.execute(
-        select(JobRow.tenant_id, func.count(), func.sum(JobRow.tiles), func.avg(began), func.avg(ended))
+        select(JobRow.tenant_id, func.count(), func.sum(_ALL_TILES), func.avg(began), func.avg(ended))
         .join(JobRow, JobRow.id == AttemptRow.job_id)
         .where(ended > since, ended <= until, began.is_not(None))
-        .group_by(JobRow.tenant_id, JobRow.tiles, cast(began / slice_s, BigInteger), cast(ended / slice_s, BigInteger))
+        .group_by(JobRow.tenant_id, _ALL_TILES, cast(began / slice_s, BigInteger), cast(ended / slice_s, BigInteger))
     )
     for tenant, jobs, tiles, mean_began, mean_ended in rows:
         yield UsagePeriod(tenant, jobs, int(tiles), mean_began, mean_ended)

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from math import inf
 from pathlib import Path
@@ -43,7 +43,6 @@ from rdukit.fence.outputs import OutputLimits, check_output
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.pef.file import read_tiles
-from rdukit.settings import SND_SOCKET
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
 from rdukit.telemetry.spans import begin_span, collecting, end_span, span, within
@@ -66,7 +65,7 @@ from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.patience import find_lack, patiently
-from rdukit_platform.worker.tiles import TileRequest, is_withdrawn, leased_tiles
+from rdukit_platform.worker.tiles import LeasedTiles, TileRequest, environment_of, is_withdrawn, leased_tiles
 from rdukit_platform.worker.tracing import AttemptTrace
 from rdukit_platform.worker.walls import check_walls
 
@@ -109,7 +108,8 @@ class AttemptRun:
         self._box: RunningBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
-        self._lease: dict[str, Any] = {}
+        #: Of each member.
+        self._leases: list[dict[str, Any]] = []
         #: Begun when the attempt is claimed.
         self._trace: AttemptTrace
         self._owner = BoxOwner(fencing.job_id, 0)
@@ -217,12 +217,12 @@ class AttemptRun:
                 inputs = patiently(lambda: self._bring_inputs(job), self._stop)
                 self._check_pef(job, inputs)
                 own = patiently(lambda: self._bring_box(job), self._stop)
-            environment = dict[str, str]()
+            leases = list[LeasedTiles]()
             if job.tiles:
-                with span("lease tiles", {"rdukit.tiles": job.tiles}):
-                    environment = self._lease_tiles(stack, job)
+                with span("lease tiles", {"rdukit.tiles": job.tiles, "rdukit.members": job.members}):
+                    leases = self._lease_tiles(stack, job)
             stack.callback(self._stop_box)
-            operation = self._run_box(job, inputs, environment, lock, own)
+            operation = self._run_box(job, inputs, leases, lock, own)
             self._keep(job, operation)
 
     def _check_walls(self) -> None:
@@ -305,19 +305,23 @@ class AttemptRun:
             except RdukitError as refused:
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
-    def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
+    def _lease_tiles(self, stack: ExitStack, job: JobRow) -> list[LeasedTiles]:
         asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=job.run_limit_s)
+        members, tiles = list[LeasedTiles](), list[str]()
         try:
-            lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
-            self._lease = lease
+            for _ in range(job.members):  # all or none: what the others got is given back with the stack
+                lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
+                self._leases.append(lease)
+                members.append(LeasedTiles(f"{lease['id']}:{lease['token']}", socket))
+                tiles += lease["tiles"]
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
         with self._context.database.write() as session:
-            execution.hold_tiles(session, self._fencing, lease["tiles"])
-        return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
+            execution.hold_tiles(session, self._fencing, tiles)
+        return members
 
     def _run_box(
-        self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int, own: OwnBox | None
+        self, job: JobRow, inputs: Mapping[str, str], leases: Sequence[LeasedTiles], lock: int, own: OwnBox | None
     ) -> dict[str, Any]:
         context = self._context
         output = self._folder / "out"
@@ -329,8 +333,8 @@ class AttemptRun:
         work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
         spec = spec_of(
             context.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            {**environment, **self._trace.environment(work.context)},
-            [Path(environment[SND_SOCKET.variable])] if environment else [], [lock], own, fence,
+            {**environment_of(leases), **self._trace.environment(work.context)},
+            [each.socket for each in leases], [lock], own, fence,
         )  # fmt: skip
         try:
             with span("start box", {"rdukit.backend": context.backend.name}):
@@ -404,7 +408,9 @@ class AttemptRun:
         # Its process was killed from outside, as the whole box may be.
         is_killed = code == ChildDied.code and detail.get("end") == BoxEnd.KILLED
         outcome = AttemptOutcome.BOX_KILLED if is_killed else AttemptOutcome.BOX_FAILED
-        if code == LeaseWithdrawn.code and is_withdrawn(self._context.home.snd_socket, self._lease):
+        if code == LeaseWithdrawn.code and any(
+            is_withdrawn(self._context.home.snd_socket, lease) for lease in self._leases
+        ):
             outcome = AttemptOutcome.WITHDRAWN
         failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
         failed.error |= {"code": code, "detail": detail}

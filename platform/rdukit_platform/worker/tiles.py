@@ -3,13 +3,17 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rdukit.errors import LeaseWithdrawn, NoResources, RdukitError
+from rdukit.settings import SND_SOCKET
 from rdukit.snd import HeldLease, SndClient, connect_patiently
+
+#: Where a box reads the leases of all members; the setting ``box.members`` of boxes.
+MEMBERS_VARIABLE: Final = "RDUKIT_BOX_MEMBERS"
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,24 @@ class TileRequest:
     wait_s: float = 0.0
     #: Seconds after which they are given back at the latest.
     run_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedTiles:
+    """Tiles of one member of a job: ``<id>:<token>`` of their lease, and the socket that is of it only."""
+
+    lease: str
+    socket: Path
+
+
+def environment_of(leases: Sequence[LeasedTiles]) -> dict[str, str]:
+    """Return the variables by which a box finds the leases of its job's members (pure)."""
+    if not leases:
+        return {}
+    first = {"RDUKIT_LEASE": leases[0].lease, SND_SOCKET.variable: str(leases[0].socket)}
+    if len(leases) == 1:
+        return first
+    return {**first, MEMBERS_VARIABLE: " ".join(f"{each.lease}@{each.socket}" for each in leases)}
 
 
 @contextlib.contextmanager

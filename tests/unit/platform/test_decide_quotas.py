@@ -164,18 +164,21 @@ def test_victims_leave_a_row_of_neighbours_not_only_enough_tiles() -> None:
 
 @given(
     owners=st.lists(st.sampled_from("-abc"), min_size=2 * RDU, max_size=2 * RDU), tiles=st.integers(1, 2 * RDU),
-    leave=st.sets(st.sampled_from("abc")),
+    leave=st.sets(st.sampled_from("abc")), members=st.sampled_from((1, 1, 2, 3)),
 )  # fmt: skip
-def test_what_fits_with_others_gone_fits_when_they_are_gone(owners: list[str], tiles: int, leave: set[str]) -> None:
+def test_what_fits_with_others_gone_fits_when_they_are_gone(
+    owners: list[str], tiles: int, leave: set[str], members: int
+) -> None:
+    need = tiles * members, members
     capacity = view_for_scheduler(status(*owners))
     room = NodeRoom(0, NodeState("n", capacity, 9))
     masks = [mask for job, mask in capacity.held if job in leave]
     leaving = sum((Leaving(1, mask.bit_count(), mask) for mask in masks), Leaving())
     gone = view_for_scheduler(status(*("-" if owner in leave else owner for owner in owners)))
     after = NodeRoom(0, NodeState("n", gone, 9))
-    assert room.fits_with(tiles, leaving) == (after.rank(tiles) is not None)
-    if room.fits_with(tiles, leaving):
+    assert room.fits_with(need, leaving) == (after.rank(need) is not None)
+    if room.fits_with(need, leaving):
         free = room.tiles
-        rest = room.hold(tiles, leaving)
-        whole = -(-tiles // RDU) * RDU if tiles > RDU else tiles
+        rest = room.hold(need, leaving)
+        whole = members * (-(-tiles // RDU) * RDU if tiles > RDU else tiles)
         assert free - room.tiles + leaving.tiles - rest.tiles == whole, "it is held once"

@@ -146,6 +146,9 @@ INSERT INTO oidc_logins (state_sha256, browser_sha256, nonce, verifier, redirect
 INSERT INTO device_logins (device_sha256, user_code, name, address, token_id, is_denied, next_poll_at, expires_at)
     VALUES ('d', 'BCDF-GHJK', 'laptop', '127.0.0.1', NULL, false, 22.0, 22.0);
 """,
+    "0026": """
+UPDATE jobs SET members = 2 WHERE id = 'job-2';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"
@@ -268,7 +271,7 @@ def test_rows_of_the_first_version_have_the_defaults_of_what_came_later(database
     assert (token.scopes, token.expires_at) == (["read", "write", "admin"], None)
     assert (done.parameters, done.result, done.outputs) == ({"mode": "o3"}, {"sections": 3}, {"pef": "art-1"})
     assert (queued.priority, queued.losses, queued.labels, queued.run_limit_s) == (0, 0, {}, None)
-    assert (queued.preemptible, queued.preemptions) == (False, 0)
+    assert (queued.preemptible, queued.preemptions, queued.members) == (False, 0, 1)
     assert (attempt.tiles, attempt.box) == (["/NODE/XRDU_0/RDU_0/TILE_0"], None)
 
 

@@ -1,0 +1,161 @@
+"""Other members of an operation: processes beside the one that does a box's work, each on a lease of its own.
+
+The platform leases tiles for each member and names the leases in ``$RDUKIT_BOX_MEMBERS``. The operation's process is
+the first member and starts the others; they meet over loopback as ranks that torchrun would start. They end with it,
+and it ends with the first of them that fails: no member goes on without the others.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+from rdukit.box.image import BoxEnd
+from rdukit.errors import ChildDied, InvalidArgument, PeerLost, RdukitError, all_error_classes
+from rdukit.settings import SND_SOCKET, resolve
+from rdukit_modelbox.settings import MEMBERS
+from rdukit_node.settings import LEASE
+
+#: Where members meet: they are on one machine, and a fence leaves them nothing else.
+LOOPBACK: Final = "127.0.0.1"
+#: Seconds that the first member, having lost another one, waits to see how that one ended.
+END_S: Final = 10.0
+
+Environment = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLease:
+    """Tiles of a member: ``<id>:<token>`` of its lease, and the socket to attach by; empty: the node's own."""
+
+    lease: str
+    socket: str = ""
+
+
+def read_members(text: str) -> tuple[MemberLease, ...]:
+    """Read the leases of all members, the first one's first (pure); none: the operation has one process.
+
+    Raises:
+        InvalidArgument: it is no list of leases.
+    """
+    found = []
+    for word in text.split():
+        lease, _, path = word.partition("@")
+        if lease.count(":") != 1:
+            raise InvalidArgument(
+                f"${MEMBERS.variable} has {word[:40]!r}; legal: <id>:<token>@<socket> for each member, with blanks "
+                "between"
+            )
+        found.append(MemberLease(lease, path))
+    return tuple(found)
+
+
+def place_of(rank: int, members: Sequence[MemberLease], port: int) -> Environment:
+    """Return the variables of a member's process beside those of the first one (pure)."""
+    count, own = str(len(members)), members[rank]
+    return {
+        "RANK": str(rank), "WORLD_SIZE": count, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        LEASE.variable: own.lease, **({SND_SOCKET.variable: own.socket} if own.socket else {}),
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Member:
+    """Process of another member, and the file that its messages go to."""
+
+    rank: int
+    count: int
+    process: subprocess.Popen[bytes]
+    events: IO[bytes]
+    watch: threading.Thread = field(init=False)
+
+    def error(self, status: int) -> RdukitError:
+        """Return why it ended, with its status (negative: a signal)."""
+        self.events.seek(0)
+        said = [json.loads(line) for line in self.events.read().splitlines() if line.startswith(b"{")]
+        name = f"member {self.rank} of {self.count}"
+        for message in said[::-1]:
+            if message.get("kind") == "error":
+                told = message["error"]
+                known = all_error_classes().get(str(told["code"]), RdukitError)
+                return known(f"{name}: {told['message']}", **(told.get("detail") or {}))
+        if status < 0:
+            detail = {"end": str(BoxEnd.KILLED)} if status == -signal.SIGKILL else {}
+            return ChildDied(f"{name} was ended by {signal.Signals(-status).name}", **detail)
+        return ChildDied(f"{name} ended with exit status {status}")
+
+
+@contextmanager
+def other_members(request: Mapping[str, Any], fail: Callable[[RdukitError], object]) -> Iterator[None]:
+    """Have the other members do the same while the block does it as the first one.
+
+    Does nothing where ``$RDUKIT_BOX_MEMBERS`` names no others.
+
+    Args:
+        request: what a child process reads, with inputs that are there.
+        fail: called in another thread when a member fails; is to end this process.
+    """
+    members = read_members(resolve(MEMBERS))
+    if len(members) < 2:
+        yield
+        return
+    port = _find_port()
+    os.environ.update(place_of(0, members, port))
+    is_over = threading.Event()
+    others = []
+    try:
+        for rank in range(1, len(members)):
+            others.append(_start(rank, request, {**os.environ, **place_of(rank, members, port)}, len(members)))
+        for each in others:
+            each.watch = threading.Thread(target=_watch, args=(each, is_over, fail), daemon=True)
+            each.watch.start()
+        try:
+            yield
+        except PeerLost:
+            for each in others:  # who lost whom is known by how that one ended
+                each.watch.join(END_S)
+            raise
+        for each in others:
+            each.watch.join()
+    finally:
+        is_over.set()
+        for each in others:
+            each.process.kill()
+            each.process.wait()
+            each.events.close()
+
+
+def _watch(member: _Member, is_over: threading.Event, fail: Callable[[RdukitError], object]) -> None:
+    status = member.process.wait()
+    if status != 0 and not is_over.is_set():
+        fail(member.error(status))
+
+
+def _start(rank: int, request: Mapping[str, Any], environment: Environment, count: int) -> _Member:
+    events = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the member
+    process = subprocess.Popen(
+        [
+            sys.executable, "-u", "-m", "rdukit_modelbox.operations.child",
+            "--events-fd", str(events.fileno()), "--parent", str(os.getpid()),
+        ],
+        env=environment, stdin=subprocess.PIPE, pass_fds=(events.fileno(),),
+    )  # fmt: skip
+    assert process.stdin is not None
+    with process.stdin as stdin:
+        stdin.write(json.dumps({**request, "member": rank}).encode() + b"\n")
+    return _Member(rank, count, process, events)
+
+
+def _find_port() -> int:
+    with socket.socket() as asked:
+        asked.bind((LOOPBACK, 0))
+        return int(asked.getsockname()[1])

@@ -1,0 +1,76 @@
+"""Members of a training: processes with tiles of their own that train one model together, each on its part of a batch.
+
+A member is a rank of data parallel: gradients are averaged over all of them before the optimizer, so that a step of
+``count`` members with batches of B is one step with a batch of ``count * B``. The first member alone decides, writes
+and evaluates; the others follow it. Source: ours; the averaging is the SDK's (reference 18).
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from rdukit_node.leases.launch import read_launch
+from rdukit_runtime.engine.collectives import peer_errors
+from rdukit_runtime.process_group import join_process_group
+
+
+class Members:
+    """This process's place among the members; alone it costs nothing."""
+
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
+        self.rank, self.count = rank, count
+
+    @classmethod
+    def meet(cls) -> "Members":
+        """Meet the members that were launched together; without a launch there is this process only.
+
+        Raises:
+            PeerLost: not all came in time.
+        """
+        launch = read_launch(os.environ)
+        if launch.world_size == 1:
+            return cls()
+        join_process_group()
+        return cls(launch.rank, launch.world_size)
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this member decides, writes and evaluates."""
+        return self.rank == 0
+
+    def agree(self, word: bool) -> bool:
+        """Return what the first member says, whatever this one does.
+
+        Raises:
+            PeerLost: a member died or does not answer.
+        """
+        if self.count == 1:
+            return word
+        said = torch.tensor([int(word)])
+        with peer_errors("agreeing whether to go on"):
+            dist.broadcast(said, 0)
+        return bool(said[0])
+
+    def mean(self, value: float) -> float:
+        """Return the mean of what the members have.
+
+        Raises:
+            PeerLost: a member died or does not answer.
+        """
+        if self.count == 1:
+            return value
+        total = torch.tensor([value], dtype=torch.float64)
+        with peer_errors("averaging the loss"):
+            dist.all_reduce(total)
+        return float(total[0]) / self.count
+
+    def part_of(self, batch: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        """Return this member's rows of a batch of all members together."""
+        if self.count == 1:
+            return batch
+        rows = len(batch[0]) // self.count
+        return [values[self.rank * rows : (self.rank + 1) * rows] for values in batch]
