@@ -33,8 +33,8 @@ def run_train(
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
     given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
-    Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``. Of several members that were launched
-    together each trains on its part of a larger batch, and the first one alone writes.
+    Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``. Of several members that were
+    launched together each trains on its part of a larger batch, and the first one alone writes.
 
     Raises:
         Conflict: ``<output>/checkpoint`` belongs to another training.

@@ -193,8 +193,8 @@ class Jobs:
         """
         body = {
             "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
-            "tiles": tiles, "members": members, "max_attempts": max_attempts, "priority": priority, "preemptible": preemptible,
-            "run_limit_s": run_limit_s,
+            "tiles": tiles, "members": members, "max_attempts": max_attempts, "priority": priority,
+            "preemptible": preemptible, "run_limit_s": run_limit_s,
             "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
             "deadline_s": None if isinstance(deadline, datetime) else deadline,
             "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),

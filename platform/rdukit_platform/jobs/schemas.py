@@ -9,7 +9,15 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, fie
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.attempts import RETRIED, RETRY_CAUSES
-from rdukit_platform.jobs.states import FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_MEMBERS, JobState, WaitCode, advise
+from rdukit_platform.jobs.states import (
+    FINAL,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    MAX_MEMBERS,
+    JobState,
+    WaitCode,
+    advise,
+)
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,57}$")]

@@ -205,9 +205,7 @@ class _Round:
             return
         has_starved = self.now - job.since >= self.rules.starve_s
         if has_starved or job.tiles < self.hopeless.get(job.members, 1 << 62):
-            self.reserved = reserve(
-                job, self.ledger.could_have(job.need), self.ledger.endings, at_any_cost=has_starved
-            )
+            self.reserved = reserve(job, self.ledger.could_have(job.need), self.ledger.endings, at_any_cost=has_starved)
             if self.reserved is None:
                 self.hopeless[job.members] = job.tiles
 
