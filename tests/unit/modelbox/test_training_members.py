@@ -1,0 +1,44 @@
+"""Members of a training: their leases as text, their places as ranks, and their parts of a batch."""
+
+import numpy as np
+import pytest
+
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.settings import SND_SOCKET
+from rdukit_modelbox.operations.members import MemberLease, other_members, place_of, read_members
+from rdukit_modelbox.training.members import Members
+from rdukit_node.leases.launch import read_launch
+from rdukit_node.settings import LEASE
+
+
+def fail(error: RdukitError) -> None:
+    raise AssertionError(error)
+
+
+def test_leases_are_read_and_each_member_is_a_rank_on_this_machine_with_its_own() -> None:
+    members = read_members("lease-1:aa@/run/1.sock lease-2:bb@/run/2.sock lease-3:cc")
+    assert members[1:] == (MemberLease("lease-2:bb", "/run/2.sock"), MemberLease("lease-3:cc"))
+    places = [place_of(rank, members, 1234) for rank in range(3)]
+    assert [place[LEASE.variable] for place in places] == ["lease-1:aa", "lease-2:bb", "lease-3:cc"]
+    assert [place.get(SND_SOCKET.variable) for place in places] == ["/run/1.sock", "/run/2.sock", None]
+    launches = [read_launch(place) for place in places]
+    assert [(each.rank, each.world_size, each.is_one_node) for each in launches] == [(n, 3, True) for n in range(3)]
+    assert {(each.address, each.port) for each in launches} == {("127.0.0.1", 1234)}
+
+
+def test_one_lease_has_no_other_members_and_what_is_no_lease_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_BOX_MEMBERS", "lease-1:aa@/run/1.sock")
+    with other_members({}, fail):
+        pass
+    monkeypatch.setenv("RDUKIT_BOX_MEMBERS", "lease-1:aa@/run/1.sock lease-2")
+    with pytest.raises(InvalidArgument, match="legal: <id>:<token>@<socket> for each member"), other_members({}, fail):
+        pass
+
+
+def test_the_parts_of_a_batch_are_the_whole_batch_and_alone_one_has_it_all() -> None:
+    batch = [np.arange(12).reshape(6, 2), np.arange(6)]
+    parts = [Members(rank, 3).part_of(batch) for rank in range(3)]
+    for place, whole in enumerate(batch):
+        assert np.array_equal(np.concatenate([part[place] for part in parts]), whole)
+    alone = Members()
+    assert alone.part_of(batch) is batch and alone.agree(True) and alone.mean(0.5) == 0.5 and alone.is_first
