@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,8 @@ def beat_service(
         session.add(
             ServiceRow(id=service_id, kind=kind, slots=slots, walls=walls, node=node, started_at=now, beat_at=now)
         )
-        session.execute(delete(ServiceRow).where(ServiceRow.beat_at < now - FORGET_S))
+        is_old = or_(ServiceRow.beat_at < now - FORGET_S, ServiceRow.beat_at > now + FORGET_S)
+        session.execute(delete(ServiceRow).where(is_old))
     else:
         row.beat_at, row.slots = now, slots
 
@@ -50,4 +51,10 @@ def end_service(database: Database, service_id: str) -> None:
 
 def live_services(session: Session, now: float) -> Sequence[ServiceRow]:
     """Return the services that have beaten lately."""
-    return session.scalars(select(ServiceRow).where(ServiceRow.beat_at >= now - GONE_S).order_by(ServiceRow.id)).all()
+    rows = session.scalars(select(ServiceRow).order_by(ServiceRow.id)).all()
+    return [row for row in rows if is_recent(row.beat_at, now)]
+
+
+def is_recent(beat_at: float, now: float) -> bool:
+    """Return whether a beat was lately: one of the time to come was before the clock was set back."""
+    return abs(now - beat_at) <= GONE_S

@@ -1,9 +1,6 @@
 """A platform of two nodes, each with its home, daemon and worker: jobs spread, and outlive a node's drain and loss."""
 
-import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_platform.settings import Home
-from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
+from support.platform.processes import JoinedNode, PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).with_name("platform_box.py")
 FAST = {
@@ -45,25 +41,16 @@ def dataset(platform: PlatformUnderTest) -> str:
 
 
 @contextmanager
-def joined(platform: PlatformUnderTest) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """Yield ``rdukit node join`` of a node called two, and what it said."""
-    first = Home(platform.home)
+def joined(platform: PlatformUnderTest) -> Iterator[tuple[JoinedNode, dict[str, Any]]]:
+    """Yield a node called two, and what it said when it had joined."""
     with short_folder() as home:
-        words = ["--database", f"sqlite:///{first.folder / 'db.sqlite'}", "--broker",
-                 f"redis+socket://{first.broker_socket}", "--artifacts", str(first.folder / "artifacts")]  # fmt: skip
-        environment = {**os.environ, **FAST, "RDUKIT_HOME": str(home), "OMP_NUM_THREADS": "1",
-                       "RDUKIT_WORKER_BOX_COMMAND": f"{sys.executable} {BOX}"}  # fmt: skip
-        process = subprocess.Popen(
-            [*RDUKIT, "node", "join", "--json", "--name", "two", "--label", "zone=b", *words],
-            env=environment, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
+        variables = {**FAST, "RDUKIT_WORKER_BOX_COMMAND": f"{sys.executable} {BOX}"}
+        node = JoinedNode(platform, home, "two", ["--label", "zone=b"], variables)
+        node.start()
         try:
-            yield process, json.loads(process.stdout.readline())
+            yield node, node.wait_joined()
         finally:
-            process.terminate()
-            process.wait(60)
-            process.stdout.close()
+            node.stop()
 
 
 def rdukit(platform: PlatformUnderTest, *words: str) -> str:
@@ -107,7 +94,7 @@ def start_on_both(platform: PlatformUnderTest, dataset: str, steps: int) -> dict
 def test_jobs_spread_and_a_node_that_leaves_has_left_when_its_own_are_done(
     platform: PlatformUnderTest, dataset: str
 ) -> None:
-    with joined(platform) as (process, said):
+    with joined(platform) as (node, said):
         assert said["name"] == "two"
         listed = rdukit(platform, "node", "list")
         assert "one" in listed and "zone=b" in listed and listed.count("64 of 64") == 2
@@ -134,11 +121,11 @@ def test_jobs_spread_and_a_node_that_leaves_has_left_when_its_own_are_done(
         # It leaves when what it has is done, and its process ends.
         late = train(platform, dataset, 5)
         assert "two is left" in rdukit(platform, "node", "leave", "two", "--wait")
-        assert process.wait(60) == 0
+        assert node.wait() == 0
         jobs["one"].append(late)
-        for node, ids in jobs.items():
+        for name, ids in jobs.items():
             for job in ids:
-                assert placed(platform.wait_end(job)) == [(node, "succeeded")]
+                assert placed(platform.wait_end(job)) == [(name, "succeeded")]
     assert nodes(platform)["two"]["state"] == "left"
     assert not nodes(platform)["one"]["leases"]
 
@@ -146,13 +133,11 @@ def test_jobs_spread_and_a_node_that_leaves_has_left_when_its_own_are_done(
 def test_a_node_that_is_killed_whole_is_noticed_and_its_jobs_end_once_on_the_other(
     platform: PlatformUnderTest, dataset: str
 ) -> None:
-    with joined(platform) as (process, said):
+    with joined(platform) as (node, said):
         jobs = start_on_both(platform, dataset, 80)
         (claimed,) = {attempt["worker"] for attempt in platform.job(jobs["two"][0])["attempts"]}
         assert claimed.endswith(f":{said['pids']['worker']}")
-        process.kill()
-        for pid in said["pids"].values():
-            os.kill(pid, signal.SIGKILL)
+        node.kill()
         killed = time.monotonic()
         assert all(has_ended(pid) for pid in said["pids"].values())
         wait_until(lambda: nodes(platform)["two"]["state"] == "lost")

@@ -13,7 +13,7 @@ from rdukit_platform.db.models import NodeRow
 from rdukit_platform.nodes.orders import order
 from rdukit_platform.nodes.registry import ONLY, PRESENT, NodeLife, find_node
 from rdukit_platform.nodes.view import answers, change_node, count_uptime, look_at_node
-from rdukit_platform.services import GONE_S
+from rdukit_platform.services import is_recent
 from rdukit_platform.settings import Home
 
 
@@ -63,9 +63,9 @@ def is_any_up(platform: Platform) -> bool:
     if answers(platform.home.snd_socket):
         return True
     with platform.database.read() as session:
-        is_there = (NodeRow.state.in_(PRESENT), NodeRow.beat_at >= platform.clock.now() - GONE_S)
-        rows = session.scalars(select(NodeRow).where(*is_there, NodeRow.home_id != _own_id(platform.home)))
-        return any(row.capacity is not None for row in rows)
+        is_other = (NodeRow.state.in_(PRESENT), NodeRow.home_id != _own_id(platform.home))
+        rows, now = session.scalars(select(NodeRow).where(*is_other)), platform.clock.now()
+        return any(row.capacity is not None and is_recent(row.beat_at, now) for row in rows)
 
 
 def _describe(row: NodeRow, snd_socket: Path | None, now: float) -> dict[str, Any]:

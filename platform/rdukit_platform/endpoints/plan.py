@@ -10,7 +10,7 @@ Source: ours; after the rolling update of Kubernetes' Deployments with maxSurge 
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -89,17 +89,19 @@ class ReplicaPlan:
         return bool(self.ends or self.drains or self.starts)
 
 
-def plan_replicas(endpoints: Sequence[EndpointSnapshot], now: float, *, may_expire: bool = True) -> ReplicaPlan:
+def plan_replicas(
+    endpoints: Sequence[EndpointSnapshot], now: float, silent: Mapping[str, float] | None = None
+) -> ReplicaPlan:
     """Plan one step for each endpoint (pure).
 
     Args:
-        may_expire: silence of a worker means that it is dead; false where this host itself stood still.
+        silent: of replicas whose workers do not beat, the lease that each had; one that was beaten since is not lost.
     """
     ends: list[tuple[str, ReplicaReason]] = []
     drains: list[str] = []
     starts: list[tuple[str, int]] = []
     for endpoint in endpoints:
-        lost = [each for each in endpoint.replicas if may_expire and _is_late(each, now)]
+        lost = [each for each in endpoint.replicas if _is_lost(each, silent or {})]
         ends += [(each.id, ReplicaReason.LOST) for each in lost]
         alive = [each for each in endpoint.replicas if each not in lost]
         current, old = _split(alive, endpoint)
@@ -199,8 +201,8 @@ def state_of(endpoint: EndpointSnapshot) -> EndpointState:
     return EndpointState.UPDATING if is_answering else EndpointState.STARTING
 
 
-def _is_late(replica: Replica, now: float) -> bool:
-    return replica.lease_expires_at is not None and replica.lease_expires_at < now
+def _is_lost(replica: Replica, silent: Mapping[str, float]) -> bool:
+    return replica.id in silent and replica.lease_expires_at == silent[replica.id]
 
 
 def _is_draining(replica: Replica) -> bool:

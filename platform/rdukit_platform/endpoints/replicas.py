@@ -208,10 +208,8 @@ def apply_plan(session: Session, plan: ReplicaPlan, now: float) -> None:
     for replica_id, reason in plan.ends:
         is_live = EndpointReplicaRow.state.in_(states_before(ReplicaEvent.END))
         values = _ended(reason, _WORDS.get(reason), now)
-        late = (EndpointReplicaRow.lease_expires_at < now,) if reason is ReplicaReason.LOST else ()
         count_changed(
-            session,
-            update(EndpointReplicaRow).where(EndpointReplicaRow.id == replica_id, is_live, *late).values(values),
+            session, update(EndpointReplicaRow).where(EndpointReplicaRow.id == replica_id, is_live).values(values)
         )
     is_ready = EndpointReplicaRow.state.in_(states_before(ReplicaEvent.DRAIN))
     draining = {"state": str(ReplicaState.DRAINING), "draining_at": now}

@@ -111,6 +111,15 @@ def read_rule(policy: Mapping[str, object] | None, backoff_s: float) -> RetryRul
     )
 
 
+def is_due(not_before: float | None, policy: Mapping[str, object] | None, now: float) -> bool:
+    """Return whether the pause before a job's next attempt is over.
+
+    One that would last longer than any of its policy began before the clock was set back.
+    """
+    longest = max(read_rule(policy, 0.0).max_backoff_s, MAX_BACKOFF_S)
+    return not_before is None or not now < not_before <= now + longest
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptVerdict:
     """Consequence for the job."""

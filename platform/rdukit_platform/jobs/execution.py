@@ -5,7 +5,7 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -18,7 +18,7 @@ from rdukit.settings import resolve
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id
-from rdukit_platform.jobs.attempts import AttemptOutcome, judge, read_rule
+from rdukit_platform.jobs.attempts import MAX_BACKOFF_S, AttemptOutcome, is_due, judge, read_rule
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState, next_state
@@ -227,23 +227,35 @@ def fail(
     return state
 
 
-def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
-    """End the attempts whose worker has not beaten within its lease, or whose node is away. Returns how many.
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """Attempt that has not ended, as far as its lease and its run limit go; ``lease``: until when it was last beaten."""
+
+    lease: float | None
+    claimed_at: float | None
+    run_limit_s: float | None
+
+
+def read_open_attempts(session: Session) -> dict[str, OpenAttempt]:
+    """Return the attempts that have not ended, by their ids."""
+    columns = (AttemptRow.id, AttemptRow.lease_expires_at, AttemptRow.claimed_at, JobRow.run_limit_s)
+    query = select(*columns).join(JobRow, JobRow.id == AttemptRow.job_id).where(AttemptRow.ended_at.is_(None))
+    return {id: OpenAttempt(lease, claimed_at, limit) for id, lease, claimed_at, limit in session.execute(query)}
+
+
+def expire_attempts(session: Session, silent: Mapping[str, float], backoff_s: float, now: float) -> int:
+    """End attempts whose worker does not beat, or whose node is away. Returns how many.
 
     An attempt of which nobody had begun is as if it had not been.
+
+    Args:
+        silent: of each attempt the lease that it had; one that has been beaten since is left alone.
     """
-    is_late = (AttemptRow.ended_at.is_(None), AttemptRow.lease_expires_at < now)
     count = 0
-    for job_id, attempt_id in session.execute(select(AttemptRow.job_id, AttemptRow.id).where(*is_late)).all():
-        job = lock_job(session, job_id)  # first, as everywhere: who waits for the other's lock waits for ever
-        attempt = session.scalars(
-            select(AttemptRow)
-            .where(AttemptRow.id == attempt_id, *is_late)
-            .with_for_update()
-            .execution_options(populate_existing=True)
-        ).one_or_none()
-        if attempt is None:
-            continue  # it has ended since, or its worker has beaten
+    for attempt in _lock_attempts(session, silent):
+        if attempt.lease_expires_at != silent[attempt.id]:
+            continue  # its worker has beaten since
+        job = session.get_one(JobRow, attempt.job_id)
         who = f"node {attempt.node}" if attempt.worker is None else f"worker {attempt.worker}"
         error: dict[str, object] = {
             "code": "unavailable",
@@ -255,17 +267,15 @@ def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
     return count
 
 
-def end_overruns(session: Session, now: float) -> int:
-    """Fail the jobs whose attempt has taken longer than the run limit; their workers notice. Returns how many."""
-    over = (AttemptRow.ended_at.is_(None), AttemptRow.claimed_at + JobRow.run_limit_s < now)
-    found = session.scalars(select(JobRow.id).join(AttemptRow, AttemptRow.job_id == JobRow.id).where(*over)).all()
+def end_overruns(session: Session, overrunning: Collection[str], now: float) -> int:
+    """Fail the jobs whose attempts, which are these, take longer than their run limits. Returns how many.
+
+    Their workers notice.
+    """
     count = 0
-    for job_id in found:
-        job = lock_job(session, job_id)
-        attempt = find_open_attempt(session, job)
-        if attempt is None or attempt.claimed_at is None or job.run_limit_s is None:
-            continue  # it has ended since, or is another attempt that nobody has claimed
-        if attempt.claimed_at + job.run_limit_s >= now:
+    for attempt in _lock_attempts(session, overrunning):
+        job = session.get_one(JobRow, attempt.job_id)
+        if job.run_limit_s is None:
             continue
         error: dict[str, object] = {
             "code": DeadlineExceeded.code,
@@ -274,6 +284,23 @@ def end_overruns(session: Session, now: float) -> int:
         _end(session, job, attempt, AttemptOutcome.RUN_LIMIT_EXCEEDED, error, 0.0, now)
         count += 1
     return count
+
+
+def _lock_attempts(session: Session, ids: Collection[str]) -> Iterator[AttemptRow]:
+    """Yield those of the attempts that have not ended, each locked with its job."""
+    if not ids:
+        return
+    is_open = (AttemptRow.id.in_(ids), AttemptRow.ended_at.is_(None))
+    for job_id, attempt_id in session.execute(select(AttemptRow.job_id, AttemptRow.id).where(*is_open)).all():
+        lock_job(session, job_id)  # first, as everywhere: who waits for the other's lock waits for ever
+        attempt = session.scalars(
+            select(AttemptRow)
+            .where(AttemptRow.id == attempt_id, AttemptRow.ended_at.is_(None))
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        ).one_or_none()
+        if attempt is not None:
+            yield attempt
 
 
 def end_late_jobs(session: Session, now: float) -> int:
@@ -311,11 +338,10 @@ def _why_late(job: JobRow, now: float) -> str:
 
 def queue_due_jobs(session: Session, now: float) -> int:
     """Queue again the retrying jobs whose pause is over. Returns how many."""
-    due = session.scalars(
-        select(JobRow).where(
-            JobRow.state == str(JobState.RETRYING), or_(JobRow.not_before.is_(None), JobRow.not_before <= now)
-        )
-    ).all()
+    pause_ends = JobRow.not_before
+    may_be_due = or_(pause_ends.is_(None), pause_ends <= now, pause_ends > now + MAX_BACKOFF_S)
+    found = session.scalars(select(JobRow).where(JobRow.state == str(JobState.RETRYING), may_be_due))
+    due = [job for job in found if is_due(job.not_before, job.retry, now)]
     for job in due:
         apply_event(session, job, JobEvent.DUE, now)
     return len(due)
@@ -328,7 +354,8 @@ def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Fe
         .where(
             AttemptRow.ended_at.is_(None),
             AttemptRow.claimed_at.is_(None),
-            AttemptRow.published_at < now - older_than_s,
+            # One that was sent in the time to come was sent before the clock was set back.
+            or_(AttemptRow.published_at < now - older_than_s, AttemptRow.published_at > now + older_than_s),
         )
         .with_for_update()
     ).all()

@@ -1,6 +1,6 @@
 """Nodes of the platform as rows: they join, beat, are lost, and leave.
 
-A node's workers beat for it. Who is silent is seen by the scheduler's clock (``nodes.watch``), not by comparing clocks
+A node's workers beat for it. Who is silent is seen by the scheduler's clock (``scheduler.watches``), not by comparing clocks
 of two machines. The leases of a lost node run out at once where another node could take its jobs.
 """
 
@@ -11,20 +11,23 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
-from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow, ServiceRow
+from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow
 from rdukit_platform.nodes.view import NodeCapacity, NodeLook, date_start
-from rdukit_platform.services import GONE_S
+from rdukit_platform.services import is_recent, live_services
 
 #: Seconds after which a node that left or was lost is forgotten.
 FORGET_S: Final = 24 * 3600.0
 
 #: ``home_id`` of a node whose process ends: no home is called so.
 NOBODY: Final = "-"
+
+#: ``lease_expires_at`` of what was a node's that is away: it is lost at once.
+LAPSED: Final = 0.0
 
 #: Name that stands for the only node.
 ONLY: Final = "-"
@@ -92,7 +95,12 @@ def check_name(session: Session, name: str, home_id: str, now: float) -> None:
         Conflict: another one of this name is there.
     """
     row = session.get(NodeRow, name, with_for_update=True)
-    if row is not None and row.home_id not in {home_id, NOBODY} and row.state in PRESENT and now - row.beat_at < GONE_S:
+    if (
+        row is not None
+        and row.home_id not in {home_id, NOBODY}
+        and row.state in PRESENT
+        and is_recent(row.beat_at, now)
+    ):
         raise Conflict(f"a node called {name!r} is up on {row.host}; give this one another name: node.name, or --name")
 
 
@@ -164,11 +172,9 @@ def release_absent(session: Session, now: float) -> None:
     away = _names(session, ABSENT)
     if away and _names(session, (str(NodeLife.UP),)):
         is_open = (AttemptRow.ended_at.is_(None), AttemptRow.node.in_(away))
-        is_valid = or_(AttemptRow.lease_expires_at.is_(None), AttemptRow.lease_expires_at >= now)
-        session.execute(update(AttemptRow).where(*is_open, is_valid).values(lease_expires_at=now - 1.0))
+        session.execute(update(AttemptRow).where(*is_open).values(lease_expires_at=LAPSED))
         replicas = (EndpointReplicaRow.node.in_(away), EndpointReplicaRow.ended_at.is_(None))
-        is_held = EndpointReplicaRow.lease_expires_at >= now
-        session.execute(update(EndpointReplicaRow).where(*replicas, is_held).values(lease_expires_at=now - 1.0))
+        session.execute(update(EndpointReplicaRow).where(*replicas).values(lease_expires_at=LAPSED))
     for name in _names(session, (str(NodeLife.LEAVING),)):
         if not is_in_use(session, name):
             query = update(NodeRow).where(NodeRow.name == name, NodeRow.state == str(NodeLife.LEAVING))
@@ -209,7 +215,7 @@ def rejoin(session: Session, name: str, now: float) -> NodeRow:
     row = find_node(session, name)
     if row.home_id == NOBODY:
         raise Conflict(f"node {row.name} has left, and its process ends; start it again: rdukit node join")
-    if row.state in ABSENT and now - row.beat_at > GONE_S:
+    if row.state in ABSENT and not is_recent(row.beat_at, now):
         raise Conflict(f"node {row.name} is {row.state} and does not beat; start it again")
     row.state, row.changed_at = str(NodeLife.UP), now
     return row
@@ -226,8 +232,7 @@ def let_go(session: Session, name: str, home_id: str) -> bool:
 
 def end_worker(session: Session, name: str, worker: str, now: float) -> None:
     """Say that a worker of a node stops; the last one leaves for the node."""
-    others = (ServiceRow.node == name, ServiceRow.id != worker, ServiceRow.beat_at >= now - GONE_S)
-    if session.scalars(select(ServiceRow.id).where(*others).limit(1)).first() is None:
+    if not any(each.node == name and each.id != worker for each in live_services(session, now)):
         query = update(NodeRow).where(NodeRow.name == name, NodeRow.state.in_(PRESENT))
         session.execute(query.values(state=str(NodeLife.LEFT), changed_at=now))
 

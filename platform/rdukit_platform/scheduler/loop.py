@@ -1,6 +1,6 @@
 """Scheduler process: reads a snapshot, asks ``decide``, writes the admissions, sends the messages, reconciles.
 
-Silence means death only where this host itself did not stand still (``ClockWatch``).
+Silence means death only where this host itself did not stand still (``scheduler.watches``).
 """
 
 import logging
@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Final
@@ -39,15 +40,16 @@ from rdukit_platform.jobs.execution import (
     end_overruns,
     expire_attempts,
     queue_due_jobs,
+    read_open_attempts,
     take_unclaimed,
 )
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.jobs.trace import tell_wait
-from rdukit_platform.nodes.registry import lose, needs_release, read_beats, release_absent
-from rdukit_platform.nodes.watch import NodeWatch
+from rdukit_platform.nodes.registry import LAPSED, lose, needs_release, read_beats, release_absent
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.shares import PastUsage
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
+from rdukit_platform.scheduler.watches import AgeWatch, SilenceWatch
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
@@ -89,8 +91,9 @@ class Scheduler:
         self._beaten_at = self._pruned_at = self._usage_at = self._swept_at = float("-inf")
         self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
         self._usage: PastUsage | None = None
-        self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
-        self._nodes = NodeWatch(resolve(NODE_LOST_S))
+        self._attempts, self._replicas = (LeaseWatch(clock, resolve(WORKER_LEASE_S)) for _ in range(2))
+        self._ages = AgeWatch()
+        self._nodes = SilenceWatch(resolve(NODE_LOST_S))
         self._store = open_store(home)
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
@@ -143,7 +146,6 @@ class Scheduler:
     def run_once(self) -> int:
         """Run one pass: recover, admit. Returns how many messages were sent."""
         now = self._clock.now()
-        self._pace.note()
         if self._clock.monotonic() - self._beaten_at > BEAT_S:
             with self._database.write() as session:
                 beat_service(session, self.name, "scheduler", 0, now)
@@ -155,7 +157,7 @@ class Scheduler:
             self._swept_at = self._clock.monotonic()
             advance_sweeps(self._database, now)
         self._watch_nodes(now)
-        reconcile(self._database, now, may_expire=self._pace.is_steady())
+        reconcile(self._database, now, self._replicas.find_silent)
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0
@@ -178,9 +180,10 @@ class Scheduler:
             logger.warning("node lost node=%s", name)
 
     def _recover(self, now: float) -> list[FencingToken]:
+        silent, overrunning = self._watch_attempts(now)
         with self._database.write() as session:
-            expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now) if self._pace.is_steady() else 0
-            overran = end_overruns(session, now)
+            expired = expire_attempts(session, silent, resolve(JOB_BACKOFF_S), now)
+            overran = end_overruns(session, overrunning, now)
             late = end_late_jobs(session, now)
             queue_due_jobs(session, now)
             again = take_unclaimed(session, resolve(SCHEDULER_REPUBLISH_S), now)
@@ -191,6 +194,16 @@ class Scheduler:
         if late:
             logger.info("deadlines exceeded jobs=%d", late)
         return again
+
+    def _watch_attempts(self, now: float) -> tuple[dict[str, float], list[str]]:
+        """Return the attempts that are lost, each with its lease, and those that take longer than they may."""
+        with self._database.read() as session:
+            found = read_open_attempts(session)
+        silent = self._attempts.find_silent({id: each.lease for id, each in found.items() if each.lease is not None})
+        limits = {id: each.run_limit_s for id, each in found.items() if each.run_limit_s is not None}
+        began = {id: at for id in limits if (at := found[id].claimed_at) is not None}
+        ages = self._ages.look(began, self._clock.monotonic(), now)
+        return silent, [id for id, age_s in ages.items() if age_s > limits[id]]
 
     def _admit(self, now: float) -> list[FencingToken]:
         # Deciding takes no lock: what changed meanwhile is left to the next pass.
@@ -244,27 +257,13 @@ def serve(home: Home) -> None:
     database.close()
 
 
-class ClockWatch:
-    """Notes each pass of the scheduler, and how far the clocks went since the one before.
-
-    A worker beats several times within its lease. Where the scheduler, which works as often, was held up for half of
-    one, so were the workers: on a host that is overloaded, was suspended, or had its clock set. Then they get a lease's
-    time to beat before any is taken for dead.
-    """
+class LeaseWatch:
+    """Watch over leases that workers extend by beats."""
 
     def __init__(self, clock: Clock, lease_s: float) -> None:
-        self._clock, self._lease_s = clock, lease_s
-        self._steady, self._wall = clock.monotonic(), clock.now()
-        self._disturbed_at = float("-inf")
+        self._clock, self._watch = clock, SilenceWatch(lease_s)
 
-    def note(self) -> None:
-        """Return a pass begins."""
-        steady, wall = self._clock.monotonic(), self._clock.now()
-        passed, jumped = steady - self._steady, abs((wall - self._wall) - (steady - self._steady))
-        if max(passed, jumped) > self._lease_s / 2:
-            self._disturbed_at = steady
-        self._steady, self._wall = steady, wall
-
-    def is_steady(self) -> bool:
-        """Return whether nothing was noticed within a lease's time."""
-        return self._clock.monotonic() - self._disturbed_at > self._lease_s
+    def find_silent(self, leases: Mapping[str, float]) -> dict[str, float]:
+        """Return those of the leases that have not been extended for their length, or that have lapsed."""
+        lost = self._watch.look(leases, self._clock.monotonic())
+        return {name: lease for name, lease in leases.items() if name in lost or lease == LAPSED}

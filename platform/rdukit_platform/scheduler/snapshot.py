@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from sqlalchemy import BigInteger, bindparam, cast, func, select, update
+from sqlalchemy import BigInteger, bindparam, case, cast, func, select, update
 from sqlalchemy.orm import Session, load_only
 
 from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
+from rdukit_platform.jobs.attempts import FREE_PAUSE_S
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes.registry import PRESENT, NodeLife, capacity_of
 from rdukit_platform.scheduler.model import (
@@ -82,7 +83,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
     past = usage.shares(now, tiles, sum(node.slots for node in nodes)) if usage else {}
     return QueueSnapshot(
         now=now,
-        queued=tuple(_read_front(session)),
+        queued=tuple(_read_front(session, now)),
         active=tuple(_show_active(job, attempt, (attempt.node, job.id) in leased, now) for job, attempt in active),
         nodes=nodes,
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
@@ -116,14 +117,16 @@ def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float
     )
 
 
-def _read_front(session: Session) -> Iterator[QueuedJob]:
+def _read_front(session: Session, now: float) -> Iterator[QueuedJob]:
     """Yield the first ``WINDOW`` jobs of each tenant, by priority and age; each query follows an index."""
+    # A longer pause than queued jobs have began before the clock was set back.
+    not_before = case((JobRow.not_before <= now + FREE_PAUSE_S, JobRow.not_before))
     columns = (
         JobRow.id,
         JobRow.tenant_id,
         _ALL_TILES,
         func.coalesce(JobRow.queued_at, JobRow.created_at),
-        JobRow.not_before,
+        not_before,
         JobRow.waits_for,
         JobRow.priority,
         JobRow.run_limit_s,

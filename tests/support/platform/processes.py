@@ -1,5 +1,6 @@
 """Database in a folder, jobs in it, and a platform of real processes."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,15 +8,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.cli.demo_run import started_platform
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.db.engine import Database
+from rdukit_platform.settings import Home
 from support.platform.database import place_database
 
 #: A catalog with one box: ``preprocess`` makes the data set that ``train`` needs.
@@ -143,6 +146,82 @@ def platform_under_test(
         variables["RDUKIT_WORKER_BOX_COMMAND"] = f"{sys.executable} {box_program}"
     with started_platform(home, 0, variables) as (client, running):
         yield PlatformUnderTest(client, home, running)
+
+
+class JoinedNode:
+    """``rdukit node join`` of a platform that runs on this machine, in a home of its own; it may be killed and return."""
+
+    def __init__(
+        self, platform: PlatformUnderTest, home: Path, name: str, words: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            words: more of the command line.
+            environment: variables besides this process's own; the database's, where it is not the platform's file.
+        """
+        self.home, self.name = home, name
+        first = Home(platform.home)
+        self._environment = {
+            "OMP_NUM_THREADS": "1",
+            "RDUKIT_DATABASE_URL": f"sqlite:///{first.folder / 'db.sqlite'}",
+            **os.environ,
+            **(environment or {}),
+            "RDUKIT_HOME": str(home),
+        }
+        self._command = [
+            *(sys.executable, "-c", "from rdukit.cli import main; main()", "node", "join", "--json", "--name", name),
+            *("--broker", f"redis+socket://{first.broker_socket}", "--artifacts", str(first.folder / "artifacts")),
+            *words,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of its supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Return whether its supervisor runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Begin to join; ``wait_joined`` waits for it."""
+        self._close()
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, stdout=subprocess.PIPE, start_new_session=True
+        )
+
+    def wait_joined(self) -> dict[str, Any]:
+        """Return what it says when it has joined."""
+        assert self._process is not None and self._process.stdout is not None
+        said: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return said
+
+    def kill(self) -> None:
+        """SIGKILL to all its processes at once."""
+        for facts in tree_of(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(facts.pid, signal.SIGKILL)
+        self.wait()
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """Return the status that it ends with."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End it in order, if it runs."""
+        if self.is_running():
+            assert self._process is not None
+            self._process.terminate()
+            self.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 def build_digits(platform: PlatformUnderTest) -> dict[str, str]:

@@ -37,8 +37,8 @@ def replica(name: str, state: ReplicaState = R, revision: int = 1, lease: float 
     return Replica(name, revision, state, float(len(name)), lease)
 
 
-def plan(endpoint: EndpointSnapshot, now: float = 100.0, *, may_expire: bool = True) -> ReplicaPlan:
-    return plan_replicas([endpoint], now, may_expire=may_expire)
+def plan(endpoint: EndpointSnapshot, now: float = 100.0, **silent: float) -> ReplicaPlan:
+    return plan_replicas([endpoint], now, silent)
 
 
 def test_what_is_wanted_is_started_and_what_is_there_stays() -> None:
@@ -46,10 +46,10 @@ def test_what_is_wanted_is_started_and_what_is_there_stays() -> None:
     assert not plan(replace(NONE, wanted=2, replicas=(replica("a"), replica("b", S))))
 
 
-def test_a_lost_replica_is_ended_and_replaced_unless_this_host_stood_still() -> None:
+def test_a_silent_replica_is_ended_and_replaced_unless_it_was_beaten_since() -> None:
     late = replace(NONE, replicas=(replica("a", lease=99.0),))
-    assert plan(late) == ReplicaPlan(ends=(("a", ReplicaReason.LOST),), starts=(("e", 1),))
-    assert not plan(late, may_expire=False)
+    assert plan(late, a=99.0) == ReplicaPlan(ends=(("a", ReplicaReason.LOST),), starts=(("e", 1),))
+    assert not plan(late, a=98.0) and not plan(late)
 
 
 def test_a_replica_that_no_worker_has_is_not_lost() -> None:

@@ -145,9 +145,9 @@ def test_a_job_that_exceeds_its_run_limit_fails_for_good_and_its_worker_finds_ou
     with database.write() as session:
         if is_running:
             execution.start(session, fencing, {}, 20.0)
-        assert execution.end_overruns(session, 70.0) == 0
-        assert execution.end_overruns(session, 70.1) == 1
-        assert execution.end_overruns(session, 70.2) == 0
+        assert execution.end_overruns(session, [], 70.0) == 0
+        assert execution.end_overruns(session, [fencing.attempt_id], 70.1) == 1
+        assert execution.end_overruns(session, [fencing.attempt_id], 70.2) == 0
     job = read(database, job_id)
     assert (job.state, job.reason, job.failures) == ("failed", "run-limit-exceeded", 1)
     assert job.error == {"code": "deadline-exceeded", "message": "it took longer than its run limit of 60 s"}
@@ -160,12 +160,14 @@ def test_a_job_that_exceeds_its_run_limit_fails_for_good_and_its_worker_finds_ou
 def test_each_attempt_has_the_whole_run_limit_and_who_has_none_runs_on(database: Database, tenant: str) -> None:
     again, endless = submit(database, tenant, run_limit_s=60.0), submit(database, tenant)
     fencing = begin(database, again, claimed_at=10.0)
-    begin(database, endless, claimed_at=10.0)
+    other = begin(database, endless, claimed_at=10.0)
     with database.write() as session:
         execution.fail(session, fencing, AttemptOutcome.NO_RESOURCES, {"code": "no-resources"}, 1.0, 60.0)
-    begin(database, again, claimed_at=65.0)
+    late = [fencing.attempt_id, other.attempt_id]
+    fencing = begin(database, again, claimed_at=65.0)
     with database.write() as session:
-        assert execution.end_overruns(session, 100.0) == 0
+        assert execution.read_open_attempts(session)[fencing.attempt_id].claimed_at == 65.0
+        assert execution.end_overruns(session, late, 100.0) == 0
     assert {read(database, job_id).state for job_id in (again, endless)} == {"starting"}
 
 
@@ -178,9 +180,9 @@ def test_the_end_of_a_step_by_its_run_limit_ends_what_waits_for_it(database: Dat
         _, jobs = pipelines.submit_pipeline(session, BOXES, tenant, PipelineRequest(name="p", steps=steps), 1.0)
         first, second = (job.id for job in jobs)
     assert show_job(read(database, second)).wait_code == "Dependency"
-    begin(database, first, claimed_at=10.0)
+    fencing = begin(database, first, claimed_at=10.0)
     with database.write() as session:
-        execution.end_overruns(session, 100.0)
+        execution.end_overruns(session, [fencing.attempt_id], 100.0)
     assert (read(database, second).state, read(database, second).reason) == ("cancelled", "upstream-ended")
 
 

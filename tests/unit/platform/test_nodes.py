@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.db.engine import Database
@@ -17,9 +18,9 @@ from rdukit_platform.nodes import registry
 from rdukit_platform.nodes.orders import answer_order, has_orders, order, take_orders
 from rdukit_platform.nodes.registry import NodeIdentity, read_home_id
 from rdukit_platform.nodes.view import NodeCapacity, NodeLook, count_uptime
-from rdukit_platform.nodes.watch import NodeWatch
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.snapshot import read_snapshot
+from rdukit_platform.scheduler.watches import SilenceWatch
 from rdukit_platform.services import beat_service
 from rdukit_platform.setting_texts import parse_labels, parse_node_name
 from rdukit_platform.tenants.service import create_tenant
@@ -59,14 +60,14 @@ def state_of(database: Database, name: str) -> str:
 
 
 def test_who_is_silent_for_long_is_lost_and_who_beats_is_not() -> None:
-    watch = NodeWatch(4.0)
+    watch = SilenceWatch(4.0)
     lost = [watch.look({"one": second, "two": min(second, 3)}, second) for second in range(9)]
     assert lost[6] == frozenset() and lost[7] == lost[8] == {"two"}
     assert watch.look({"one": 9, "two": 4}, 9.0) == frozenset()
 
 
 def test_a_watcher_that_stood_still_calls_nobody_lost() -> None:
-    watch = NodeWatch(4.0)
+    watch = SilenceWatch(4.0)
     watch.look({"one": 1}, 0.0)
     assert watch.look({"one": 1}, 600.0) == frozenset()
     assert watch.look({"one": 2}, 600.5) == frozenset()
@@ -74,7 +75,7 @@ def test_a_watcher_that_stood_still_calls_nobody_lost() -> None:
 
 
 def test_a_watcher_that_has_just_begun_gives_everybody_the_whole_time() -> None:
-    watch = NodeWatch(4.0)
+    watch = SilenceWatch(4.0)
     found = [watch.look({"one": 7}, second / 2) for second in range(9)]
     assert found[:8] == [frozenset()] * 8 and found[8] == {"one"}
 
@@ -90,6 +91,12 @@ def test_a_second_machine_of_the_same_name_is_refused_while_the_first_is_there(d
         registry.beat(session, ONE, None, 151.0)
 
 
+def lapsed(session: Session) -> dict[str, float]:
+    """Attempts whose leases have ended with their node."""
+    attempts = execution.read_open_attempts(session)
+    return {id: registry.LAPSED for id, each in attempts.items() if each.lease == registry.LAPSED}
+
+
 def test_the_attempts_of_a_lost_node_are_queued_again_where_another_node_is_up(database: Database) -> None:
     join(database, ONE, TWO)
     begun, waiting, other = (place(database, node) for node in ("two", "two", "one"))
@@ -97,7 +104,7 @@ def test_the_attempts_of_a_lost_node_are_queued_again_where_another_node_is_up(d
         assert execution.claim(session, begun, "w2", 8.0, 100.0, "two") is not None
         registry.lose(session, ["two"], 104.0)
         registry.release_absent(session, 104.0)
-        assert execution.expire_attempts(session, 1.0, 104.0) == 2
+        assert execution.expire_attempts(session, lapsed(session), 1.0, 104.0) == 2
     with database.read() as session:
         ends = {row.id: (row.outcome, (row.error or {}).get("message")) for row in session.scalars(select(AttemptRow))}
         assert ends[begun.attempt_id][0] == "expired"
@@ -117,7 +124,7 @@ def test_the_only_node_keeps_its_attempts_for_as_long_as_their_leases_last(datab
         execution.claim(session, fencing, "w1", 8.0, 100.0, "one")
         registry.lose(session, ["one"], 104.0)
         registry.release_absent(session, 104.0)
-        assert execution.expire_attempts(session, 1.0, 104.0) == 0
+        assert not lapsed(session)
         registry.beat(session, ONE, None, 105.0)
     assert state_of(database, "one") == "up"
 

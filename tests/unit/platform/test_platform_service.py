@@ -105,7 +105,7 @@ def test_who_lost_its_lease_changes_nothing(database: Database, tenant: str) -> 
     job_id = submit(database, tenant)
     old = begin(database, job_id)
     with database.write() as session:
-        assert execution.expire_attempts(session, 1.0, 2.0 + LEASE_S + 0.1) == 1
+        assert execution.expire_attempts(session, silent(session), 1.0, 2.0 + LEASE_S + 0.1) == 1
         assert execution.queue_due_jobs(session, 9.0) == 1
     new = begin(database, job_id, 10.0)
     output = Output("dataset", "dataset", "0" * 64, 3, True)
@@ -124,12 +124,19 @@ def test_who_lost_its_lease_changes_nothing(database: Database, tenant: str) -> 
         execution.succeed(session, new, [output], {}, 13.0)
 
 
-def test_a_beaten_lease_does_not_expire(database: Database, tenant: str) -> None:
+def silent(session: Session) -> dict[str, float]:
+    """All open attempts, as if their workers did not beat any more."""
+    found = execution.read_open_attempts(session)
+    return {id: attempt.lease for id, attempt in found.items() if attempt.lease is not None}
+
+
+def test_a_lease_that_is_beaten_after_it_was_found_silent_does_not_expire(database: Database, tenant: str) -> None:
     fencing = begin(database, submit(database, tenant), 2.0)
     with database.write() as session:
+        found = silent(session)
         assert execution.beat(session, [fencing], LEASE_S, 6.0) == []
-        assert execution.expire_attempts(session, 1.0, 10.0) == 0
-        assert execution.expire_attempts(session, 1.0, 11.1) == 1
+        assert execution.expire_attempts(session, found, 1.0, 10.0) == 0
+        assert execution.expire_attempts(session, silent(session), 1.0, 11.1) == 1
 
 
 def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
@@ -144,7 +151,20 @@ def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
 
     monkeypatch.setattr(execution, "lock_job", beat_before)
     with database.write() as session:
-        assert execution.expire_attempts(session, 1.0, 10.0) == 0
+        assert execution.expire_attempts(session, silent(session), 1.0, 10.0) == 0
+
+
+def test_a_clock_that_is_set_back_prolongs_no_pause(database: Database, tenant: str) -> None:
+    job_id = submit(database, tenant)
+    fencing = begin(database, job_id, 10_000.0)
+    with database.write() as session:
+        execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 1.0, 10_000.0)
+        assert execution.queue_due_jobs(session, 10_000.5) == 0
+        assert execution.queue_due_jobs(session, 2_000.0) == 1
+        admitted = execution.admit(session, job_id, 10_000.0)
+        assert execution.take_unclaimed(session, 5.0, 10_001.0) == []
+        assert execution.take_unclaimed(session, 5.0, 2_000.0) == [admitted]
+        assert execution.take_unclaimed(session, 5.0, 2_001.0) == []
 
 
 def test_retries_stop_at_the_cap(database: Database, tenant: str) -> None:
@@ -166,7 +186,7 @@ def test_a_job_whose_attempts_are_lost_again_and_again_has_an_end(
     for now in (10.0, 20.0):
         begin(database, job_id, now)
         with database.write() as session:
-            assert execution.expire_attempts(session, 1.0, now + LEASE_S + 1) == 1
+            assert execution.expire_attempts(session, silent(session), 1.0, now + LEASE_S + 1) == 1
             execution.queue_due_jobs(session, now + LEASE_S + 3)
     job = read(database, job_id)
     assert (job.state, job.reason, job.failures, job.losses) == ("failed", "attempts-exhausted", 0, 2)

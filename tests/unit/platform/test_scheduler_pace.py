@@ -1,44 +1,56 @@
-"""When the scheduler takes a silent worker for dead, and when it looks to its own clock first."""
+"""When the scheduler takes a silent worker for dead: by its own steady clock, whatever wall clocks say."""
 
-from rdukit_platform.scheduler.loop import ClockWatch
+from rdukit_platform.nodes.registry import LAPSED
+from rdukit_platform.scheduler.loop import LeaseWatch
+from rdukit_platform.scheduler.watches import AgeWatch
 from support import FakeClock
 
 LEASE_S = 8.0
 
 
-def work(pace: ClockWatch, clock: FakeClock, seconds: float) -> None:
-    """Passes every half second."""
+def work(watch: LeaseWatch, clock: FakeClock, seconds: float) -> dict[str, float]:
+    """Looks every half second; one worker is silent, the other beats, as its own clock is."""
+    found: dict[str, float] = {}
     for _ in range(int(seconds * 2)):
         clock.sleep(0.5)
-        pace.note()
+        found = watch.find_silent({"silent": 5.0, "beating": clock.now()})
+    return found
 
 
-def test_a_scheduler_that_works_steadily_may_take_workers_for_dead() -> None:
+def test_a_worker_that_does_not_beat_for_a_lease_s_time_is_lost() -> None:
     clock = FakeClock()
-    pace = ClockWatch(clock, LEASE_S)
-    work(pace, clock, 20)
-    assert pace.is_steady()
+    watch = LeaseWatch(clock, LEASE_S)
+    assert not work(watch, clock, LEASE_S)
+    assert work(watch, clock, 0.5) == {"silent": 5.0}
 
 
-def test_after_it_stood_still_workers_get_a_lease_s_time_to_beat() -> None:
+def test_after_it_stood_still_workers_get_most_of_a_lease_s_time_to_beat() -> None:
     clock = FakeClock()
-    pace = ClockWatch(clock, LEASE_S)
-    work(pace, clock, 20)
+    watch = LeaseWatch(clock, LEASE_S)
+    work(watch, clock, 1)
     clock.sleep(60)
-    pace.note()
-    assert not pace.is_steady()
-    work(pace, clock, LEASE_S)
-    assert not pace.is_steady()
-    work(pace, clock, 1)
-    assert pace.is_steady()
+    assert not work(watch, clock, 4)
 
 
-def test_a_clock_that_is_set_is_no_silence() -> None:
-    clock = FakeClock()
-    pace = ClockWatch(clock, LEASE_S)
-    work(pace, clock, 20)
-    clock.step(3600)
-    work(pace, clock, 1)
-    assert not pace.is_steady()
-    work(pace, clock, LEASE_S)
-    assert pace.is_steady()
+def test_a_clock_that_is_set_or_differs_is_no_silence_and_hides_none() -> None:
+    for step in (3600.0, -3600.0):
+        clock = FakeClock()
+        watch = LeaseWatch(clock, LEASE_S)
+        work(watch, clock, 4)
+        clock.step(step)
+        assert not work(watch, clock, 4)
+        assert work(watch, clock, 1) == {"silent": 5.0}
+
+
+def test_what_was_a_node_s_that_is_away_is_lost_at_once() -> None:
+    assert LeaseWatch(FakeClock(), LEASE_S).find_silent({"a": LAPSED, "b": 1e9}) == {"a": LAPSED}
+
+
+def test_a_run_takes_no_longer_for_a_clock_that_is_set() -> None:
+    ages, clock = AgeWatch(), FakeClock()
+    began = {"a": clock.now() - 10.0, "b": clock.now() + 10.0}
+    assert ages.look(began, clock.monotonic(), clock.now()) == {"a": 10.0, "b": 0.0}
+    clock.step(7200)
+    clock.sleep(5)
+    assert ages.look(began, clock.monotonic(), clock.now()) == {"a": 15.0, "b": 5.0}
+    assert ages.look({}, clock.monotonic(), clock.now()) == {}
