@@ -244,7 +244,8 @@ def main() -> None:
             *((f"struck: {what}", count) for what, count in sorted(report.struck.items())),
             *((f"jobs {state}", count) for state, count in report.jobs.items()),
             *((f"attempts {outcome}", count) for outcome, count in report.attempts.items()),
-            ("load, cores", report.load), ("ready after the last", f"{report.ready_s:.1f} s"), ("all ended after it", f"{report.ended_s:.1f} s"),
+            ("load, cores", report.load),
+            ("ready after the last", f"{report.ready_s:.1f} s"), ("all ended after it", f"{report.ended_s:.1f} s"),
             ("wrong", len(report.wrong)), ("left", len(report.left))]  # fmt: skip
     for what, value in rows:
         print(f"{what:28} {value}")

@@ -64,7 +64,7 @@ def serve(gateway: GatewayUnderTest, *addresses: str) -> str:
         assert expert.pef_id is not None
         parts = ServedParts(Selector("chatty"), expert.pef_id, None, None, 1)
         create_endpoint(session, tenant, "chat", parts, len(addresses), now)
-    reconcile(database, now)
+    reconcile(database, now, lambda leases: {})
     for address in addresses:
         with database.write() as session:
             claimed = replicas.claim_next(session, "worker-1", 3600.0, now)

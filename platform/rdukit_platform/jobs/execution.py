@@ -229,7 +229,7 @@ def fail(
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempt:
-    """Attempt that has not ended, as far as its lease and its run limit go; ``lease``: until when it was last beaten."""
+    """Attempt that has not ended: its run limit, and the end of its lease, which each beat moves."""
 
     lease: float | None
     claimed_at: float | None

@@ -1,7 +1,7 @@
 """Nodes of the platform as rows: they join, beat, are lost, and leave.
 
-A node's workers beat for it. Who is silent is seen by the scheduler's clock (``scheduler.watches``), not by comparing clocks
-of two machines. The leases of a lost node run out at once where another node could take its jobs.
+A node's workers beat for it. Who is silent is seen by the scheduler's clock (``scheduler.watches``), not by comparing
+clocks of two machines. The leases of a lost node run out at once where another node could take its jobs.
 """
 
 import secrets

@@ -271,8 +271,9 @@ class Chaos:
             queues = [key for key in client.keys("rdukit.attempts*") if client.type(key) == b"list"]
             for key in queues:
                 message = client.lpop(key)
-                if message is not None:
-                    client.lpush(key, *[message] * copies) if copies else None
+                if isinstance(message, bytes):
+                    for _ in range(copies):
+                        client.lpush(key, message)
                     return True
             waiting = sorted(client.hkeys("unacked"))
             if waiting:

@@ -191,7 +191,7 @@ class Example:
             change_endpoint(
                 session, get_endpoint(session, self.tenant_id, name), EndpointChange(parts, 2), self.now - 60
             )
-        reconcile(self.database, self.now - 59)
+        reconcile(self.database, self.now - 59, lambda leases: {})
         with self.database.write() as session:
             claimed = replicas.claim_next(session, "worker-1", 8.0, self.now - 58)
             assert claimed is not None
@@ -199,7 +199,7 @@ class Example:
             replicas.end(session, claimed.fencing, ReplicaReason.NOT_READY, why, self.now - 50)
 
     def _reconcile_ready(self, address: str) -> None:
-        reconcile(self.database, self.now - 499)
+        reconcile(self.database, self.now - 499, lambda leases: {})
         with self.database.write() as session:
             claimed = replicas.claim_next(session, "worker-1", 1e9, self.now - 498)
             assert claimed is not None

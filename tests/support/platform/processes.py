@@ -149,7 +149,7 @@ def platform_under_test(
 
 
 class JoinedNode:
-    """``rdukit node join`` of a platform that runs on this machine, in a home of its own; it may be killed and return."""
+    """``rdukit node join`` of a platform on this machine, in a home of its own; it may be killed and return."""
 
     def __init__(
         self, platform: PlatformUnderTest, home: Path, name: str, words: Sequence[str] = (),
