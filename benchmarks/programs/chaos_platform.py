@@ -38,15 +38,15 @@ from support.platform.chaos import (
     MESSAGES,
     PROCESSES,
     Chaos,
-    Counting,
-    Digits,
+    CountingJobs,
+    DigitsPipelines,
     Work,
     is_ready,
     is_sound,
     leftovers,
     why_wrong,
 )
-from support.platform.processes import JoinedNode, PlatformUnderTest, platform_under_test, short_folder
+from support.platform.processes import NodeUnderTest, PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import new_database, postgres_server
 
 BOXES = Path(__file__).parents[2] / "tests/integration"
@@ -137,13 +137,13 @@ def run_chaos(options: argparse.Namespace) -> ChaosReport:
     with ExitStack() as stack:
         program = both_boxes(stack)
         works: list[tuple[Work, int]] = [
-            (Counting(program, options.steps), options.jobs - 4 * options.pipelines), (Digits(), options.pipelines)
+            (CountingJobs(program, options.steps), options.jobs - 4 * options.pipelines), (DigitsPipelines(), options.pipelines)
         ]  # fmt: skip
         platform, url, clock_file = stack.enter_context(platform_of(options, program, stack))
         homes, second = [platform.home], None
         if options.nodes == 2:
             homes.append(stack.enter_context(short_folder()))
-            second = JoinedNode(platform, homes[1], "two")
+            second = NodeUnderTest(platform, homes[1], "two")
             second.start()
             stack.callback(second.stop)
             second.wait_joined()

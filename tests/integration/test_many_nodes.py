@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rdukit.errors import InvalidArgument
-from support.platform.processes import JoinedNode, PlatformUnderTest, has_ended, platform_under_test, short_folder
+from support.platform.processes import NodeUnderTest, PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).with_name("platform_box.py")
 FAST = {
@@ -41,11 +41,11 @@ def dataset(platform: PlatformUnderTest) -> str:
 
 
 @contextmanager
-def joined(platform: PlatformUnderTest) -> Iterator[tuple[JoinedNode, dict[str, Any]]]:
+def joined(platform: PlatformUnderTest) -> Iterator[tuple[NodeUnderTest, dict[str, Any]]]:
     """Yield a node called two, and what it said when it had joined."""
     with short_folder() as home:
         variables = {**FAST, "RDUKIT_WORKER_BOX_COMMAND": f"{sys.executable} {BOX}"}
-        node = JoinedNode(platform, home, "two", ["--label", "zone=b"], variables)
+        node = NodeUnderTest(platform, home, "two", ["--label", "zone=b"], variables)
         node.start()
         try:
             yield node, node.wait_joined()

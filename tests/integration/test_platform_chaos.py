@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rdukit_platform.client.http import FINAL_STATES
 from support.helpers import wait_until
-from support.platform.chaos import MESSAGES, PROCESSES, Chaos, Counting, is_ready, why_wrong
+from support.platform.chaos import MESSAGES, PROCESSES, Chaos, CountingJobs, is_ready, why_wrong
 from support.platform.processes import platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
@@ -19,7 +19,7 @@ FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCH
 
 def test_jobs_end_once_whatever_part_is_killed_and_whatever_message_is_lost() -> None:
     with short_folder() as home, platform_under_test(home, BOX, FAST) as platform:
-        work = Counting(BOX)
+        work = CountingJobs(BOX)
         work.prepare(platform)
         ids = [job_id for _ in range(JOBS) for job_id in work.submit(platform)]
         chaos = Chaos(platform, work.mark, SEED, [*PROCESSES, *MESSAGES, "database"])

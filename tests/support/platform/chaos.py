@@ -27,7 +27,7 @@ from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.cli.local import STEPS as VERBS
 from rdukit_platform.cli.local import demo_steps
 from rdukit_platform.settings import Home
-from support.platform.processes import JoinedNode, PlatformUnderTest
+from support.platform.processes import NodeUnderTest, PlatformUnderTest
 
 #: Seconds in which a submission gets through whatever is killed meanwhile.
 PERSIST_S: Final = 300.0
@@ -50,7 +50,7 @@ class Work(Protocol):
         """Check that a job made what it should."""
 
 
-class Counting:
+class CountingJobs:
     """Trainings of the tests' box, which go on from their checkpoints."""
 
     def __init__(self, program: Path, steps: int = 40, step_s: float = 0.05) -> None:
@@ -81,7 +81,7 @@ class Counting:
         return str(artifact["digest"])
 
 
-class Digits:
+class DigitsPipelines:
     """The demo's pipelines with the box ``logreg``; the first one runs undisturbed and says what is right."""
 
     program: Path | None = None
@@ -178,7 +178,7 @@ class Chaos:
     """What is done to a platform, in an order that the seed decides."""
 
     def __init__(
-        self, platform: PlatformUnderTest, mark: str, seed: int, kinds: Iterable[str], second: JoinedNode | None = None,
+        self, platform: PlatformUnderTest, mark: str, seed: int, kinds: Iterable[str], second: NodeUnderTest | None = None,
         database_url: str = "", clock_file: Path | None = None,
     ) -> None:  # fmt: skip
         """

@@ -148,7 +148,7 @@ def platform_under_test(
         yield PlatformUnderTest(client, home, running)
 
 
-class JoinedNode:
+class NodeUnderTest:
     """``rdukit node join`` of a platform on this machine, in a home of its own; it may be killed and return."""
 
     def __init__(
