@@ -137,7 +137,8 @@ def run_chaos(options: argparse.Namespace) -> ChaosReport:
     with ExitStack() as stack:
         program = both_boxes(stack)
         works: list[tuple[Work, int]] = [
-            (CountingJobs(program, options.steps), options.jobs - 4 * options.pipelines), (DigitsPipelines(), options.pipelines)
+            (CountingJobs(program, options.steps), options.jobs - 4 * options.pipelines),
+            (DigitsPipelines(), options.pipelines),
         ]  # fmt: skip
         platform, url, clock_file = stack.enter_context(platform_of(options, program, stack))
         homes, second = [platform.home], None

@@ -178,8 +178,8 @@ class Chaos:
     """What is done to a platform, in an order that the seed decides."""
 
     def __init__(
-        self, platform: PlatformUnderTest, mark: str, seed: int, kinds: Iterable[str], second: NodeUnderTest | None = None,
-        database_url: str = "", clock_file: Path | None = None,
+        self, platform: PlatformUnderTest, mark: str, seed: int, kinds: Iterable[str],
+        second: NodeUnderTest | None = None, database_url: str = "", clock_file: Path | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
