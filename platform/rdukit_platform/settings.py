@@ -87,11 +87,9 @@ GATEWAY_URL: Final = Setting(
     "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
 )
 TOKEN_MAX_DAYS: Final = Setting(
-    "token.max_days",
-    0.0,
-    "Longest life of tokens that are made, which those have that ask for none; 0: no limit.",
+    "token.max_days", 0.0, "Longest life of tokens that are made, which those have that ask for none; 0: no limit.",
     float,
-)
+)  # fmt: skip
 TOKEN_GRACE_S: Final = Setting(
     "token.grace_s", 3600.0, "Seconds that a token stays valid after it was rotated, unless asked otherwise.", float
 )
@@ -106,6 +104,9 @@ WEBHOOK_NETWORKS: Final = Setting(
     "webhook.allowed_networks", "none",
     "Networks that tenants' webhooks may go to although they are not public, such as 10.0.0.0/8.", str,
 )  # fmt: skip
+SCHEDULE_LATE_S: Final = Setting(
+    "schedule.late_s", 300.0, "Seconds by which a scheduled pipeline may be late and has not been missed.", float
+)
 AUDIT_DAYS: Final = Setting("audit.keep_days", 400.0, "Days that entries of the audit log are kept.", float)
 AUDIT_ROWS: Final = Setting(
     "audit.keep_rows", 1_000_000,

@@ -26,6 +26,7 @@ from rdukit_platform.gateway.app import create_app
 from rdukit_platform.gateway.guard import check_routes
 from rdukit_platform.gateway.permissions import PERMISSIONS, needs, roles_let_in
 from rdukit_platform.jobs.experts import promote_job
+from rdukit_platform.schedules.service import ScheduleRequest, create_schedule
 from rdukit_platform.tenants.organisations import create_organisation
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS, all_of
@@ -59,6 +60,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "PATCH /v1/users/{user}": {"json": {"disabled": True}},
     "POST /console/nodes/maintenance": {"data": {"act": "cordon", "component": "/NODE"}},
 }
+STEP: Final = {"name": "a", "box": "logreg", "verb": "compile"}
 #: Ends the token that asks.
 LOGOUT: Final = "POST /v1/logout"
 _PARAMETER: Final = re.compile(r"\{(\w+)(:path)?\}")
@@ -134,6 +136,8 @@ def fill(gateway: GatewayUnderTest, tenant: str) -> dict[str, str]:
         create_endpoint(session, tenant_id, names["endpoint"], parts, 1, now)
         webhook = create_webhook(session, tenant_id, "https://example.org/hooks", [], now)
         delivery = add_test(session, webhook, now + 1e9)
+        asked = {"name": f"sched-{tenant}", "cron": "0 3 * * *", "pipeline": {"name": "p", "steps": [STEP]}}
+        names["schedule"] = create_schedule(session, tenant_id, ScheduleRequest.model_validate(asked), now).id
         names |= {"webhook_id": webhook.id, "delivery_id": delivery.id}
         box = {**example_box().raw, "name": names["box"]}
         user = find_or_add_user(session, f"ada@{tenant}.example", now)

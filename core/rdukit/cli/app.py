@@ -51,7 +51,7 @@ SUMMARIES = {
     "node": "Run and look at emulated nodes.",
     "org": "Group tenants into organisations, whose administrators manage their members.",
     "pef": "Explain PEF files.",
-    "pipeline": "Submit, list, show and cancel pipelines of jobs.",
+    "pipeline": "Submit, list, show, cancel and schedule pipelines of jobs.",
     "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
     "simulate": "Simulate the scheduler with other jobs, or on other machines.",

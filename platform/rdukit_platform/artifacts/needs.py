@@ -19,6 +19,7 @@ from rdukit_platform.db.models import (
     EndpointRow,
     ExpertRow,
     JobRow,
+    ScheduleRow,
     SweepRow,
 )
 from rdukit_platform.db.references import read_reference
@@ -85,6 +86,7 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
     }
     yield from _needs_of_jobs(session, tenant_id, boxes)
     yield from _needs_of_sweeps(session, tenant_id, boxes)
+    yield from _needs_of_schedules(session, tenant_id)
     for expert in session.scalars(select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)):
         need = Need("expert", f"{expert.name}:{expert.version}", "experts keep what they are made of")
         box = boxes.get((expert.box, expert.box_version or 0))
@@ -147,3 +149,14 @@ def _needs_of_sweeps(
         box = boxes.get((name, int(version or 0)))
         if box is not None:
             yield box, need
+
+
+def _needs_of_schedules(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
+    for row in session.scalars(select(ScheduleRow).where(ScheduleRow.tenant_id == tenant_id)):
+        need = Need("schedule", row.name, f"remove the schedule: rdukit pipeline unschedule {row.name}")
+        steps = row.request["steps"]
+        assert isinstance(steps, list)
+        for step in steps:
+            lists = [values for name, values in (step.get("for_each") or {}).items() if name.startswith("inputs.")]
+            given = [*step.get("inputs", {}).values(), *(value for values in lists for value in values)]
+            yield from ((text, need) for text in given if read_reference(text) is None)

@@ -112,6 +112,10 @@ class Act(StrEnum):
     CREATE_WEBHOOK = "webhook.create"
     ROTATE_WEBHOOK = "webhook.rotate"
     REMOVE_WEBHOOK = "webhook.remove"
+    CREATE_SCHEDULE = "schedule.create"
+    PAUSE_SCHEDULE = "schedule.pause"
+    RESUME_SCHEDULE = "schedule.resume"
+    REMOVE_SCHEDULE = "schedule.remove"
     PRUNE = "audit.prune"
 
 

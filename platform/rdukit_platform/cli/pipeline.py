@@ -11,6 +11,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit_platform.cli.job import read_pipeline
 from rdukit_platform.cli.job_submit import NOT_SUCCEEDED
+from rdukit_platform.cli.pipeline_schedules import pause, resume, schedule, schedules, unschedule
 from rdukit_platform.jobs.states import FINAL
 
 #: Seconds between two looks of a command that waits.
@@ -19,7 +20,7 @@ LOOK_S: Final = 1.0
 
 @click.group(cls=ExtensibleGroup)
 def pipeline() -> None:
-    """Submit, list, show and cancel pipelines of jobs.
+    """Submit, list, show, cancel and schedule pipelines of jobs.
 
     Example: rdukit pipeline submit digits.yaml --watch
     """
@@ -119,6 +120,10 @@ def cancel(pipeline_id: str, as_json: bool) -> None:
         show.print_json(found)
     else:
         click.echo(f"{found['id']} is {found['state']}")
+
+
+for _command in (schedule, schedules, unschedule, pause, resume):
+    pipeline.add_command(_command)
 
 
 def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:

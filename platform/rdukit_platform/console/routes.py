@@ -33,6 +33,7 @@ from rdukit_platform.console.queries import (
     read_job_page,
     read_pipeline_lines,
 )
+from rdukit_platform.console.schedule_pages import read_schedule_lines
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
@@ -296,8 +297,12 @@ def _pipelines_part(request: Request, caller: Caller, cursor: str | None) -> Mar
     with platform.database.read() as session:
         found, following = pipelines.list_pipelines(session, caller.tenant_id, 20, cursor)
         rows = read_pipeline_lines(session, found, platform.clock.now())
+        schedules = [] if cursor else read_schedule_lines(session, caller.tenant_id)
     path = f"/console/parts/pipelines{'?cursor=' + cursor if cursor else ''}"
-    return live(request, "pipelines", path, "_pipelines.html", rows=rows, next_cursor=following)
+    return live(
+        request, "pipelines", path, "_pipelines.html", rows=rows, next_cursor=following, schedules=schedules,
+        can_write=allows(caller.scopes, JOBS_WRITE),
+    )  # fmt: skip
 
 
 def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[Markup, str]:

@@ -28,6 +28,9 @@ from rdukit_platform.db.identity import OrganisationRow as OrganisationRow
 from rdukit_platform.db.identity import UserRow as UserRow
 from rdukit_platform.db.nodes import NodeOrderRow as NodeOrderRow
 from rdukit_platform.db.nodes import NodeRow as NodeRow
+from rdukit_platform.db.pipelines import PipelineRow as PipelineRow
+from rdukit_platform.db.pipelines import ScheduledRunRow as ScheduledRunRow
+from rdukit_platform.db.pipelines import ScheduleRow as ScheduleRow
 from rdukit_platform.db.webhooks import DeliveryRow as DeliveryRow
 from rdukit_platform.db.webhooks import WebhookRow as WebhookRow
 
@@ -77,18 +80,6 @@ class TokenRow(Base):
     user_id: Mapped[str | None] = mapped_column(String(32), index=True)
     #: Whether it is a session of the console, whose text nobody has; it allows what its user may.
     is_session: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
-
-
-class PipelineRow(Base):
-    """Jobs that feed each other."""
-
-    __tablename__ = "pipelines"
-    __table_args__ = (UniqueConstraint("tenant_id", "idempotency_key"), Index(None, "tenant_id", "created_at"))
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
-    name: Mapped[str] = mapped_column(String(128))
-    idempotency_key: Mapped[str | None] = mapped_column(String(128))
-    created_at: Mapped[float]
 
 
 class BoxRow(Base):

@@ -29,6 +29,7 @@ from rdukit_platform.api.maintenance import router as maintenance
 from rdukit_platform.api.members import router as members
 from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.runs import router as runs
+from rdukit_platform.api.schedules import router as schedules
 from rdukit_platform.api.sweeps import router as sweeps
 from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.api.uploads import router as uploads
@@ -44,6 +45,7 @@ from rdukit_platform.console.playground_pages import router as playground_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
+from rdukit_platform.console.schedule_pages import router as schedule_pages
 from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.gateway.guard import check_routes, enforce_permission
 from rdukit_platform.gateway.health import router as health
@@ -120,6 +122,7 @@ def create_app(platform: Platform) -> FastAPI:
         runs,
         jobs,
         sweeps,
+        schedules,
         webhooks,
         artifacts,
         uploads,
@@ -140,6 +143,7 @@ def create_app(platform: Platform) -> FastAPI:
         run_pages,
         run_forms,
         sweep_pages,
+        schedule_pages,
         expert_pages,
         endpoint_pages,
         playground_pages,

@@ -45,13 +45,7 @@ def submit_pipeline(
         ).one_or_none()
         if earlier is not None:
             return _same_pipeline(session, earlier, request)
-    found = check_steps(
-        with_own(session, boxes, tenant_id, [step.box for step in request.steps]),
-        request.steps,
-        {a: artifact_kind(session, tenant_id, a) for s in request.steps for a in s.inputs.values() if a[:1] != "@"},
-    )
-    for step in request.steps:
-        check_deadline(step, now)
+    found = check_pipeline(session, boxes, tenant_id, request, now)
     pipeline = PipelineRow(
         id=new_id("pipe"),
         tenant_id=tenant_id,
@@ -71,6 +65,23 @@ def submit_pipeline(
     ]  # fmt: skip
     promote_steps(session, pipeline.id, now)
     return pipeline, jobs
+
+
+def check_pipeline(
+    session: Session, boxes: Boxes, tenant_id: str, request: PipelineRequest, now: float
+) -> dict[str, BoxDescription]:
+    """Return the box of each step of a pipeline that may be recorded now; its steps are expanded already.
+
+    Raises as ``submit_pipeline``, but for the key.
+    """
+    found = check_steps(
+        with_own(session, boxes, tenant_id, [step.box for step in request.steps]),
+        request.steps,
+        {a: artifact_kind(session, tenant_id, a) for s in request.steps for a in s.inputs.values() if a[:1] != "@"},
+    )
+    for step in request.steps:
+        check_deadline(step, now)
+    return found
 
 
 def with_steps_expanded(request: PipelineRequest) -> PipelineRequest:

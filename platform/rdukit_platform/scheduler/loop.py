@@ -27,6 +27,7 @@ from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.artifacts.uploads import Uploads
 from rdukit_platform.audit.service import prune_by_settings
+from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints.reconcile import reconcile
@@ -50,6 +51,7 @@ from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.shares import PastUsage
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.scheduler.watches import AgeWatch, SilenceWatch
+from rdukit_platform.schedules.keeper import ScheduleKeeper
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
@@ -108,6 +110,8 @@ class Scheduler:
         keeper.start()
         sender = WebhookSender(self._database, self._clock)
         sender.start()
+        schedules = ScheduleKeeper(self._database, self._store, Catalog().boxes, self._clock, self._notifier.wake)
+        schedules.start()
         while not self._stop.is_set():
             self._heartbeat_file.touch()
             try:
@@ -120,6 +124,7 @@ class Scheduler:
                 self._stop.wait(poll_s)
         self._heartbeat_file.remove()
         sender.close()
+        schedules.close()
         keeper.join(TIDY_STOP_S)
         end_service(self._database, self.name)
 

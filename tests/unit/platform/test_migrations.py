@@ -149,6 +149,12 @@ INSERT INTO device_logins (device_sha256, user_code, name, address, token_id, is
     "0026": """
 UPDATE jobs SET members = 2 WHERE id = 'job-2';
 """,
+    "0027": """
+INSERT INTO schedules (id, tenant_id, name, cron, zone, missed, overlap, request, created_at, next_at)
+    VALUES ('sched-1', 'ten-1', 'nightly', '0 3 * * *', 'Europe/Berlin', 'skip', 'queue', '{"steps": []}', 23.0, 99.0);
+INSERT INTO scheduled_runs (schedule_id, due_at, state, pipeline_id, at)
+    VALUES ('sched-1', 60.0, 'started', 'pipe-1', 61.0);
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

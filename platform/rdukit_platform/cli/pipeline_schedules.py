@@ -1,0 +1,154 @@
+"""``rdukit pipeline schedule`` and its like: pipelines that are submitted at the times of a cron expression."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--cron", required=True, metavar="CRON", help='Minute, hour, day, month, weekday: "0 3 * * MON-FRI".')
+@click.option("--zone", default="UTC", show_default=True, help="Time zone of CRON, such as Europe/Berlin.")
+@click.option("--name", default=None, help="Name of the schedule [default: the pipeline's].")
+@click.option(
+    "--missed", type=Choice(("skip", "latest")), default="skip", show_default=True,
+    help="Of due times at which the platform was not there: skip them, or run the latest.",
+)  # fmt: skip
+@click.option(
+    "--overlap", type=Choice(("skip", "queue")), default="skip", show_default=True,
+    help="While the pipeline of the run before goes on: skip the run, or queue it.",
+)  # fmt: skip
+@JSON_OPTION
+@TOKEN_OPTION
+def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, overlap: str, as_json: bool) -> None:
+    """Submit the pipeline in a YAML FILE again and again, at the times of a cron expression.
+
+    Example: rdukit pipeline schedule digits.yaml --cron "0 3 * * *" --zone Europe/Berlin --missed latest
+    """
+    from rdukit_platform.cli.job import read_pipeline
+
+    body = read_pipeline(file, None)
+    asked = {
+        "name": name or body.get("name"), "cron": cron, "zone": zone, "missed": missed, "overlap": overlap,
+        "pipeline": body,
+    }  # fmt: skip
+    _tell(_call("POST", "/v1/schedules", asked), as_json)
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[SCHEDULE]")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+@TOKEN_OPTION
+def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List schedules with their next and last run, or show the runs of one.
+
+    Example: rdukit pipeline schedules digits
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(_path(name)) if name else client.get("/v1/schedules", limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(found)
+    elif name:
+        click.echo("\n".join(f"{key:<8}  {value}" for key, value in _lines(found)) + "\n")
+        runs = [(show.clock(r["due_at"]), r["state"], r["pipeline"] or "-", r["why"] or "") for r in found["runs"]]
+        show.print_table(("DUE (UTC)", "STATE", "PIPELINE", "WHY"), runs)
+    else:
+        rows = [
+            (one["name"], one["cron"], one["zone"], _next(one), *_last(one["runs"][0] if one["runs"] else None))
+            for one in found["schedules"]
+        ]
+        show.print_table(("NAME", "CRON", "ZONE", "NEXT", "LAST", "PIPELINE"), rows)
+        if found["next_cursor"]:
+            click.echo(f"more with: --cursor {found['next_cursor']}", err=True)
+
+
+@click.command()
+@click.argument("name", metavar="SCHEDULE")
+@JSON_OPTION
+@TOKEN_OPTION
+def unschedule(name: str, as_json: bool) -> None:
+    """Remove a schedule; pipelines that it has submitted go on.
+
+    Example: rdukit pipeline unschedule digits
+    """
+    from rdukit_platform.cli import show
+
+    gone = _call("DELETE", _path(name))
+    show.print_json(gone) if as_json else click.echo(f"{name} is removed")
+
+
+@click.command()
+@click.argument("name", metavar="SCHEDULE")
+@JSON_OPTION
+@TOKEN_OPTION
+def pause(name: str, as_json: bool) -> None:
+    """Pause a schedule: it submits nothing until it is resumed.
+
+    Example: rdukit pipeline pause digits
+    """
+    _tell(_call("POST", f"{_path(name)}/pause"), as_json)
+
+
+@click.command()
+@click.argument("name", metavar="SCHEDULE")
+@JSON_OPTION
+@TOKEN_OPTION
+def resume(name: str, as_json: bool) -> None:
+    """Let a paused schedule go on with its next due time.
+
+    Example: rdukit pipeline resume digits
+    """
+    _tell(_call("POST", f"{_path(name)}/resume"), as_json)
+
+
+def _tell(found: Mapping[str, Any], as_json: bool) -> None:
+    from rdukit_platform.cli import show
+
+    if as_json:
+        show.print_json(found)
+    else:
+        click.echo(f"{found['name']}: {found['words']}, {found['zone']}; next: {_next(found)}")
+
+
+def _lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("schedule", f"{found['name']} ({found['id']})"),
+        ("pipeline", f"{found['pipeline']['name']}, {len(found['pipeline']['steps'])} steps"),
+        ("when", f"{found['words']}, {found['zone']} ({found['cron']})"),
+        ("next", _next(found)),
+        ("missed", found["missed"]),
+        ("overlap", found["overlap"]),
+    ]
+
+
+def _next(found: Mapping[str, Any]) -> str:
+    from rdukit_platform.schedules.timing import local_time
+
+    if found["paused_at"] is not None:
+        return "paused"
+    return "never again" if found["next_at"] is None else local_time(found["next_at"], found["zone"])
+
+
+def _last(run: Mapping[str, Any] | None) -> tuple[str, str]:
+    return ("-", "-") if run is None else (run["state"], run["pipeline"] or run["why"] or "-")
+
+
+def _path(name: str) -> str:
+    return f"/v1/schedules/{quote(name, safe='')}"
+
+
+def _call(method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        return client.delete(path) if method == "DELETE" else client.post(path, body)

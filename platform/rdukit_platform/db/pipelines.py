@@ -1,0 +1,54 @@
+"""Tables of pipelines, of their schedules and of the runs of those; ``db.models`` has all tables."""
+
+from sqlalchemy import Double, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rdukit_platform.db.base import Base
+
+
+class PipelineRow(Base):
+    """Jobs that feed each other."""
+
+    __tablename__ = "pipelines"
+    __table_args__ = (UniqueConstraint("tenant_id", "idempotency_key"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(128))
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    created_at: Mapped[float]
+
+
+class ScheduleRow(Base):
+    """Schedule of a pipeline: what is submitted, and when."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(64))
+    cron: Mapped[str] = mapped_column(String(128))
+    #: Name of a time zone, such as ``Europe/Berlin``.
+    zone: Mapped[str] = mapped_column(String(64))
+    missed: Mapped[str] = mapped_column(String(16))
+    overlap: Mapped[str] = mapped_column(String(16))
+    #: What is submitted, as ``PipelineRequest``.
+    request: Mapped[dict[str, object]]
+    created_at: Mapped[float]
+    paused_at: Mapped[float | None]
+    #: The next due time; none while it is paused, or if there is none any more.
+    next_at: Mapped[float | None] = mapped_column(Double, index=True)
+
+
+class ScheduledRunRow(Base):
+    """Run of a schedule: what became of a due time. The key lets each due time have one, however many schedulers."""
+
+    __tablename__ = "scheduled_runs"
+    __table_args__ = (Index(None, "state"),)
+    schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"), primary_key=True)
+    due_at: Mapped[float] = mapped_column(Double, primary_key=True)
+    state: Mapped[str] = mapped_column(String(16))
+    #: Why it was not started, or what was wrong.
+    why: Mapped[str | None] = mapped_column(Text)
+    pipeline_id: Mapped[str | None] = mapped_column(String(32))
+    #: When it was decided upon last.
+    at: Mapped[float]

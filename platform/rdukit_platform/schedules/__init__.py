@@ -1,0 +1,1 @@
+"""Schedules: pipelines that are submitted at the times of a cron expression."""

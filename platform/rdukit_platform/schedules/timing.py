@@ -1,0 +1,140 @@
+"""When a schedule is due, and what becomes of a due time (pure).
+
+Cron expressions are cronsim's: the five fields of cron as Debian has them. A time that a zone skips in spring is due
+when it would have come; one that it has twice in autumn is due once, unless the hour is a star.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from rdukit.errors import IllegalValue
+
+#: Runs that wait for the one before, of one schedule.
+MAX_WAITING: Final = 8
+_FIELDS: Final = 5
+
+
+class Missed(StrEnum):
+    """What becomes of due times at which the platform was not there."""
+
+    SKIP = "skip"
+    LATEST = "latest"
+
+
+class Overlap(StrEnum):
+    """What becomes of a due time at which the pipeline of the run before still goes on."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+class RunState(StrEnum):
+    """What became of a due time."""
+
+    #: Its pipeline was submitted.
+    STARTED = "started"
+    #: The run before has to end first.
+    WAITING = "waiting"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    #: Its pipeline was refused.
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Due times that have come: the latest, and whether there were earlier ones since the last look."""
+
+    latest: float
+    has_earlier: bool
+    #: The next one to come; ``None``: there is none.
+    next_at: float | None
+
+
+def check_cron(cron: str, zone: str) -> None:
+    """Refuse an expression or a zone that is none.
+
+    Raises:
+        IllegalValue: the message says what would be legal.
+    """
+    legal = 'five fields, minute hour day month weekday, such as "0 3 * * MON-FRI"'
+    if len(cron.split()) != _FIELDS:
+        raise IllegalValue(f"cron is {cron[:80]!r}, which has {len(cron.split())} fields; legal: {legal}", legal=legal)
+    read_zone(zone)
+    try:
+        CronSim(cron, datetime.now(UTC))
+    except CronSimError as cause:
+        raise IllegalValue(f"cron is {cron[:80]!r}: {str(cause).lower()}; legal: {legal}", legal=legal) from cause
+    if find_next(cron, zone, 0.0) is None:
+        raise IllegalValue(f"cron is {cron[:80]!r}, which no day ever fits", legal=legal)
+
+
+def read_zone(zone: str) -> ZoneInfo:
+    """Return the time zone of a name.
+
+    Raises:
+        IllegalValue: there is none of it.
+    """
+    try:
+        return ZoneInfo(zone)
+    except (OSError, ValueError, KeyError) as cause:
+        legal = "UTC, or a name of the IANA's such as Europe/Berlin"
+        raise IllegalValue(f"zone is {zone[:80]!r}, which is no time zone; legal: {legal}", legal=legal) from cause
+
+
+def find_next(cron: str, zone: str, after: float) -> float | None:
+    """Return the first due time after a time; ``None``: there is none."""
+    return _step(CronSim(cron, datetime.fromtimestamp(after, read_zone(zone))))
+
+
+def find_due(cron: str, zone: str, next_at: float, now: float) -> Due | None:
+    """Return the due times from ``next_at`` on that have come; ``None``: none has."""
+    if next_at > now:
+        return None
+    # Looked for backwards: years of minutes may have passed. A second later, because what is looked for comes before.
+    latest = _step(CronSim(cron, datetime.fromtimestamp(now + 1.0, read_zone(zone)), reverse=True))
+    latest = next_at if latest is None or not next_at <= latest <= now else latest
+    return Due(latest, latest > next_at, find_next(cron, zone, now))
+
+
+def decide_run(
+    late_s: float, most_s: float, missed: Missed, overlap: Overlap, before: str | None, waiting: int
+) -> tuple[RunState, str | None]:
+    """Decide what becomes of a due time. Returns its state, and why where it is not started.
+
+    Args:
+        late_s: seconds since it was due.
+        most_s: seconds that it may be late without being missed.
+        before: a pipeline of an earlier run that goes on.
+        waiting: earlier runs that wait.
+    """
+    if late_s > most_s and missed is Missed.SKIP:
+        return RunState.MISSED, f"it was due {late_s:.0f} s before a scheduler was there"
+    if before is None and not waiting:
+        return RunState.STARTED, None
+    said = f"pipeline {before} of the run before goes on" if before else f"{waiting} runs before it wait"
+    if overlap is Overlap.SKIP:
+        return RunState.SKIPPED, said
+    if waiting >= MAX_WAITING:
+        return RunState.SKIPPED, f"{waiting} runs wait already, as many as may"
+    return RunState.WAITING, said
+
+
+def explain_cron(cron: str) -> str:
+    """Return an expression in words: ``At 03:00 on Monday through Friday``."""
+    return CronSim(cron, datetime.fromtimestamp(0.0, UTC)).explain()
+
+
+def local_time(at: float, zone: str) -> str:
+    """Return a time in a zone, with its distance from UTC: ``2026-11-30 03:00 +01:00``."""
+    return datetime.fromtimestamp(at, read_zone(zone)).isoformat(" ", "minutes").replace("+", " +")
+
+
+def _step(times: CronSim) -> float | None:
+    found = next(times, None)
+    return None if found is None else found.timestamp()
