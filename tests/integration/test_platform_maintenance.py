@@ -76,11 +76,20 @@ def test_a_lease_that_an_administrator_releases_is_that_of_a_job_that_is_queued_
     assert (done["state"], [a["outcome"] for a in done["attempts"]]) == ("succeeded", ["withdrawn", "succeeded"])
 
 
-def test_maintenance_is_planned_and_cancelled(platform: PlatformUnderTest) -> None:
+def test_maintenance_is_planned_and_cancelled_and_jobs_that_would_outlast_its_start_wait(
+    platform: PlatformUnderTest, built: dict[str, str]
+) -> None:
     said = rdukit(platform, "node", "maintain", "--start", "2099-12-01T06:00", "--reason", "power works")
     assert "2099-12-01T06:00:00Z until somebody ends it" in said
     (window,) = platform.client.get("/v1/nodes")["nodes"][0]["windows"]
+    body = {"box": "logreg", "inputs": built, "parameters": {"max_steps": 1}, "tiles": 2}
+    endless, limited = platform.submit("train", **body)["id"], platform.submit("train", **body, run_limit_s=600)["id"]
+    assert platform.wait_end(limited)["state"] == "succeeded"
+    kept = platform.wait_job(endless, lambda found: found["wait_code"] == "ReqNodeNotAvail")
+    assert kept["waits_for"].startswith("Reserved for maintenance, which begins in ")
+    assert "it has no run limit" in rdukit(platform, "job", "why", endless)
     rdukit(platform, "node", "end-maintenance", window["window"])
+    assert platform.wait_end(endless)["state"] == "succeeded"
     assert platform.client.get("/v1/nodes")["nodes"][0]["windows"] == []
     with pytest.raises(NotFound, match="there is no node 'other'"):
         platform.client.post("/v1/nodes/other/cordon", {})

@@ -20,7 +20,7 @@ from rdukit_platform.scheduler.figures import QueueFigures, sum_up
 from rdukit_platform.scheduler.model import PreemptionRule, TenantShare
 from rdukit_platform.scheduler.simulate import SimulatedSystem
 from rdukit_platform.scheduler.simulate import simulate as run_trace
-from rdukit_platform.scheduler.traces import TraceJob, draw_outages, draw_trace, read_trace
+from rdukit_platform.scheduler.traces import TraceJob, draw_outages, draw_trace, parse_maintenance, read_trace
 from rdukit_platform.settings import (
     SCHEDULER_HALF_LIFE_S,
     SCHEDULER_PREEMPT_MIN_RUN_S,
@@ -70,6 +70,13 @@ def simulate() -> None:
 )
 @click.option("--lose-every", type=Life(), default=None, help="Mean time after which a node is lost, such as 30d.")
 @click.option("--lost-for", type=Life(), default=3600.0, help="Mean time until it is back.  [default: 1h]")
+@click.option(
+    "--maintenance",
+    "maintained",
+    multiple=True,
+    metavar="NODES@START+LENGTH",
+    help="Maintenance that is known before, such as 0-3@12h+2h; repeat for more.",
+)
 @click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots together; 0: as many as tiles.")
 @click.option(
     "-o",
@@ -81,8 +88,8 @@ def simulate() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
-    tiles: int, urgent: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float, slots: int,
-    output: Path | None, as_json: bool,
+    tiles: int, urgent: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float,
+    maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 
@@ -104,6 +111,7 @@ def queue(
         PreemptionRule(
             resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
         ),
+        tuple(each for text in maintained for each in parse_maintenance(text, nodes)),
     )  # fmt: skip
     span_s = max((job.at + job.runs_s for job in trace), default=0.0)
     outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []

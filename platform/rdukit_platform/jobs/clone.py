@@ -8,8 +8,8 @@ from pydantic import Field, JsonValue
 from rdukit.errors import Conflict
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.jobs.fit import PEF
-from rdukit_platform.jobs.schemas import MAX_RUN_LIMIT_S, DeadlineChoice, JobRequest, Key, Name, RetryPolicy
-from rdukit_platform.jobs.states import MAX_MEMBERS
+from rdukit_platform.jobs.schemas import DeadlineChoice, JobRequest, Key, Name, RetryPolicy
+from rdukit_platform.jobs.states import MAX_MEMBERS, MAX_RUN_LIMIT_S
 
 #: What a request says that a row keeps under the same name.
 _KEPT: Final = frozenset(JobRequest.model_fields) - {"box", "parameters", "inputs", "idempotency_key"}

@@ -14,6 +14,7 @@ from rdukit_platform.jobs.states import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
     MAX_MEMBERS,
+    MAX_RUN_LIMIT_S,
     JobState,
     WaitCode,
     advise,
@@ -28,8 +29,6 @@ LabelKey = Annotated[str, Field(pattern=LABEL_KEY.pattern)]
 #: No control characters: databases do not take all of them.
 LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
 MAX_LABELS: Final = 16
-#: A year.
-MAX_RUN_LIMIT_S: Final = 365 * 86400.0
 
 
 class RequestBody(BaseModel):

@@ -64,6 +64,8 @@ LOWEST_PRIORITY: Final = -100
 HIGHEST_PRIORITY: Final = 100
 #: Members that one job may have.
 MAX_MEMBERS: Final = 64
+#: Longest run limit: a year.
+MAX_RUN_LIMIT_S: Final = 365 * 86400.0
 
 
 class JobReason(StrEnum):
@@ -108,7 +110,7 @@ class WaitCode(StrEnum):
     DEPENDENCY = "Dependency"
     #: A user has paused it.
     HELD = "JobHeldUser"
-    #: No node daemon answers.
+    #: No node daemon answers, or maintenance is planned before it would have ended.
     NODE_AWAY = "ReqNodeNotAvail"
     #: No worker is up.
     WORKERS_AWAY = "PartitionDown"

@@ -42,6 +42,9 @@ class NodeCapacity:
     free_mask: int = 0
     #: Which tiles each job has, in the same way.
     held: tuple[tuple[str, int], ...] = ()
+    #: Maintenance that is planned or under way: from when until when (``None``: that is open), and of which tiles, in
+    #: the same way (0: of all).
+    windows: tuple[tuple[float, float | None, int], ...] = ()
 
     def repaired(self) -> "NodeCapacity":
         """Return the node as it would be with all its tiles in service."""
@@ -153,23 +156,31 @@ def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
 class _Masks(TypedDict):
     free_mask: int
     held: tuple[tuple[str, int], ...]
+    windows: tuple[tuple[float, float | None, int], ...]
 
 
 def _read_masks(status: Mapping[str, Any], tiles: Sequence[Mapping[str, Any]], rdu_tiles: int) -> _Masks:
     jobs = {lease.get("id"): str(lease["job"]) for lease in status.get("leases") or [] if lease.get("job")}
     places: dict[object, int] = {}
-    free, held = 0, dict[str, int]()
+    free, held, bits = 0, dict[str, int](), dict[str, int]()
     following: dict[object, int] = {}
     for tile in tiles:
         rdu = tile.get("rdu")
         first = places.setdefault(rdu, len(places) * rdu_tiles)
         bit = 1 << (first + following.get(rdu, 0))
         following[rdu] = following.get(rdu, 0) + 1
+        bits[f"{tile.get('path')}/"] = bit
         if is_free(tile):
             free |= bit
         elif is_usable(tile) and not tile.get("cordon") and (job := jobs.get(tile.get("lease"))) is not None:
             held[job] = held.get(job, 0) | bit
-    return {"free_mask": free, "held": tuple(held.items())}
+    windows = []
+    for window in status.get("windows") or []:
+        part = sum(bit for path, bit in bits.items() if path.startswith(f"{window['component']}/"))
+        ends_at = window.get("ends_at")
+        if part:
+            windows.append((float(window["starts_at"]) / 1e9, None if ends_at is None else float(ends_at) / 1e9, part))
+    return {"free_mask": free, "held": tuple(held.items()), "windows": tuple(windows)}
 
 
 def _is_worn(tile: Mapping[str, object]) -> bool:

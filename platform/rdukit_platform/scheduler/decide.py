@@ -11,7 +11,7 @@ when they have been given back, and nobody else meanwhile.
 For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rdukit_platform.jobs.states import WaitCode
@@ -63,6 +63,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
         tells: whether to say what each job waits for; without it the answer is the same, and those that cannot start
             are passed over.
     """
+    ledger.rooms.forget_whys()
     round_ = _Round(ledger, rules, now)
     for job in in_turn(lines, ledger.shares, round_.bound):
         found = round_.find(job)
@@ -101,10 +102,12 @@ class _Round:
     #: Sizes for which only the node that is reserved has room any more, and what is said to jobs of such a size.
     behind: set[Need] = field(default_factory=set)
     firsts: dict[tuple[bool, bool], Wait] = field(default_factory=dict)
+    #: From which end on maintenance keeps jobs of such a size from starting, and what is said to them.
+    shut: dict[Need, tuple[float, Wait]] = field(default_factory=dict)
     #: Whether any tenant is limited in what it may have.
     has_limits: bool = False
-    #: For no job of so many members and tiles is a time known.
-    hopeless: dict[int, int] = field(default_factory=dict)
+    #: For no job of so many members, so many tiles and such an end is a time known.
+    hopeless: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.now)
@@ -134,18 +137,45 @@ class _Round:
         reserved = self.reserved
         if reserved is not None and need in self.behind and not reserved.lets_past(job, self.now):
             return self._let_first(job, reserved)
-        room = rooms.find(need)
+        now, until = self.now, job.ends_by(self.now) if ledger.has_windows else 0.0
+        room = rooms.find(need, (), now, until)
         if room is None:
+            if ledger.has_windows and (shut := self._find_shut(job, until)) is not None:
+                return shut
             wait = Wait(WaitCode.RESOURCES, rooms.why_none(need))
             if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
                 self.full[need] = wait
             return wait
         if job.tiles and reserved is not None and room is reserved.room and not reserved.lets_past(job, self.now):
-            room = rooms.find(need, apart=(room.index,))
+            room = rooms.find(need, (room.index,), now, until)
             if room is None:
-                self.behind.add(need)
+                if not ledger.has_windows:
+                    self.behind.add(need)
                 return self._let_first(job, reserved)
         return room
+
+    def _find_shut(self, job: QueuedJob, until: float) -> Wait | None:
+        """Find whether maintenance keeps a job that ends by a time from tiles that are free, or from all."""
+        known = self.shut.get(job.need)
+        if known is not None and until >= known[0]:
+            return known[1]
+        now, able = self.now, self.ledger.could_have(job.need)
+        is_kept = all(room.count_open(now, until) < job.tiles for room in able)
+        if not able or not (is_kept or self.ledger.rooms.find(job.need) is not None):
+            return None
+        shut = [room for room in able if room.closed(now, until)]
+        begins = min(at for room in shut for at, end, _ in room.windows if end is None or end > now)
+        how = "has no run limit" if job.run_limit_s is None else f"may run for {job.run_limit_s:g} s"
+        when = "is under way" if begins <= now else f"begins in {_coarse(begins - now)}"
+        if not is_kept:
+            wait = Wait(WaitCode.RESOURCES, f"the free tiles are reserved for maintenance, which {when}; it {how}")
+            self.shut[job.need] = until, wait
+            return wait
+        over = min(_reopens(room, now, until) for room in shut)
+        wait = Wait(WaitCode.NODE_AWAY, f"Reserved for maintenance, which {when}; it {how}")
+        # The first one alone is told when it starts: it may take all that there is then.
+        self.shut[job.need] = until, wait
+        return wait if over == float("inf") else replace(wait, starts_at=over)
 
     def _let_first(self, job: QueuedJob, reserved: Reservation) -> Wait:
         kind = job.tenant_id == reserved.job.tenant_id, job.run_limit_s is None
@@ -204,10 +234,13 @@ class _Round:
         if self.reserved is not None or not job.tiles or self.ledger.rooms.slots <= 0:
             return
         has_starved = self.now - job.since >= self.rules.starve_s
-        if has_starved or job.tiles < self.hopeless.get(job.members, 1 << 62):
-            self.reserved = reserve(job, self.ledger.could_have(job.need), self.ledger.endings, at_any_cost=has_starved)
+        until = job.ends_by(self.now) if self.ledger.has_windows else 0.0
+        hopeless = self.hopeless.setdefault(job.members, [])
+        if has_starved or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
+            able, endings = self.ledger.could_have(job.need), self.ledger.endings
+            self.reserved = reserve(job, able, endings, self.now, at_any_cost=has_starved)
             if self.reserved is None:
-                self.hopeless[job.members] = job.tiles
+                hopeless.append((job.tiles, until))
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
         """Look no more at jobs that need as much as one that waits for resources, once nobody is let past it."""
@@ -216,6 +249,17 @@ class _Round:
             self.bound.tiles = 0
         elif wait.code is WaitCode.RESOURCES and self.reserved and job.members == 1 and self.preemptor.is_idle:
             self.bound.tiles = min(self.bound.tiles, job.tiles)
+
+
+def _reopens(room: NodeRoom, now: float, until: float) -> float:
+    """Return when maintenance of a node is over that begins before a time; infinite: that is open."""
+    ends = [end for at, end, _ in room.windows if at < until and (end is None or end > now)]
+    return max(float("inf") if end is None else end for end in ends)
+
+
+def _coarse(seconds: float) -> str:
+    """Return a length of time in words that seldom change: they are written where a job waits."""
+    return f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{-(-seconds // 60):.0f} min"
 
 
 def _comes_first(job: QueuedJob, reserved: Reservation) -> str:

@@ -28,6 +28,8 @@ class Ledger:
         #: Jobs that the worker slots of all nodes suffice for.
         self.slots = sum(node.slots for node in nodes)
         self.has_daemon = any(node.capacity is not None for node in nodes)
+        #: Whether maintenance is planned anywhere, or under way.
+        self.has_windows = any(node.capacity is not None and node.capacity.windows for node in nodes)
         self.shares = Shares(claims, sum(node.capacity.tiles for node in nodes if node.capacity), self.slots)
         #: When jobs with run limits end, the earliest first, by the index of their node.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
@@ -71,7 +73,7 @@ class Ledger:
     def start(self, job: QueuedJob, room: NodeRoom, now: float) -> int:
         """Note that a job starts on a node. Returns how many tiles it gets."""
         self.shares.add(job)
-        tiles = self.rooms.take(room, job.need)
+        tiles = self.rooms.take(room, job.need, now, job.ends_by(now))
         if job.run_limit_s is not None:
             insort(self.endings[room.index], (now + job.run_limit_s, tiles))
         return tiles

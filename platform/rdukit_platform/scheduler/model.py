@@ -35,6 +35,10 @@ class QueuedJob:
     #: Processes that compute together, each with an equal part of the tiles: all are placed at once, or none is.
     members: int = 1
 
+    def ends_by(self, now: float) -> float:
+        """Return when it has ended at the latest if it starts now."""
+        return float("inf") if self.run_limit_s is None else now + self.run_limit_s
+
     @property
     def need(self) -> "Need":
         """Return what it asks of a node."""

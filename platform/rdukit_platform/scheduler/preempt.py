@@ -94,7 +94,7 @@ class Preemptor:
         index = found.room.index
         leaving = self._leaving[index] + self._given_by_all(found.victims, found.room)
         free = found.room.tiles
-        rest = self._rooms.hold(found.room, job.need, leaving)
+        rest = self._rooms.hold(found.room, job.need, leaving, self._closed(job, found.room))
         self._kept[index] += free - found.room.tiles
         if rest.jobs:
             self._leaving[index] = rest
@@ -110,7 +110,7 @@ class Preemptor:
     def _find_left(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         for index, leaving in self._leaving.items():
             room = self._rooms.all[index]
-            if room.fits_with(job.need, leaving) and may_have(room):
+            if room.fits_with(job.need, leaving, self._closed(job, room)) and may_have(room):
                 return Clearing(room)
         return None
 
@@ -141,14 +141,14 @@ class Preemptor:
         self, job: QueuedJob, is_borrower: bool, room: NodeRoom, candidates: Sequence[ActiveJob]
     ) -> list[ActiveJob]:
         """Choose the cheapest victims that suffice; none: they do not all together."""
-        left = self._leaving.get(room.index, Leaving())
+        left, closed = self._leaving.get(room.index, Leaving()), self._closed(job, room)
         cheapest = sorted(
             (victim for victim in candidates if self._may_take(job, is_borrower, victim)),
             key=lambda victim: (self._lost_work(victim), victim.priority, -victim.tiles, victim.job_id),
         )
 
         def suffice(victims: Iterable[ActiveJob]) -> bool:
-            return room.fits_with(job.need, left + self._given_by_all(victims, room))
+            return room.fits_with(job.need, left + self._given_by_all(victims, room), closed)
 
         if not suffice(cheapest):
             return []
@@ -164,6 +164,9 @@ class Preemptor:
                 several = without
         found = [[victim] for victim in cheapest if suffice([victim])] + ([several] if suffice(several) else [])
         return min(found, key=self._cost, default=[])
+
+    def _closed(self, job: QueuedJob, room: NodeRoom) -> int:
+        return room.closed(self._now, job.ends_by(self._now)) if room.windows else 0
 
     def _cost(self, victims: Sequence[ActiveJob]) -> tuple[float, int, int, int]:
         highest, tiles = max(victim.priority for victim in victims), sum(victim.tiles for victim in victims)

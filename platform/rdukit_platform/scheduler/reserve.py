@@ -37,9 +37,11 @@ class Reservation:
 
 
 def reserve(
-    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Sequence[Ending]], *, at_any_cost: bool
+    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Sequence[Ending]], now: float, *, at_any_cost: bool
 ) -> Reservation | None:
     """Reserve tiles for a job that finds no room, where and as early as the ends of others allow.
+
+    What has maintenance that would begin before the job has ended is left out.
 
     Args:
         rooms: nodes that could have it if they were empty.
@@ -48,16 +50,20 @@ def reserve(
     """
     best_at, best = float("inf"), None
     nearest: tuple[int, NodeRoom] | None = None
-    wanted = job.tiles
     for room in rooms:
+        wanted = job.tiles
         free = room.tiles
         for at, tiles in endings.get(room.index, ()):
             if at >= best_at:
                 break
+            if room.windows:
+                wanted = job.tiles + room.count_closing(now, job.ends_by(at))
             free += tiles
             if tiles and free >= wanted:
                 best_at, best = at, (free - wanted, room)
                 break
+        if room.windows and room.count_open(now, job.ends_by(now)) < job.tiles:
+            continue
         if best is None and (nearest is None or free > nearest[0]):
             nearest = free, room
     if best is not None:
@@ -68,7 +74,13 @@ def reserve(
 class _Outlook:
     """Free tiles, places and slots of all nodes at a time to come; which tiles are neighbours is left out."""
 
-    def __init__(self, rooms: Sequence[NodeRoom], *, needs_slots: bool) -> None:
+    def __init__(self, rooms: Sequence[NodeRoom], now: float, *, needs_slots: bool) -> None:
+        #: When the first maintenance of a node begins; from then on nothing is known of it.
+        self._closes = {
+            room.index: min(at for at, *_ in room.windows if at > now)
+            for room in rooms
+            if room.windows and room.count_closing(now, float("inf"))
+        }
         self._tiles = [room.tiles for room in rooms]
         self._places = [room.places for room in rooms]
         self._slots = [room.slots for room in rooms]
@@ -79,8 +91,18 @@ class _Outlook:
         heapq.heapify(self._most_slots)
         heapq.heapify(self._most_tiles)
 
-    def find(self, tiles: int) -> int | None:
-        """Return a node with room for so many tiles."""
+    def find(self, tiles: int, until: float = 0.0) -> int | None:
+        """Return a node with room for so many tiles until a time."""
+        if not self._closes or not tiles:
+            return self._find(tiles)
+        shut = list[tuple[int, int]]()
+        while (index := self._find(tiles)) is not None and self._closes.get(index, until) < until:
+            shut.append(heapq.heappop(self._most_tiles))
+        for entry in shut:
+            heapq.heappush(self._most_tiles, entry)
+        return index
+
+    def _find(self, tiles: int) -> int | None:
         heap = self._most_tiles if tiles else self._most_slots
         while heap:
             most, index = heap[0]
@@ -120,14 +142,14 @@ def estimate_starts(
 
     From the first one on whose time depends on a job without a limit, nothing is known.
     """
-    outlook = _Outlook(rooms, needs_slots=any(not job.tiles for job in waiting))
+    outlook = _Outlook(rooms, now, needs_slots=any(not job.tiles for job in waiting))
     ends = sorted((at, tiles, index) for index, of_node in endings.items() for at, tiles in of_node)
     more: list[tuple[float, int, int]] = []  # ends of jobs that wait now
     following = 0
     starts: dict[str, float] = {}
     at = now
     for job in waiting:
-        while (index := outlook.find(job.tiles)) is None:
+        while (index := outlook.find(job.tiles, job.ends_by(at))) is None:
             if more and (following == len(ends) or more[0] < ends[following]):
                 ended, given, node = heapq.heappop(more)
             elif following < len(ends):

@@ -22,7 +22,7 @@ _LOW: Final = (1 << _BITS) - 1
 class NodeRoom:
     """Free resources of one node."""
 
-    __slots__ = ("_mask", "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles")
+    __slots__ = ("_mask", "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles", "windows")
 
     def __init__(self, index: int, node: NodeState) -> None:
         self.index, self.node, self.slots = index, node, node.slots
@@ -33,6 +33,8 @@ class NodeRoom:
         self._rdu_tiles = 0
         #: Which tiles are free, where the daemon says it; else 0.
         self._mask = 0
+        #: Maintenance, as of ``NodeCapacity``.
+        self.windows = () if capacity is None else capacity.windows
         if capacity is not None:
             self.tiles, self.places = capacity.free_tiles, capacity.free_applications
             self.is_degraded = capacity.is_degraded
@@ -72,13 +74,48 @@ class NodeRoom:
                 return None
         return ((self.is_degraded << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
 
-    def take(self, need: Need) -> int:
-        """Give a job its resources, as far as they are there. Returns how many tiles it gets."""
+    def closed(self, now: float, until: float) -> int:
+        """Return which tiles have maintenance that is under way, or begins before a time; -1: all."""
+        found = 0
+        for at, end, mask in self.windows:
+            if at < until and (end is None or end > now):
+                found |= mask or -1
+        return found
+
+    def count_open(self, now: float, until: float) -> int:
+        """Return how many tiles there are for a job that ends at a time, if it had the node for itself."""
+        if self.node.capacity is None:
+            return 0
+        closed = self.closed(now, until)
+        return self.node.capacity.tiles - closed.bit_count() if closed >= 0 else 0
+
+    def count_closing(self, now: float, until: float) -> int:
+        """Return how many tiles, free or not, have maintenance that begins between now and a time."""
+        closing = sum(mask.bit_count() or _LOW for at, _, mask in self.windows if now < at < until)
+        return closing
+
+    def is_open(self, need: Need, now: float, until: float) -> bool:
+        """Return whether a job for which there is room would have ended when maintenance of its tiles begins."""
+        closed = self.closed(now, until) if self.windows and need[0] else 0
+        return not closed or (self._mask > 0 and self.place(need, 0, closed) is not None)
+
+    def take(self, need: Need, now: float = 0.0, until: float = 0.0) -> int:
+        """Give a job its resources, as far as they are there. Returns how many tiles it gets.
+
+        Args:
+            until: it has no tiles whose maintenance begins before.
+        """
         tiles, members = need
         self.slots -= 1
         if tiles == 0:
             return 0
         self.places -= 1
+        if self.windows and (closed := self.closed(now, until)) and self._mask:
+            place = self.place(need, 0, closed) or 0
+            self._mask &= ~place
+            self._rows = _rows_of(self._mask, self._rdu_tiles)
+            self.tiles -= place.bit_count() or tiles
+            return place.bit_count() or tiles
         if members == 1 or not self._rdu_tiles:
             return self._take_row(tiles)
         return sum(self._take_row(tiles // members) for _ in range(members))
@@ -118,18 +155,20 @@ class NodeRoom:
         """Have so much free, where any tiles are as good as others."""
         self.tiles, self.places, self.slots, self._rows = tiles, places, slots, rows
 
-    def fits_with(self, need: Need, leaving: "Leaving") -> bool:
-        """Return whether a job would fit if others left."""
+    def fits_with(self, need: Need, leaving: "Leaving", closed: int = 0) -> bool:
+        """Return whether a job that may not have ``closed`` tiles would fit if others left."""
         tiles = need[0]
         if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0 or tiles > self.tiles + leaving.tiles:
             return False
-        return not self._is_mapped(leaving) or self.place(need, leaving.mask) is not None
+        if not self._is_mapped(leaving):
+            return not closed
+        return self.place(need, leaving.mask, closed) is not None
 
-    def hold(self, need: Need, leaving: "Leaving") -> "Leaving":
+    def hold(self, need: Need, leaving: "Leaving", closed: int = 0) -> "Leaving":
         """Keep what a job needs that ``fits_with`` others gone, so that nobody else gets it. Returns what is left."""
         tiles = need[0]
         if self._is_mapped(leaving):
-            place = self.place(need, leaving.mask) or 0
+            place = self.place(need, leaving.mask, closed) or 0
             self.tiles -= (place & self._mask).bit_count()
             self._mask &= ~place
             self._rows = _rows_of(self._mask, self._rdu_tiles)
@@ -144,10 +183,13 @@ class NodeRoom:
             needed -= taken
         return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
 
-    def place(self, need: Need, besides: int) -> int | None:
-        """Return which tiles the daemon would give a job, with those of a mask free besides; ``None``: it could not."""
+    def place(self, need: Need, besides: int, closed: int = 0) -> int | None:
+        """Return which tiles the daemon would give a job, with those of a mask free besides; ``None``: it could not.
+
+        ``closed``: tiles that it may not have.
+        """
         tiles, members = need
-        free, found = self._mask | besides, 0
+        free, found = (self._mask | besides) & ~closed, 0
         for _ in range(members):
             row = self._place_row(tiles // members, free)
             if row is None:
@@ -221,8 +263,15 @@ class Rooms:
             return self.all[0] if len(self.all) == 1 else None
         return self._named.get(job.node)
 
-    def find(self, need: Need, apart: Container[int] = ()) -> NodeRoom | None:
-        """Find the best node for a job, apart from those with some indices; ``None``: none has room."""
+    def find(
+        self, need: Need, apart: Container[int] = (), now: float = 0.0, until: float = 0.0
+    ) -> NodeRoom | None:  # fmt: skip
+        """Find the best node for a job; ``None``: none has room.
+
+        Args:
+            apart: indices of nodes that are left out.
+            until: when the job has ended; it gets no tiles whose maintenance begins before.
+        """
         ranks, seen = self._ranks.get(need) or (None, 0)
         if not ranks and ranks is not None and seen == len(self._changes):
             return None
@@ -243,7 +292,7 @@ class Rooms:
             room = self.all[ranks[0] & _LOW]
             if room.rank(need) != ranks[0]:
                 heapq.heappop(ranks)
-            elif room.index in apart:
+            elif room.index in apart or (room.windows and not room.is_open(need, now, until)):
                 left_out.append(heapq.heappop(ranks))
             else:
                 found = room
@@ -278,16 +327,20 @@ class Rooms:
         self._changes.append(room.index)
         room.release(tiles)
 
-    def hold(self, room: NodeRoom, need: Need, leaving: Leaving) -> Leaving:
+    def hold(self, room: NodeRoom, need: Need, leaving: Leaving, closed: int = 0) -> Leaving:
         """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""
         self._changes.append(room.index)
-        return room.hold(need, leaving)
+        return room.hold(need, leaving, closed)
 
-    def take(self, room: NodeRoom, need: Need) -> int:
-        """Give a job its resources on a node. Returns how many tiles it gets."""
+    def take(self, room: NodeRoom, need: Need, now: float = 0.0, until: float = 0.0) -> int:
+        """Give a job its resources on a node, as by ``NodeRoom.take``. Returns how many tiles it gets."""
         self.slots -= 1
         self._changes.append(room.index)
-        return room.take(need)
+        return room.take(need, now, until)
+
+    def forget_whys(self) -> None:
+        """Forget what ``why_none`` said: another decision begins."""
+        self._whys.clear()
 
     def why_none(self, need: Need) -> str:
         """Say why no node has room for so many tiles: of several nodes, as it was when the first job found none."""

@@ -8,9 +8,9 @@ is lost begins again.
 
 import heapq
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -51,6 +51,8 @@ class SimulatedSystem:
     #: What tenants have beside weight 1: quotas and limits.
     claims: Mapping[str, TenantShare] = field(default_factory=dict)
     preemption: PreemptionRule = field(default_factory=PreemptionRule)
+    #: When nodes are in maintenance, which is known from the beginning.
+    maintenance: tuple[Outage, ...] = ()
 
     @property
     def all_tiles(self) -> int:
@@ -124,7 +126,8 @@ def simulate(
     fits = [job for job in trace if job.tiles <= system.tiles]
     state = _State(system, len({job.tenant_id for job in fits}))
     coming = sorted(fits, key=lambda job: (job.at, job.job_id))
-    changes = sorted([(o.at, 1, o.node) for o in outages] + [(o.until, 0, o.node) for o in outages])
+    away = (*outages, *system.maintenance)
+    changes = sorted([(o.at, 1, o.node) for o in away] + [(o.until, 0, o.node) for o in away])
     decisions_s = []
     place = change = 0
     while place < len(coming) or state.has_jobs():
@@ -176,8 +179,17 @@ class _State:
         # One more than there are tiles: then none is the last one, which is kept for other tenants.
         self._slots = system.slots or system.all_tiles + system.nodes
         share, rest = divmod(self._slots, system.nodes)
-        capacity = NodeCapacity(system.tiles, system.tiles, system.tiles)
-        nodes = [NodeState(str(number), capacity, share + (number < rest)) for number in range(system.nodes)]
+        capacity, planned = NodeCapacity(system.tiles, system.tiles, system.tiles), defaultdict[str, list[Outage]](list)
+        for each in system.maintenance:
+            planned[each.node].append(each)
+        #: What each node has when nothing runs there.
+        self._whole = {
+            str(number): replace(capacity, windows=tuple((each.at, each.until, 0) for each in planned[str(number)]))
+            for number in range(system.nodes)
+        }
+        nodes = [
+            NodeState(name, whole, share + (number < rest)) for number, (name, whole) in enumerate(self._whole.items())
+        ]
         self._ledger = Ledger(nodes, (), system.claims, 0.0)
         self._rules = QueueRules(system.tenant_jobs, system.starve_s, tenants > 1, system.preemption)
         self._usage, self._usage_at = PastUsage(system.half_life_s), -_NEVER
@@ -190,7 +202,8 @@ class _State:
         #: When each waiting job was queued.
         self._queued: dict[str, tuple[QueuedJob, float]] = {}
         self._running: dict[str, _Running] = {}
-        self._away: set[str] = set()
+        #: How often each node is away: it may be lost while it is in maintenance.
+        self._away: Counter[str] = Counter()
         self._ends: list[tuple[float, str, float]] = []
         self.done: list[SimulatedJob] = []
         self.cut: list[SimulatedJob] = []
@@ -255,9 +268,10 @@ class _State:
         rules = self._rules
         nodes = []
         for room in self._ledger.rooms.all:
-            is_away = room.node.name in self._away
-            tiles = self._system.tiles
-            capacity = NodeCapacity(tiles, 0 if is_away else room.tiles, 0 if is_away else room.places)
+            is_away, whole = self._away[room.node.name] > 0, self._whole[room.node.name]
+            capacity = replace(
+                whole, free_tiles=0 if is_away else room.tiles, free_applications=0 if is_away else room.places
+            )  # fmt: skip
             nodes.append(NodeState(room.node.name, capacity, 0 if is_away else room.node.slots))
         return QueueSnapshot(
             now, tuple(job for line in self._lines.values() for job in line[:WINDOW]),
@@ -296,12 +310,13 @@ class _State:
         """Lose a node with all that runs there."""
         for job_id in [job_id for job_id, running in self._running.items() if running.active.node == node]:
             self._cut(job_id, now, SimulatedEnd.LOST)
-        self._away.add(node)
+        self._away[node] += 1
         self._ledger.rooms.close(node)
 
     def bring_back(self, node: str) -> None:
-        self._away.discard(node)
-        self._ledger.rooms.open(node)
+        self._away[node] -= 1
+        if not self._away[node]:
+            self._ledger.rooms.open(node)
 
     def _cut(self, job_id: str, now: float, end: SimulatedEnd) -> None:
         preemptions, _, left_s = self._past.get(job_id, (0, 0.0, self._jobs[job_id].runs_s))

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,13 @@ _LONGEST_S: Final = 6 * 3600.0
 #: Part of the drawn jobs that have a run limit, and how many times the job's time it is at most.
 _LIMITED: Final = 0.8
 _MOST_OF_LIMIT: Final = 3.0
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME: Final = r"(?P<{0}>\d+(\.\d+)?)(?P<{0}_unit>[smhd])"
+_MAINTENANCE: Final = re.compile(
+    rf"(?P<first>\d+)(-(?P<last>\d+))?@{_TIME.format('at')}\+{_TIME.format('length')}"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node, by its name, is lost at a time and back at another."""
+    """A node, by its name, is lost at a time, or goes into maintenance, and is back at another."""
 
     node: str
     at: float
@@ -61,6 +69,22 @@ def draw_outages(nodes: int, span_s: float, every_s: float, repair_s: float, see
             outages.append(Outage(str(number), at, until))
             at = until + draw.expovariate(1.0 / every_s)
     return outages
+
+
+def parse_maintenance(text: str, nodes: int) -> list[Outage]:
+    """Parse ``NODES@START+LENGTH`` such as ``0-3@12h+2h``: nodes by their numbers, times from the trace's begin (pure).
+
+    Raises:
+        InvalidArgument: it is not that, or there is no such node.
+    """
+    found = _MAINTENANCE.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(f"maintenance {text[:80]!r} is not legal; legal: NODES@START+LENGTH, such as 0-3@12h+2h")
+    first, last = int(found["first"]), int(found["last"] or found["first"])
+    if not first <= last < nodes:
+        raise InvalidArgument(f"maintenance {text[:80]!r}: there are nodes 0 to {nodes - 1}")
+    at, length = (float(found[name]) * _UNITS[found[f"{name}_unit"]] for name in ("at", "length"))
+    return [Outage(str(number), at, at + length) for number in range(first, last + 1)]
 
 
 def read_trace(path: Path) -> list[TraceJob]:

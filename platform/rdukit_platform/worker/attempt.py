@@ -57,7 +57,7 @@ from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.jobs.fit import PEF, check_pef
-from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
 from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
@@ -306,7 +306,8 @@ class AttemptRun:
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> list[LeasedTiles]:
-        asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=job.run_limit_s)
+        limit_s = MAX_RUN_LIMIT_S if job.run_limit_s is None else job.run_limit_s
+        asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=limit_s)
         members, tiles = list[LeasedTiles](), list[str]()
         try:
             for _ in range(job.members):  # all or none: what the others got is given back with the stack

@@ -28,7 +28,7 @@ class TileRequest:
     id: str
     #: Seconds to wait for them in the daemon's queue.
     wait_s: float = 0.0
-    #: Seconds after which they are given back at the latest.
+    #: Seconds after which they are given back at the latest: it gets none whose maintenance begins before.
     run_limit_s: float | None = None
 
 
@@ -64,7 +64,7 @@ def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, A
         share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * asked.tiles
         more: dict[str, object] = {}
         if asked.run_limit_s is not None and "maintenance" in (snd.call("hello").get("features") or ()):
-            more["run_limit_s"] = asked.run_limit_s  # it gets no tiles whose maintenance begins before
+            more["run_limit_s"] = asked.run_limit_s
         lease = acquire_share(
             snd, asked.application[:64], asked.tiles, share, asked.wait_s,
             tenant=asked.tenant_id, job=asked.id, launch=asked.id, **more,
