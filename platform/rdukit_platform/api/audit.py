@@ -1,8 +1,9 @@
 """The route of the audit log: it is read, and nothing else."""
 
 from collections.abc import Mapping, Set
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
@@ -10,7 +11,16 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, Reader, platform_of
 from rdukit_platform.audit.chain import export, verify
-from rdukit_platform.audit.service import ADMINISTRATOR, Act, AuditOutcome, list_entries
+from rdukit_platform.audit.service import (
+    ADMINISTRATOR,
+    NOBODY,
+    SCHEDULER,
+    SYSTEM,
+    WORKER,
+    Act,
+    AuditOutcome,
+    list_entries,
+)
 from rdukit_platform.db.models import AuditRow
 from rdukit_platform.tenants.scopes import ADMIN
 from rdukit_platform.tenants.service import Caller
@@ -88,11 +98,14 @@ def list_(
     caller: Reader,
     action: str | None = None,
     outcome: str | None = None,
+    about: Annotated[
+        str | None, Query(max_length=160, description="Beginning of the target, or the actor: a token's id, nobody, …")
+    ] = None,
     limit: int = 50,
     cursor: str | None = None,
 ) -> AuditPage:
     """Return the audit log, newest first: of the caller's tenant; with the scope admin of all."""
-    return read_entries(platform_of(request), caller, action, outcome, limit, cursor)
+    return read_entries(platform_of(request), caller, action, outcome, limit, cursor, about)
 
 
 def read_entries(
@@ -102,6 +115,7 @@ def read_entries(
     outcome: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
+    about: str | None = None,
 ) -> AuditPage:
     """Read the entries that ``caller`` may see, what was refused until now included.
 
@@ -112,8 +126,10 @@ def read_entries(
     platform.audit.flush()
     with platform.database.read() as session:
         tenant_id = None if ADMIN in caller.scopes else caller.tenant_id
-        rows, following = list_entries(session, tenant_id, action, outcome, limit, cursor)
         own = None if tenant_id is None else own_tokens(session, tenant_id)
+        # Another tenant's token is shown as administrator only, and so is not found by its id.
+        actors = None if own is None else {*own, NOBODY, WORKER, SCHEDULER, SYSTEM}
+        rows, following = list_entries(session, tenant_id, action, outcome, limit, cursor, about=about, actors=actors)
         emails = emails_of_tokens(session, [row.actor for row in rows])
     return AuditPage(entries=[show_entry(row, own, emails) for row in rows], next_cursor=following)
 

@@ -12,11 +12,11 @@ from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, Anyone, Reader, StrictJsonRoute, TokenKeeper, platform_of
-from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import ArtifactUseView
 from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
 from rdukit_platform.db.models import TenantRow, TokenRow, UserRow
 from rdukit_platform.jobs.schemas import RequestBody
+from rdukit_platform.jobs.tenant_use import read_tenant_uses
 from rdukit_platform.settings import TOKEN_GRACE_S
 from rdukit_platform.tenants.roles import ROLES, choose_scopes
 from rdukit_platform.tenants.scopes import ADMIN
@@ -75,8 +75,12 @@ Weight = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
 
 
 class TenantDetail(Tenant):
-    """A tenant, and what it has of artifacts."""
+    """A tenant, and what it uses now."""
 
+    #: Tiles that its active jobs have or are about to get, and its active and queued jobs.
+    tiles: int
+    active_jobs: int
+    queued_jobs: int
     #: Of its own, where it has one; 0: any number.
     artifact_bytes: int | None
     artifacts: ArtifactUseView
@@ -252,12 +256,15 @@ def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
 
 @router.get("/tenants/{tenant_id}")
 def show(request: Request, tenant_id: str, caller: Reader) -> TenantDetail:
-    """Show a tenant (by id or name) and what it has of artifacts; others than the own one to administrators only."""
+    """Show a tenant (by id or name) and what it uses now; others than the own one to administrators only."""
     with platform_of(request).database.read() as session:
         row = session.get_one(TenantRow, choose_tenant(session, caller, tenant_id))
-        use = read_use(session, row.id)
-    shown = ArtifactUseView(artifacts=use.artifacts, bytes=use.bytes, limit_bytes=use.limit_bytes)
-    return TenantDetail(**_show(row).model_dump(), artifact_bytes=row.artifact_bytes, artifacts=shown)
+        use = read_tenant_uses(session, [row])[row.id]
+    shown = ArtifactUseView(artifacts=use.artifacts, bytes=use.artifact_bytes, limit_bytes=use.limit_bytes)
+    return TenantDetail(
+        **_show(row).model_dump(), artifact_bytes=row.artifact_bytes, artifacts=shown, tiles=use.tiles,
+        active_jobs=use.active_jobs, queued_jobs=use.queued_jobs,
+    )  # fmt: skip
 
 
 @router.patch("/tenants/{tenant_id}")
@@ -273,7 +280,7 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
             value = getattr(body, name)
             if name == "weight" and value is None:
                 raise InvalidArgument("weight is null; legal: a number from 0.01 to 1000")
-            told.append(f"{name} {getattr(row, name)} to {value}")
+            told.append(f"{name} {_or_none(getattr(row, name))} to {_or_none(value)}")
             setattr(row, name, value)
         _check_limits(row)
         if not told:
@@ -399,6 +406,10 @@ def _show_new(row: TokenRow, text: str) -> Token:
         id=row.id, tenant=row.tenant_id, name=row.name, scopes=row.scopes, role=row.role, token=text,
         expires_at=row.expires_at,
     )  # fmt: skip
+
+
+def _or_none(value: object) -> object:
+    return "none" if value is None else value
 
 
 def _check_limits(row: TenantRow) -> None:

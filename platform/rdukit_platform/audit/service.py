@@ -5,12 +5,12 @@ ended, and for which reason it was refused. It holds no secret: no token's text,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import (
@@ -207,8 +207,16 @@ def list_entries(
     outcome: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
+    *,
+    about: str | None = None,
+    actors: Collection[str] | None = None,
 ) -> tuple[list[AuditRow], str | None]:
-    """Entries of a tenant (``None``: of all), newest first, and the cursor of the next page."""
+    """Entries of a tenant (``None``: of all), newest first, and the cursor of the next page.
+
+    Args:
+        about: only those whose target begins so, or whose actor it is; ``actors`` are those that may be asked for
+            (``None``: all).
+    """
     query = select(AuditRow)
     if tenant_id is not None:
         query = query.where(AuditRow.tenant_id == tenant_id)
@@ -216,6 +224,9 @@ def list_entries(
         query = query.where(AuditRow.action == action)
     if outcome is not None:
         query = query.where(AuditRow.outcome == outcome)
+    if about:
+        of_target = AuditRow.target.startswith(about, autoescape=True)
+        query = query.where(or_(of_target, AuditRow.actor == about) if actors is None or about in actors else of_target)
     return read_page(session, query, AuditRow.created_at, AuditRow.id, limit, cursor)
 
 

@@ -141,11 +141,14 @@ def audit() -> None:
 @audit.command("list")
 @click.option("--action", default=None, help="Only this, such as token.create, or request for refused requests.")
 @click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only what ended so.")
+@click.option("--about", default=None, help="Only what was done to or by this: a job, a token, a tenant, nobody.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
-def list_(action: str | None, outcome: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+def list_(
+    action: str | None, outcome: str | None, about: str | None, limit: int, cursor: str | None, as_json: bool
+) -> None:
     """List entries of the audit log, newest first.
 
     Example: rdukit audit list --action token.create --json
@@ -153,7 +156,7 @@ def list_(action: str | None, outcome: str | None, limit: int, cursor: str | Non
     from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
-        page = client.get("/v1/audit", action=action, outcome=outcome, limit=limit, cursor=cursor)
+        page = client.get("/v1/audit", action=action, outcome=outcome, about=about, limit=limit, cursor=cursor)
     if as_json:
         print_json(page)
         return

@@ -192,7 +192,7 @@ def roles(as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(tenant_id: str | None, as_json: bool) -> None:
-    """Show a tenant (id or name) and what it has of artifacts; without TENANT the token's own.
+    """Show a tenant (id or name) and what it uses now; without TENANT the token's own.
 
     Example: rdukit tenant show lab
     """
@@ -206,7 +206,8 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
         show.print_json(found)
         return
     click.echo(f"id         {found['id']}\nname       {found['name']}\ncreated    {show.clock(found['created_at'])}")
-    lines = [("weight", f"{found['weight']:g}"), *describe_limits(found)]
+    lines = [("weight", f"{found['weight']:g}"), *describe_limits(found), ("tiles", str(found["tiles"]))]
+    lines.append(("jobs", f"{found['active_jobs']} active, {found['queued_jobs']} queued"))
     click.echo("\n".join(f"{name:<9}  {text}" for name, text in lines))
     click.echo(f"artifacts  {show.describe_use(found['artifacts'])}")
 

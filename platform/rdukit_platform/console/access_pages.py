@@ -1,6 +1,7 @@
 """The console's pages of tokens and of the audit log, and the form of maintenance."""
 
 from typing import Annotated, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
@@ -10,7 +11,7 @@ from rdukit_platform.api.audit import AuditPage, read_entries
 from rdukit_platform.api.dependencies import check_scope, platform_of
 from rdukit_platform.api.maintenance import change, move
 from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
-from rdukit_platform.audit.service import Act
+from rdukit_platform.audit.service import Act, AuditOutcome
 from rdukit_platform.console.access import Administrator, Keeper, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.nodes.registry import ONLY
@@ -28,12 +29,20 @@ _MOVES: Final = {"leave": Act.LEAVE_NODE, "rejoin": Act.REJOIN_NODE}
 
 
 @router.get("/audit")
-def audit(request: Request, caller: Visitor, outcome: str | None = None, cursor: str | None = None) -> Response:
-    """Show the audit log."""
-    found: AuditPage = read_entries(platform_of(request), caller, outcome=outcome or None, cursor=cursor)
+def audit(
+    request: Request, caller: Visitor, outcome: str = "", action: str = "", about: str = "", cursor: str | None = None
+) -> Response:
+    """Show the audit log, or the entries of an outcome, an action, and about one thing."""
+    about = about.strip()[:160]
+    found: AuditPage = read_entries(
+        platform_of(request), caller, action or None, outcome or None, cursor=cursor, about=about or None
+    )
+    asked = {"outcome": outcome, "action": action, "about": about}
+    query = urlencode({name: value for name, value in asked.items() if value})
     return page(
-        request, "audit.html", section="Audit", entries=found.entries, next_cursor=found.next_cursor,
-        outcome=outcome or "", sees_all=ADMIN in caller.scopes,
+        request, "audit.html", section="Audit", entries=found.entries, next_cursor=found.next_cursor, asked=asked,
+        actions=[str(act) for act in Act], outcomes=[str(each) for each in AuditOutcome],
+        sees_all=ADMIN in caller.scopes, here=f"/console/audit{'?' + query if query else ''}",
     )  # fmt: skip
 
 

@@ -47,6 +47,8 @@ from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
 from rdukit_platform.console.schedule_pages import router as schedule_pages
 from rdukit_platform.console.sweep_pages import router as sweep_pages
+from rdukit_platform.console.tenant_pages import router as tenant_pages
+from rdukit_platform.console.webhook_pages import router as webhook_pages
 from rdukit_platform.gateway.guard import check_routes, enforce_permission
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.metrics import router as metrics
@@ -150,6 +152,8 @@ def create_app(platform: Platform) -> FastAPI:
         access,
         login_pages,
         member_pages,
+        tenant_pages,
+        webhook_pages,
     ):
         app.include_router(each)
     check_routes(app)

@@ -1,4 +1,5 @@
-// Says when the platform does not answer, keeps logs scrolled to their end, and asks before a cancel.
+// Says when the platform does not answer, keeps logs scrolled to their end and the page's name in sight, and asks
+// before a cancel.
 // htmx does the rest: fragments name themselves, when they are asked for again, and stop asking when nothing can change.
 (function () {
   "use strict";
@@ -22,7 +23,11 @@
     var log = event.target.querySelector && event.target.querySelector("pre.log");
     if (log) { log.scrollTop = keep.follow ? log.scrollHeight : keep.at; }
   });
-  document.addEventListener("DOMContentLoaded", scrollLogs);
+  document.addEventListener("DOMContentLoaded", function () {
+    scrollLogs();
+    var nav = document.querySelector("nav"), here = nav && nav.querySelector("[aria-current]");
+    if (here) { nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.clientWidth) / 2; }
+  });
   document.addEventListener("submit", function (event) {
     var question = event.target.getAttribute("data-ask");
     if (question && !window.confirm(question)) { event.preventDefault(); }
