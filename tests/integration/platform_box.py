@@ -2,8 +2,9 @@
 
 ``train`` counts steps, one every ``step_s`` seconds, and keeps its count in ``checkpoint/latest.json`` as a real box
 does. ``mood`` makes it fail: ``refuse`` (its own error), ``crash`` (ends without an answer, half-way) or ``killed``
-(the same by SIGKILL, the first time only). Its first event stream always breaks, after three events, so that whoever
-follows must attach again. It ends with the process that started it, unless ``COUNTER_OUTLIVES_ITS_WORKER`` is set.
+(the same by SIGKILL, the first time only). A disk without room is told as real boxes do. Its first event stream always
+breaks, after three events, so that whoever follows must attach again. It ends with the process that started it, unless
+``COUNTER_OUTLIVES_ITS_WORKER`` is set.
 
 In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what its description has otherwise, and
 ``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes. What its
@@ -14,6 +15,7 @@ In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what
 
 import argparse
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -107,6 +109,15 @@ class Box:
         self.add(operation_id, "result", operation=operation)
 
     def work(self, operation_id: str, verb: str, body: dict[str, object]) -> None:
+        try:
+            self.do(operation_id, verb, body)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            message = f"{error.filename} cannot be written: no space is left on the disk"
+            self.end(operation_id, "failed", error={"code": "disk-full", "message": message})
+
+    def do(self, operation_id: str, verb: str, body: dict[str, object]) -> None:
         parameters, output = body["parameters"], Path(body["output"])
         mood = parameters.get("mood", "good")
         if mood == "refuse":

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter, Histogram
 from pydantic import BaseModel, JsonValue
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -24,12 +24,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rdukit.errors import (
     Conflict,
+    DiskFull,
     InvalidArgument,
     NotFound,
     RdukitError,
     RequestTooLarge,
     Unauthenticated,
     Unavailable,
+    find_system_error,
 )
 from rdukit.settings import resolve
 from rdukit.strict_json import as_words
@@ -126,6 +128,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(IntegrityError, _raced)
     app.add_exception_handler(OperationalError, _away)
     app.add_exception_handler(InterfaceError, _away)
+    app.add_exception_handler(OSError, _full_or_unknown)
     app.add_exception_handler(Exception, _unknown)
 
 
@@ -140,8 +143,25 @@ def error_response(request: Request, error: RdukitError) -> Response:
 
 
 async def _away(request: Request, error: Exception) -> Response:
+    if (full := _find_full(error)) is not None:
+        return error_response(request, full)
     logger.warning("database does not answer path=%s error=%s", hide_tokens(request.url.path), error)
     return error_response(request, Unavailable("the database does not answer at present; try again"))
+
+
+async def _full_or_unknown(request: Request, error: Exception) -> Response:
+    full = _find_full(error)
+    return await _unknown(request, error) if full is None else error_response(request, full)
+
+
+def _find_full(error: Exception) -> DiskFull | None:
+    """Return what callers are told of a full disk: not which file was to be written."""
+    cause = error.orig if isinstance(error, DBAPIError) and isinstance(error.orig, Exception) else error
+    if not isinstance(find_system_error(cause), DiskFull):
+        return None
+    logger.error("no space is left on the disk error=%s", cause)
+    said = "nothing of this was kept: send it again when the operator has made some"
+    return DiskFull(f"the platform's disk has no room; {said}")
 
 
 async def _unstorable(request: Request, error: Exception) -> Response:
@@ -188,6 +208,8 @@ async def _routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, RdukitError):
         return error_response(request, error.__cause__)
+    if isinstance(error.__cause__, OSError) and (full := _find_full(error.__cause__)) is not None:
+        return error_response(request, full)
     where = f"{request.method} {request.url.path}"
     if error.status_code == 404 and request.url.path.startswith("/console/"):
         return explain(request, NotFound(f"the console has no page {request.url.path}"))

@@ -21,6 +21,8 @@ class AttemptOutcome(StrEnum):
     BOX_KILLED = "box-killed"
     #: The box ran, but was not ready in time or did not answer.
     BOX_SLOW = "box-slow"
+    #: The disk of its node had no room for what the box wrote.
+    DISK_FULL = "disk-full"
     #: The worker's lease ran out.
     EXPIRED = "expired"
     INPUT_LOST = "input-lost"
@@ -72,7 +74,9 @@ FREE: Final = frozenset(
 )
 
 #: Outcomes that are the platform's or its host's doing. They count by themselves: so many of one job are the job's.
-LOST: Final = frozenset({AttemptOutcome.EXPIRED, AttemptOutcome.BOX_KILLED, AttemptOutcome.BOX_SLOW})
+LOST: Final = frozenset(
+    {AttemptOutcome.EXPIRED, AttemptOutcome.BOX_KILLED, AttemptOutcome.BOX_SLOW, AttemptOutcome.DISK_FULL}
+)
 
 #: Pause before the next admission after an outcome that is free.
 FREE_PAUSE_S: Final = 1.0

@@ -11,21 +11,20 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.box.client import BoxClient
-from rdukit.box.image import BoxEnd
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
-    ChildDied,
     DiskFull,
     InvalidArgument,
     LeaseLost,
@@ -49,7 +48,7 @@ from rdukit.telemetry.spans import begin_span, collecting, end_span, span, withi
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
-from rdukit_platform.backends.contract import BoxEventKind, BoxOwner, RunningBox
+from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.job_boxes import OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow, JobRow
@@ -60,16 +59,26 @@ from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
 from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.tenants.service import count_tenants
-from rdukit_platform.worker.box_ends import await_end, is_timeout, outcome_of
+from rdukit_platform.worker.box_ends import (
+    await_end,
+    has_filled_disk,
+    is_timeout,
+    outcome_of,
+    outcome_of_error,
+    terminate,
+    with_its_end,
+)
 from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
-from rdukit_platform.worker.patience import find_lack, patiently
+from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.tiles import LeasedTiles, TileRequest, environment_of, is_withdrawn, leased_tiles
 from rdukit_platform.worker.tracing import AttemptTrace
 from rdukit_platform.worker.walls import check_walls
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Progress is written at most this often; the last one always is.
 PROGRESS_S: Final = 0.25
@@ -147,7 +156,7 @@ class AttemptRun:
         box = self._box
         if box is not None:
             # An engine may be slow to answer, and the caller has other attempts to look after.
-            threading.Thread(target=_terminate, args=(box,), name="terminate", daemon=True).start()
+            threading.Thread(target=terminate, args=(box,), name="terminate", daemon=True).start()
 
     def _run_claimed(self, job: JobRow) -> None:
         try:
@@ -172,16 +181,23 @@ class AttemptRun:
         context = self._context
         try:
             spans = self._trace.end(str(error.get("code")))
-            with keeping_work(context, self._folder / "out") as kept, context.database.write() as session:
+
+            def fail(session: Session) -> JobState:
                 now = context.clock.now()
                 execution.keep_spans(session, self._fencing, spans)
                 state = execution.fail(session, self._fencing, outcome, error, context.backoff_s, now, kept)
                 self._record_refusal(session, error)
+                return state
+
+            with keeping_work(context, self._folder / "out") as kept:
+                state = self._write(fail)
             logger.info("attempt ends job=%s outcome=%s state=%s", self._fencing.job_id, outcome, state)
             if state in FINAL:
                 remove_tree(self._folder)
         except LeaseLost as lost:
             self._leave(lost)
+        except DiskFull as full:
+            logger.warning("end not written down, the lease runs out job=%s why=%s", self._fencing.job_id, full.message)
 
     def _record_refusal(self, session: Session, error: Mapping[str, object]) -> None:
         job = session.get(JobRow, self._fencing.job_id)
@@ -203,6 +219,7 @@ class AttemptRun:
 
     def _work(self, job: JobRow) -> None:
         self._check_walls()
+        patiently(lambda: check_free(self._context.home.folder), self._stop)
         make_folder(self._folder)
         self._owner = BoxOwner(job.id, job.attempt)
         with ExitStack() as stack:
@@ -317,8 +334,7 @@ class AttemptRun:
                 tiles += lease["tiles"]
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
-        with self._context.database.write() as session:
-            execution.hold_tiles(session, self._fencing, tiles)
+        self._write(lambda session: execution.hold_tiles(session, self._fencing, tiles))
         return members
 
     def _run_box(
@@ -351,8 +367,8 @@ class AttemptRun:
                     raise
                 except RdukitError as refused:
                     raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-                with context.database.write() as session:
-                    execution.start(session, self._fencing, self._describe_box(box), context.clock.now())
+                described = self._describe_box(box)
+                self._write(lambda session: execution.start(session, self._fencing, described, context.clock.now()))
                 return self._follow(client, str(operation["id"]), box)
         except BackendUnavailable:
             raise
@@ -362,10 +378,14 @@ class AttemptRun:
             if self._box is not None and not is_timeout(error):
                 await_end(self._box, DYING_S, self._stop)
             self._record_tail()
-            if (full := self._filled_disk(error)) is not None:
+            if has_filled_disk(error, self._box):
+                self._has_hit_wall = True
+                limit = context.fences.limits.disk_bytes
+                full = DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
-            outcome = AttemptOutcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box)
-            raise AttemptFailure(outcome, self._with_its_end(error)) from error
+            outcome = AttemptOutcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box, self._folder)
+            told = error if self._stop.is_set() else with_its_end(error, self._box)
+            raise AttemptFailure(outcome, told) from error
         finally:
             end_span(work)
 
@@ -384,12 +404,10 @@ class AttemptRun:
                 text = (
                     str(event["log"])[:MAX_LOG_CHARACTERS] if logged < MAX_LOG_LINES else "further lines are not kept"
                 )
-                with context.database.write() as session:
-                    execution.record_logs(session, self._fencing, [text], context.clock.now())
-            is_due = context.clock.monotonic() - written_at >= PROGRESS_S
+                self._record_logs([text])
+            is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
             if pending is not None and (is_due or kind == "result"):
-                with context.database.write() as session:
-                    execution.record_progress(session, self._fencing, pending, context.clock.now())
+                self._write(partial(execution.record_progress, fencing=self._fencing, progress=pending, now=now))
                 written_at, pending = context.clock.monotonic(), None
             if kind == "result":
                 operation: dict[str, Any] = event.get("operation") or {}
@@ -406,9 +424,7 @@ class AttemptRun:
         error = operation.get("error") or {}
         self._record_tail()
         code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
-        # Its process was killed from outside, as the whole box may be.
-        is_killed = code == ChildDied.code and detail.get("end") == BoxEnd.KILLED
-        outcome = AttemptOutcome.BOX_KILLED if is_killed else AttemptOutcome.BOX_FAILED
+        outcome = outcome_of_error(code, detail, self._folder)
         if code == LeaseWithdrawn.code and any(
             is_withdrawn(self._context.home.snd_socket, lease) for lease in self._leases
         ):
@@ -423,24 +439,19 @@ class AttemptRun:
             if self._box is not None:
                 lines = self._box.logs(LOG_TAIL_LINES).splitlines()
         if lines:
+            self._record_logs(lines)
+
+    def _record_logs(self, lines: Sequence[str]) -> None:
+        self._write(lambda session: execution.record_logs(session, self._fencing, lines, self._context.clock.now()))
+
+    def _write(self, change: Callable[[Session], T]) -> T:
+        """Write to the database, as soon as there is room for that."""
+
+        def write() -> T:
             with self._context.database.write() as session:
-                execution.record_logs(session, self._fencing, lines, self._context.clock.now())
+                return change(session)
 
-    def _filled_disk(self, error: RdukitError) -> DiskFull | None:
-        ends = [error.detail.get("end")] if self._box is None else [event.end for event in self._box.events()]
-        if BoxEnd.DISK_FULL not in ends:
-            return None
-        self._has_hit_wall = True
-        limit = self._context.fences.limits.disk_bytes
-        return DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
-
-    def _with_its_end(self, error: RdukitError) -> RdukitError:
-        ended = list[str]()
-        with suppress(Unavailable):
-            if self._box is not None and not self._stop.is_set():
-                ends = {BoxEventKind.OUT_OF_MEMORY, BoxEventKind.ENDED}
-                ended = [event.detail for event in self._box.events() if event.kind in ends]
-        return type(error)(f"{error.message}: {', '.join(ended)}") if ended else error
+        return patiently(write, self._stop, inf)
 
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
         context = self._context
@@ -486,10 +497,3 @@ class AttemptRun:
             refused.message = f"output {slot!r}: {refused.message}"
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         return path
-
-
-def _terminate(box: RunningBox) -> None:
-    try:
-        box.terminate()
-    except Unavailable as error:
-        logger.warning("box not asked to end id=%s error=%s", box.id, error)

@@ -1,14 +1,21 @@
 """Ends of boxes that gave no answer: whether one only is slow, has ended, or was killed, and whose doing that is."""
 
+import logging
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import httpx
 
 from rdukit.box.image import BoxEnd
-from rdukit.errors import RdukitError
-from rdukit_platform.backends.contract import RunningBox
+from rdukit.errors import ChildDied, DiskFull, RdukitError, Unavailable
+from rdukit_platform.backends.contract import BoxEventKind, RunningBox
 from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.worker.patience import has_room, is_low
+
+logger = logging.getLogger(__name__)
 
 
 def is_timeout(error: RdukitError) -> bool:
@@ -26,8 +33,39 @@ def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
         pass
 
 
-def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
-    """Derive whose doing it is that a box, if there is one yet, gave no answer."""
+def has_filled_disk(error: RdukitError, box: RunningBox | None) -> bool:
+    """Return whether a box was ended for filling more of the disk than it may."""
+    return BoxEnd.DISK_FULL in ([error.detail.get("end")] if box is None else [event.end for event in box.events()])
+
+
+def with_its_end(error: RdukitError, box: RunningBox | None) -> RdukitError:
+    """Return the error with what is known of a box's end."""
+    ended = list[str]()
+    with suppress(Unavailable):
+        if box is not None:
+            ends = {BoxEventKind.OUT_OF_MEMORY, BoxEventKind.ENDED}
+            ended = [event.detail for event in box.events() if event.kind in ends]
+    return type(error)(f"{error.message}: {', '.join(ended)}") if ended else error
+
+
+def outcome_of_error(code: str, detail: Mapping[str, object], folder: Path) -> AttemptOutcome:
+    """Derive whose doing an error is that a box told; ``folder`` is its job's."""
+    if code == ChildDied.code and detail.get("end") == BoxEnd.KILLED:
+        return AttemptOutcome.BOX_KILLED  # its process was killed from outside, as the whole box may be
+    if code == DiskFull.code and is_below(str(detail.get("path") or folder), folder) and is_low(folder):
+        return AttemptOutcome.DISK_FULL
+    return AttemptOutcome.BOX_FAILED
+
+
+def is_below(path: str, folder: Path) -> bool:
+    """Return whether a box means something in its job's folder (pure): what else it sees is of its own limits."""
+    return not Path(path).is_absolute() or folder in (Path(path), *Path(path).parents)
+
+
+def outcome_of(error: RdukitError, box: RunningBox | None, folder: Path) -> AttemptOutcome:
+    """Derive whose doing it is that a box, if there is one yet, gave no answer; ``folder`` is its job's."""
+    if not has_room(folder):
+        return AttemptOutcome.DISK_FULL
     if box is None:
         end = error.detail.get("end")
     else:
@@ -35,3 +73,11 @@ def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
     if end == BoxEnd.LATE:
         return AttemptOutcome.BOX_SLOW
     return AttemptOutcome.BOX_KILLED if end == BoxEnd.KILLED else AttemptOutcome.BOX_LOST
+
+
+def terminate(box: RunningBox) -> None:
+    """Ask a box to end; one that cannot be asked is ended with its attempt."""
+    try:
+        box.terminate()
+    except Unavailable as error:
+        logger.warning("box not asked to end id=%s error=%s", box.id, error)

@@ -5,14 +5,17 @@ node may have what this one lacks. What a box has made is not made again for tha
 """
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
 from rdukit.errors import DiskFull, RdukitError, StoreUnavailable, find_system_error
+from rdukit.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +25,35 @@ T = TypeVar("T")
 PATIENCE_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 10.0
+#: Free bytes of the disk of jobs' folders below which none begins, and below which what a box could not write is not
+#: its fault.
+MIN_FREE_BYTES: Final = 16 << 20
+LOW_BYTES: Final = 1 << 30
+
+
+def check_free(folder: Path) -> None:
+    """Refuse to begin what needs room on a disk that has none.
+
+    Raises:
+        DiskFull: the message says how much there is.
+    """
+    if not has_room(folder):
+        free = shutil.disk_usage(folder).free
+        raise DiskFull(
+            f"the disk of {folder} has {format_bytes(free)} free; make room: below {format_bytes(MIN_FREE_BYTES)} its "
+            "jobs wait"
+        )
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether a job may begin on the disk of a folder."""
+    return shutil.disk_usage(folder).free >= MIN_FREE_BYTES
+
+
+def is_low(folder: Path) -> bool:
+    """Return whether the disk of a folder has so little room that whoever could not write there is not at fault."""
+    usage = shutil.disk_usage(folder)
+    return usage.free < max(LOW_BYTES, usage.total // 20)
 
 
 def find_lack(error: Exception) -> RdukitError | None:

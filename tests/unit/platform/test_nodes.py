@@ -289,6 +289,7 @@ def test_an_attempt_begins_with_the_newest_work_that_can_be_had() -> None:
     assert choose_work([here, kept], "one") is None
     assert choose_work([lost, kept], "one") == "aa"
     assert choose_work([lost, here, kept], "one") is None
+    assert choose_work([lost, here, kept], "one", has_folder=False) == "aa"
     assert choose_work([lost, EarlierAttempt(None, None), kept], "one") is None
 
 
