@@ -41,8 +41,8 @@ from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.jobs.trace import read_trace
-from rdukit_platform.tenants.scopes import BOXES_WRITE, JOBS_WRITE, allows
-from rdukit_platform.tenants.service import Caller
+from rdukit_platform.tenants.scopes import ADMIN, BOXES_WRITE, JOBS_WRITE, allows
+from rdukit_platform.tenants.service import Caller, list_tenants
 
 STATIC: Final = Path(__file__).parent / "static"
 STATIC_TYPES: Final = {
@@ -322,4 +322,7 @@ def _nodes_part(request: Request, caller: Caller) -> Markup:
     found = view_nodes(nodes_seen(platform, caller))
     with platform.database.read() as session:
         own = own_jobs(session, caller.tenant_id, [job for node in found for job in node["jobs"]])
-    return live(request, "nodes", "/console/parts/nodes", "_nodes.html", nodes=found, own_jobs=own)
+        names = {caller.tenant_id: caller.tenant_name}
+        if ADMIN in caller.scopes:
+            names = {tenant.id: tenant.name for tenant in list_tenants(session)}
+    return live(request, "nodes", "/console/parts/nodes", "_nodes.html", nodes=found, own_jobs=own, tenant_names=names)
