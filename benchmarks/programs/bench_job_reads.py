@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow, TenantRow
-from rdukit_platform.jobs.service import list_jobs
+from rdukit_platform.jobs.listing import list_jobs
 
 #: Jobs in a thousand that are in each state; the rest have succeeded.
 SHARES = {"queued": 100, "failed": 30, "running": 1, "cancelled": 20}

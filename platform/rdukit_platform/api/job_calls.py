@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.jobs import service
+from rdukit_platform.jobs import listing, service
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.schemas import CheckedJob, Job, JobPage, JobRequest, show_job
 from rdukit_platform.tenants.service import Caller
@@ -35,9 +35,9 @@ def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJo
 def list_jobs(
     platform: Platform, caller: Caller, state: str | None, limit: int, cursor: str | None, labels: Mapping[str, str]
 ) -> JobPage:
-    """Return a page of the tenant's jobs. Raises as ``service.list_jobs``."""
+    """Return a page of the tenant's jobs. Raises as ``listing.list_jobs``."""
     with platform.database.read() as session:
-        rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor, labels)
+        rows, following = listing.list_jobs(session, caller.tenant_id, state, limit, cursor, labels)
     return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
 
 

@@ -37,7 +37,7 @@ from rdukit_platform.console.schedule_pages import read_schedule_lines
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
-from rdukit_platform.jobs import pipelines, service
+from rdukit_platform.jobs import listing, pipelines, service
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.jobs.trace import read_trace
@@ -250,7 +250,7 @@ def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str 
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.read() as session:
-        rows, following = service.list_jobs(session, caller.tenant_id, state or None, 50, cursor)
+        rows, following = listing.list_jobs(session, caller.tenant_id, state or None, 50, cursor)
         views = [view_job(show_job(row), now) for row in rows]
         counts = count_jobs(session, caller.tenant_id)
     query = "&".join(f"{key}={value}" for key, value in (("state", state), ("cursor", cursor)) if value)

@@ -14,7 +14,7 @@ from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.views import view_job
-from rdukit_platform.jobs import service
+from rdukit_platform.jobs import listing, service
 from rdukit_platform.jobs.compare import MOST, Comparison, Line, compare_runs, read_ids, read_runs
 from rdukit_platform.jobs.metrics import points_of, read_all_told
 from rdukit_platform.jobs.schemas import show_job
@@ -66,7 +66,7 @@ def _choice_page(request: Request, caller: Caller, asked: Sequence[str], cursor:
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.read() as session:
-        rows, following = service.list_jobs(session, caller.tenant_id, limit=CHOICES, cursor=cursor)
+        rows, following = listing.list_jobs(session, caller.tenant_id, limit=CHOICES, cursor=cursor)
         listed = {row.id for row in rows}
         others = [service.get_job(session, caller.tenant_id, one) for one in dict.fromkeys(asked) if one not in listed]
         views = [view_job(show_job(row), now) for row in [*others, *rows]]

@@ -18,6 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from rdukit_platform.db.audit import AuditChainRow as AuditChainRow
+from rdukit_platform.db.audit import AuditRow as AuditRow
 from rdukit_platform.db.base import BYTES
 from rdukit_platform.db.base import Base as Base
 from rdukit_platform.db.identity import DeviceLoginRow as DeviceLoginRow
@@ -26,6 +28,7 @@ from rdukit_platform.db.identity import OidcLoginRow as OidcLoginRow
 from rdukit_platform.db.identity import OrganisationAdminRow as OrganisationAdminRow
 from rdukit_platform.db.identity import OrganisationRow as OrganisationRow
 from rdukit_platform.db.identity import UserRow as UserRow
+from rdukit_platform.db.labels import JobLabelRow as JobLabelRow
 from rdukit_platform.db.nodes import NodeOrderRow as NodeOrderRow
 from rdukit_platform.db.nodes import NodeRow as NodeRow
 from rdukit_platform.db.pipelines import PipelineRow as PipelineRow
@@ -444,48 +447,3 @@ class ServiceRow(Base):
     node: Mapped[str] = mapped_column(String(64), default="", server_default="")
     started_at: Mapped[float]
     beat_at: Mapped[float]
-
-
-class AuditRow(Base):
-    """Entry of the audit log. Rows are added and, when old, deleted; none is changed.
-
-    Nothing refers to other tables: an entry outlives what it speaks of.
-    """
-
-    __tablename__ = "audit"
-    __table_args__ = (
-        Index(None, "created_at", "id"),
-        Index(None, "tenant_id", "outcome", "created_at"),
-        Index("ix_audit_chain", "chain", "number", unique=True),
-    )
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    created_at: Mapped[float]
-    #: Whose it is to see; none: the administrators' only.
-    tenant_id: Mapped[str | None] = mapped_column(String(32))
-    #: A token's id, or nobody, worker, scheduler, system.
-    actor: Mapped[str] = mapped_column(String(160))
-    action: Mapped[str] = mapped_column(String(64))
-    target: Mapped[str] = mapped_column(String(256))
-    #: done or refused
-    outcome: Mapped[str] = mapped_column(String(16))
-    #: Of a refusal: the error's code.
-    reason: Mapped[str] = mapped_column(String(64))
-    detail: Mapped[str] = mapped_column(Text)
-    address: Mapped[str] = mapped_column(String(64))
-    #: How many it stands for.
-    count: Mapped[int]
-    #: Its chain, its number there, and the SHA-256 of it and its predecessor; see ``audit.chain``.
-    chain: Mapped[str | None] = mapped_column(String(64))
-    number: Mapped[int | None]
-    digest: Mapped[str | None] = mapped_column(String(64))
-
-
-class AuditChainRow(Base):
-    """Chain of the audit log: its last entry, and its last pruned one."""
-
-    __tablename__ = "audit_chains"
-    chain: Mapped[str] = mapped_column(String(64), primary_key=True)
-    number: Mapped[int]
-    digest: Mapped[str] = mapped_column(String(64))
-    anchor_number: Mapped[int]
-    anchor_digest: Mapped[str] = mapped_column(String(64))

@@ -13,8 +13,8 @@ from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
 from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_selector
 from rdukit_platform.catalog.own import with_own
-from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
-from rdukit_platform.db.rows import new_id, read_page
+from rdukit_platform.db.models import AttemptRow, JobEventRow, JobLabelRow, JobRow
+from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.caching import cache_base, cache_key
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
@@ -124,6 +124,8 @@ def record_job(
     )
     session.add(job)
     session.flush()
+    for key, value in labels.items():
+        session.add(JobLabelRow(job_id=job.id, key=key, value=value, tenant_id=tenant_id, created_at=now))
     add_event(session, job.id, 0, "state", now, {"to": str(JobState.SUBMITTED), "event": "submit"})
     return job
 
@@ -207,29 +209,6 @@ def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = 
     if job is None or job.tenant_id != tenant_id:
         raise NotFound(f"there is no job {job_id!r}; list yours with: rdukit job list")
     return lock_job(session, job_id) if is_locked else job
-
-
-def list_jobs(
-    session: Session,
-    tenant_id: str,
-    state: str | None = None,
-    limit: int = 50,
-    cursor: str | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> tuple[list[JobRow], str | None]:
-    """Return the tenant's jobs that have all ``labels``, newest first, and the cursor of the next page.
-
-    Raises:
-        InvalidArgument: unknown state, limit or cursor.
-    """
-    query = select(JobRow).where(JobRow.tenant_id == tenant_id)
-    if state is not None:
-        if state not in set(JobState):
-            raise InvalidArgument(f"no job state is called {state!r}; legal: {[str(s) for s in JobState]}")
-        query = query.where(JobRow.state == state)
-    for key, value in (labels or {}).items():
-        query = query.where(JobRow.labels[key].as_string() == value)
-    return read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor)
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from rdukit_platform.cli import show
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import MIGRATIONS
 from rdukit_platform.db.models import JobRow, TenantRow
-from rdukit_platform.jobs import execution, pipelines, service
+from rdukit_platform.jobs import execution, listing, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.schemas import MAX_LABELS, JobRequest, PipelineRequest, StepRequest, show_job
@@ -114,20 +114,36 @@ def test_a_key_belongs_to_a_request_with_its_choices(
         submit(database, tenant, idempotency_key="k", **{**CHOICES, **change})
 
 
-def test_jobs_are_found_by_all_of_their_labels(database: Database, tenant: str) -> None:
+def test_jobs_are_found_by_all_of_their_labels(
+    database: Database, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = submit(database, tenant, labels={"a/b.c": "x", "k": "1"})
     submit(database, tenant, labels={"a/b.c": "y", "k": "1"})
     submit(database, tenant, labels={"k": "x"})
     submit(database, tenant)
 
-    def found(*texts: str) -> list[str]:
+    def found(*texts: str, state: str | None = None) -> list[str]:
         with database.read() as session:
-            rows, _ = service.list_jobs(session, tenant, labels=service.read_labels(texts))
+            rows, _ = listing.list_jobs(session, tenant, state, labels=service.read_labels(texts))
         return [row.id for row in rows]
 
     assert found("a/b.c=x", "k=1") == found("a/b.c=x") == [both]
     assert len(found("k=1")) == 2
     assert found("a/b.c=") == found("none=1") == []
+    assert len(found("k=1", state="queued")) == 2 and not found("k=1", state="running")
+    # The same where labels are of many jobs: then the state's index is followed.
+    monkeypatch.setattr(listing, "RARE", 1)
+    assert len(found("k=1", state="queued")) == 2 and found("a/b.c=x", "k=1", state="queued") == [both]
+
+
+def test_pages_of_labelled_jobs_go_on_where_the_one_before_ended(database: Database, tenant: str) -> None:
+    ids = {submit(database, tenant, labels={"k": "1"}) for _ in range(5)}
+    pages, cursor = list[str](), None
+    while len(pages) < 5:
+        with database.read() as session:
+            rows, cursor = listing.list_jobs(session, tenant, limit=2, cursor=cursor, labels={"k": "1"})
+        pages += [row.id for row in rows]
+    assert (len(pages), set(pages), cursor) == (5, ids, None)
 
 
 @pytest.mark.parametrize("wrong", ["", "k", "=v", "K=v", '"]=1', "a b=c"])

@@ -155,6 +155,9 @@ INSERT INTO schedules (id, tenant_id, name, cron, zone, missed, overlap, request
 INSERT INTO scheduled_runs (schedule_id, due_at, state, pipeline_id, at)
     VALUES ('sched-1', 60.0, 'started', 'pipe-1', 61.0);
 """,
+    "0028": """
+INSERT INTO job_labels (job_id, key, value, tenant_id, created_at) VALUES ('job-1', 'c', 'd', 'ten-1', 3.0);
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

@@ -15,7 +15,7 @@ from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, LeaseLos
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import HEAD, MIGRATIONS, migrate
 from rdukit_platform.db.models import ArtifactRow, Base, JobRow
-from rdukit_platform.jobs import execution, pipelines, service
+from rdukit_platform.jobs import execution, listing, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import apply_event
 from rdukit_platform.jobs.execution import FencingToken, Output
@@ -80,7 +80,7 @@ def test_jobs_of_one_state_are_found_without_reading_the_others(database: Databa
     asked: list[tuple[str, Any]] = []
     event.listen(database.engine, "before_cursor_execute", lambda *found: asked.append((found[2], found[3])))
     with database.read() as session:
-        service.list_jobs(session, tenant, "running")
+        listing.list_jobs(session, tenant, "running")
         statement, parameters = asked[-1]
         plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
     assert "tenant_id=? AND state=?" in str(plan)
@@ -332,7 +332,7 @@ def test_another_tenants_job_is_not_found(database: Database, tenant: str) -> No
         other = create_tenant(session, "other", 0.0).id
         with pytest.raises(NotFound):
             service.get_job(session, other, job_id)
-        assert service.list_jobs(session, other) == ([], None)
+        assert listing.list_jobs(session, other) == ([], None)
 
 
 def test_another_tenants_job_is_not_locked_before_it_is_not_found(database: Database, tenant: str) -> None:

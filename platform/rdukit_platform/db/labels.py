@@ -1,0 +1,23 @@
+"""The table that jobs are found in by their labels."""
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from rdukit_platform.db.base import Base
+
+
+class JobLabelRow(Base):
+    """Label of a job, as its row has it too; with what its tenant's jobs are listed by."""
+
+    __tablename__ = "job_labels"
+    __table_args__ = (Index("ix_job_labels_found", "tenant_id", "key", "value", "created_at", "job_id"),)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[str] = mapped_column(String(128))
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    created_at: Mapped[float]
+
+    @property
+    def id(self) -> str:
+        """The job's id, which pages go on from."""
+        return self.job_id
