@@ -45,6 +45,19 @@ CASES: dict[str, dict[str, Any]] = {
         "home": {"existingClaim": "shared"}, "networkPolicy": {"enabled": False},
         "serviceAccount": {"create": False, "name": "mine", "worker": "mine-worker"},
     },
+    "nodes and a bucket": {
+        "nodes": {
+            "enabled": True, "labels": "zone=b", "settings": {"RDUKIT_ENGINE_THREADS": 2}, "priorityClassName": "high",
+            "tolerations": [{"key": "rdu", "operator": "Exists"}],
+        },
+        "artifacts": {"store": "s3://models/rdukit", "secretEnvironment": "s3"}, "jobs": {"boxes": "worker"},
+        "database": {"kind": "bundled"}, "secrets": {"existing": "passwords"},
+    },
+    "nodes and a claim of all": {
+        "nodes": {"enabled": True, "nodeSelector": {"pool": "rdu"}}, "artifacts": {"existingClaim": "artifacts"},
+        "jobs": {"boxes": "worker"}, "broker": {"bundled": False, "external": {"secret": "urls", "key": "broker"}},
+        "database": {"kind": "external", "external": {"secret": "urls", "key": "database"}},
+    },
     "jobs in the worker": {"secrets": {"existing": "passwords"}, "jobs": {"boxes": "worker"}},
 }  # fmt: skip
 

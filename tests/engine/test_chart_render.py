@@ -365,18 +365,67 @@ def test_jobs_in_the_worker_need_no_rights(by_sdk: Render) -> None:
     assert "RDUKIT_WORKER_BOX_BACKEND" not in {each["name"] for each in worker["containers"][0]["env"]}
 
 
+@pytest.mark.parametrize("case", ["nodes and a bucket", "nodes and a claim of all"])
+def test_more_nodes_have_homes_of_their_own_and_share_database_broker_and_artifacts(case: str, by_sdk: Render) -> None:
+    values, objects = CASES[case], by_sdk(CASES[case])
+    pods = {name: spec for name, _, spec in pods_of(objects)}
+    nodes = pods["demo-rdukit-nodes"]
+    assert nodes["nodeSelector"].items() >= values["nodes"].get("nodeSelector", {"rdukit.dev/nodes": "true"}).items()
+    assert "affinity" not in nodes and {v["name"]: sorted(v)[0] for v in nodes["volumes"]}["home"] == "emptyDir"
+    snd, worker = nodes["containers"]
+    name = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert [each["valueFrom"] for each in snd["env"] if each["name"] == "RDUKIT_SND_NAME"] == [name]
+    assert [each["valueFrom"] for each in worker["env"] if each["name"] == "RDUKIT_NODE_NAME"] == [name]
+    assert not {"RDUKIT_DATABASE_URL", "RDUKIT_BROKER_URL"} & {each["name"] for each in snd["env"]}, (
+        "none of its business"
+    )
+    told = [each["value"] for each in worker["env"] if each["name"] == "RDUKIT_WORKER_REPLICAS"]
+    assert told == ["0"], "the gateway reaches no socket there"
+    shared = {"RDUKIT_DATABASE_URL", "RDUKIT_BROKER_URL", "RDUKIT_ARTIFACTS_STORE"}
+    has = {
+        part: {e["name"]: e for e in pods[f"demo-rdukit-{part}"]["containers"][-1]["env"] if e["name"] in shared}
+        for part in ("gateway", "scheduler", "worker", "nodes")
+    }
+    assert set(has["nodes"]) == shared and all(found == has["nodes"] for found in has.values())
+    for part in has:
+        spec = pods[f"demo-rdukit-{part}"]
+        container = spec["containers"][-1]
+        if values["artifacts"].get("store"):
+            assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
+        else:
+            assert {"name": "artifacts", "mountPath": "/artifacts"} in container["volumeMounts"]
+            claim = {"name": "artifacts", "persistentVolumeClaim": {"claimName": "artifacts"}}
+            assert claim in spec["volumes"] and "envFrom" not in container
+    policies = {o["metadata"]["name"]: o["spec"] for o in objects if o["kind"] == "NetworkPolicy"}
+    assert policies["demo-rdukit-nodes"]["ingress"] == []
+    assert policies["demo-rdukit-nodes"]["egress"] == policies["demo-rdukit-worker"]["egress"]
+    reach = [{"ports": [{"port": 443, "protocol": "TCP"}]}]
+    is_bucket = bool(values["artifacts"].get("store"))
+    assert (policies["demo-rdukit-gateway"]["egress"][-1:] == reach) == is_bucket
+    if values["database"]["kind"] == "bundled":
+        for part in ("broker", "database"):
+            (rule,) = policies[f"demo-rdukit-{part}"]["ingress"]
+            callers = {peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in rule["from"]}
+            assert callers == {"gateway", "scheduler", "worker", "nodes"}
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"gateway": {"replicas": "two"}}, ["gateway", "replicas", "integer"]),
         ({"boxes": [{"name": "Bad_Name"}]}, ["boxes", "0", "name", "pattern"]),
-        ({"nodes": {}}, ["nodes", "not allowed"]),
+        ({"machines": {}}, ["machines", "not allowed"]),
         ({"database": {"kind": "mysql"}}, ["database", "kind", "sqlite"]),
         ({"boxes": [{"name": "a"}, {"name": "a"}]}, ['two are called "a"']),
         ({"boxes": [{"name": "a", "replicas": 2, "state": {"existingClaim": "x"}}]}, ["legal: one replica"]),
         ({"broker": {"bundled": False}}, ["name the secret that holds the broker's URL"]),
         ({"gateway": {"ingress": {"enabled": True}}}, ["gateway.ingress.host"]),
         ({"jobs": {"boxes": "processes"}}, ["jobs", "boxes", "pods"]),
+        ({"nodes": {"enabled": True}}, ["nodes.enabled", "SQLite", "database.kind: bundled and external"]),
+        (CASES["nodes and a bucket"] | {"artifacts": {}}, ["nodes.enabled", "s3://BUCKET/PREFIX"]),
+        (CASES["nodes and a bucket"] | {"jobs": {}}, ["nodes.enabled", "jobs.boxes: worker"]),
+        ({"artifacts": {"existingClaim": "all"}}, ["artifacts.existingClaim", "jobs.boxes: worker"]),
+        ({"artifacts": {"store": "models"}}, ["artifacts", "store", "pattern"]),
         ({"serviceAccount": {"create": False, "name": "mine"}}, ["serviceAccount.worker", "jobs.boxes: worker"]),
     ],
 )

@@ -68,7 +68,33 @@ affinity:
       key: {{ .root.Values.database.external.key }}
       {{- end }}
 {{- end }}
+{{- with .root.Values.artifacts }}
+{{- if or .store .existingClaim }}
+- {name: RDUKIT_ARTIFACTS_STORE, value: {{ .store | default "/artifacts" | quote }}}
+{{- end }}
+{{- end }}
 {{- include "rdukit.settings" (mergeOverwrite (deepCopy .root.Values.settings) .settings) }}
+{{- end -}}
+
+{{/* Of who reads and writes artifacts: the bucket's keys, or the claim of the folder. */}}
+{{- define "rdukit.bucketKeys" -}}
+{{- with .Values.artifacts.secretEnvironment }}
+envFrom:
+  - secretRef: {name: {{ . }}}
+{{- end }}
+{{- end -}}
+
+{{- define "rdukit.artifactMounts" -}}
+{{- if .Values.artifacts.existingClaim }}
+- {name: artifacts, mountPath: /artifacts}
+{{- end }}
+{{- end -}}
+
+{{- define "rdukit.artifactVolumes" -}}
+{{- with .Values.artifacts.existingClaim }}
+- name: artifacts
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- end }}
 {{- end -}}
 
 {{- define "rdukit.settings" -}}

@@ -15,3 +15,21 @@ readinessProbe:
   periodSeconds: 20
   timeoutSeconds: 10
 {{- end -}}
+
+{{/* The node's daemon answers at its socket. */}}
+{{- define "rdukit.answers" -}}
+startupProbe:
+  exec: {command: [rdukit, node, status]}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 30
+livenessProbe:
+  exec: {command: [rdukit, node, status]}
+  periodSeconds: 20
+  timeoutSeconds: 10
+  failureThreshold: 3
+readinessProbe:
+  exec: {command: [rdukit, node, status]}
+  periodSeconds: 20
+  timeoutSeconds: 10
+{{- end -}}
