@@ -1,6 +1,7 @@
 """Print the distribution's requirements without some of them: ``requirements.py pyproject.toml torch numpy``.
 
 With ``--only`` it prints only those named: ``requirements.py --only pyproject.toml click PyYAML``.
+With ``--extras s3,otlp`` it prints what these add as well.
 With ``--installed LOCK`` it looks instead whether all that the running interpreter has is in the lock: what came by a
 requirement that the lock does not know was not compared with any hash. An empty lock asks for nothing.
 """
@@ -21,6 +22,15 @@ def requirements(pyproject: Path, names: set[str], is_only: bool = False) -> lis
     """The requirements of ``pyproject`` whose names are not in ``names``; with ``is_only`` those that are."""
     listed: list[str] = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
     return [text for text in listed if (re.split(r"[^A-Za-z0-9._-]", text)[0].lower() in names) == is_only]
+
+
+def added(pyproject: Path, extras: str) -> list[str]:
+    """The requirements that extras add; their names have commas between, and none add nothing."""
+    listed: dict[str, list[str]] = tomllib.loads(pyproject.read_text())["project"]["optional-dependencies"]
+    names = [name for name in extras.split(",") if name]
+    if unknown := sorted(set(names) - set(listed)):
+        raise SystemExit(f"no extra {', '.join(unknown)}; legal are {', '.join(listed)}")
+    return [text for name in names for text in listed[name]]
 
 
 def strangers(installed: Iterable[tuple[str, str]], lock: str) -> list[str]:
@@ -45,8 +55,9 @@ if __name__ == "__main__":
         sys.exit(f"not in {sys.argv[2]}: {', '.join(unknown)}; run: make lock" if unknown else 0)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="store_true", help="print those named instead of the others")
+    parser.add_argument("--extras", default="", help="print what these add as well, with commas between")
     parser.add_argument("pyproject", type=Path)
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     chosen = requirements(arguments.pyproject, {name.lower() for name in arguments.names}, arguments.only)
-    print("\n".join(chosen))
+    print("\n".join(chosen + added(arguments.pyproject, arguments.extras)))

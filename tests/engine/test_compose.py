@@ -39,6 +39,13 @@ COMPOSES = {
     "5.": [str(Path(sys.executable).with_name("docker-compose"))],
 }
 
+#: Services that come with a profile.
+PROFILES = {
+    "postgres": ("database",),
+    "nodes": ("snd-two", "worker-two"),
+    "monitoring": ("exporter", "prometheus", "grafana"),
+}
+
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -311,13 +318,15 @@ def test_the_file_is_legal_for_compose_of_each_generation(generation: str) -> No
     commands = [command for command, version in versions.items() if version.startswith(generation)]
     if not commands:
         pytest.skip(f"Compose {generation}x is not installed")
-    read = yaml.safe_load(output(commands[0], "--profile", "postgres", "config"))
-    assert set(read["services"]) == {*SERVICES, "database"}
+    profiles = [word for name in sorted(PROFILES) for word in ("--profile", name)]
+    read = yaml.safe_load(output(commands[0], *profiles, "config"))
+    others = {service for services in PROFILES.values() for service in services}
+    assert set(read["services"]) == SERVICES | others
     for service in read["services"].values():
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"] and service["user"] != "0"
         assert {"mem_limit", "cpus", "pids_limit", "healthcheck", "restart"} <= set(service)
     without = yaml.safe_load(output(commands[0], "config"))
-    assert set(without["services"]) - {"database"} == SERVICES
+    assert set(without["services"]) - others == SERVICES
 
 
 def output(*command: str) -> str:

@@ -73,6 +73,15 @@ def test_a_package_that_the_lock_does_not_know_ends_the_build_of_an_image() -> N
     assert strangers([("left-pad", "1.0")], "") == [], "an empty lock asks for nothing"
 
 
+def test_an_image_has_the_extras_that_it_is_built_with_and_no_others() -> None:
+    added = load("docker/requirements.py").added
+    assert added(ROOT / "pyproject.toml", "") == []
+    names = [re.split(r"[^A-Za-z0-9._-]", text)[0] for text in added(ROOT / "pyproject.toml", "s3,otlp")]
+    assert names[0] == "boto3" and "opentelemetry-sdk" in names
+    with pytest.raises(SystemExit, match="no extra s4; legal are"):
+        added(ROOT / "pyproject.toml", "s3,s4")
+
+
 def test_an_image_installs_by_the_lock_and_lists_what_is_in_it() -> None:
     for part in ("platform", "runtime", "modelboxes"):
         text = (ROOT / part / "Dockerfile").read_text()
