@@ -94,6 +94,19 @@ def test_an_invited_user_logs_in_and_out(place: Place) -> None:
     assert {"console.login.oidc", "logout"} <= set(acts)
 
 
+def id_token_of(place: Place, subject: str) -> str:
+    """Return an ID token of the issuer's for a person, as a program gets it."""
+    redirect = f"{place.gateway.url}/console/oidc/callback"
+    asked = {"response_type": "code", "client_id": CLIENT_ID, "redirect_uri": redirect, "scope": "openid email",
+             "nonce": "n", "state": "s"}  # fmt: skip
+    sent = httpx.post(f"{place.issuer.url}/oauth2/authorize", params=asked, data={"sub": subject}, timeout=60)
+    code = parse_qs(urlsplit(sent.headers["location"]).query)["code"][0]
+    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect}
+    answer = httpx.post(f"{place.issuer.url}/oauth2/token", data=form, auth=(CLIENT_ID, "any"), timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id_token"])
+
+
 def test_nobody_gets_in_without_an_invitation_or_with_an_address_that_is_not_verified(place: Place) -> None:
     stranger = place.browser().log_in(place.person("stranger", None))
     assert stranger.status_code == 403 and "a member of no tenant" in stranger.text
@@ -284,3 +297,36 @@ def test_logins_are_counted_by_address(place: Place, monkeypatch: pytest.MonkeyP
             codes = [httpx.get(f"{gateway.url}/console/oidc/login").status_code for _ in range(3)]
             assert codes == [303, 303, 429]
             assert httpx.post(f"{gateway.url}/console/login", data={"token": "x"}).status_code == 429
+
+
+def test_a_token_of_the_issuers_is_its_users_session_in_api_calls(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = place.person("robot", role="ml-engineer")
+    token = id_token_of(place, subject)
+    status, said = place.gateway.refused("GET", "/v1/me", token)
+    assert status == 401 and "oidc.bearer_audiences" in said, "it is asked for by a setting"
+    monkeypatch.setenv("RDUKIT_OIDC_BEARER_AUDIENCES", f"api://other,{CLIENT_ID}")
+    for _ in range(2):
+        me = place.gateway.ask("GET", "/v1/me", token)
+        assert (me.status_code, me.json()["tenant"]["name"], me.json()["user"]["email"]) == (
+            200, "lab", "robot@example.com",
+        )  # fmt: skip
+    assert "jobs:write" in me.json()["scopes"] and "members" not in me.json()["scopes"]
+    acts = [e["action"] for e in place.gateway.entries(place.gateway.admin) if e["user"] == "robot@example.com"]
+    assert acts.count("login.bearer") == 1, "only the first call with a token is a login"
+    elsewhere = {"headers": {"Rdukit-Tenant": "victim"}}
+    assert place.gateway.refused("GET", "/v1/me", token, **elsewhere)[0] == 403
+    assert place.gateway.refused("GET", "/v1/me", token, headers={"Rdukit-Tenant": "nowhere"})[0] == 403
+    assert place.gateway.refused("GET", "/v1/me", token[:-8] + "AAAAAAAA")[0] == 401
+    second = id_token_of(place, subject)
+    assert place.gateway.ask("POST", "/v1/logout", second).status_code == 200
+    for more in ({}, {"headers": {"Rdukit-Tenant": "lab"}}):
+        assert place.gateway.refused("GET", "/v1/me", second, **more)[0] == 401, "a logout ends it in each tenant"
+    monkeypatch.setenv("RDUKIT_OIDC_BEARER_AUDIENCES", "api://other")
+    other = id_token_of(place, subject)
+    assert "(aud)" in place.gateway.refused("GET", "/v1/me", other)[1]
+    user = next(one for one in place.admin("GET", "/v1/members?tenant=lab").json()["members"]
+                if one["email"] == "robot@example.com")  # fmt: skip
+    assert place.admin("DELETE", f"/v1/members/{user['id']}?tenant=lab").status_code < 300
+    assert place.gateway.refused("GET", "/v1/me", token)[0] == 401, "removal ends it, though the issuer says otherwise"

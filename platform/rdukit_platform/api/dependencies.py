@@ -1,7 +1,7 @@
 """Dependencies of routes: the platform, a caller with a scope, and JSON bodies that have no key twice."""
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -12,10 +12,13 @@ from starlette.datastructures import Headers
 from rdukit.errors import PermissionDenied
 from rdukit.strict_json import read_json
 from rdukit_platform.api.context import Platform
+from rdukit_platform.identity.bearers import authenticate_bearer, is_jwt
 from rdukit_platform.tenants import scopes
 from rdukit_platform.tenants.service import Caller, authenticate
 
-_bearer = HTTPBearer(auto_error=False, description="API token")
+#: Names the tenant of a request that carries a token of the issuer's.
+TENANT_HEADER: Final = "Rdukit-Tenant"
+_bearer = HTTPBearer(auto_error=False, description="API token, or a token of the issuer's")
 
 
 def platform_of(request: Request) -> Platform:
@@ -40,7 +43,9 @@ def identify(request: Request) -> Caller:
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    caller = authenticate_token(platform_of(request), bearer_of(request.headers))
+    caller = authenticate_token(
+        platform_of(request), bearer_of(request.headers), request.headers.get(TENANT_HEADER, "")
+    )
     request.state.caller = caller
     platform_of(request).rates.check(caller)
     return caller
@@ -52,10 +57,18 @@ def bearer_of(headers: Headers) -> str | None:
     return token.strip() if kind.lower() == "bearer" else None
 
 
-def authenticate_token(platform: Platform, token: str | None) -> Caller:
-    """Return the caller whose token this is; that it was used is noted. Raises as ``authenticate``."""
-    with platform.database.read() as session:
-        caller = authenticate(session, token, platform.clock.now())
+def authenticate_token(platform: Platform, token: str | None, tenant: str = "") -> Caller:
+    """Return the caller whose token this is; that it was used is noted. Raises as ``authenticate``.
+
+    Args:
+        tenant: name of the tenant that is meant, of those which the user of an issuer's token may enter; empty: the
+            first. Other tokens are of one tenant.
+    """
+    if token and is_jwt(token):
+        caller = authenticate_bearer(platform.database, platform.issuer, token, tenant, platform.clock)
+    else:
+        with platform.database.read() as session:
+            caller = authenticate(session, token, platform.clock.now())
     platform.audit.used(caller.token_id)
     return caller
 

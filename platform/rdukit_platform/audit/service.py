@@ -71,6 +71,8 @@ class Act(StrEnum):
     LOGIN = "console.login"
     #: By the issuer.
     OIDC_LOGIN = "console.login.oidc"
+    #: A token of the issuer's that an API call carried, seen for the first time.
+    BEARER_LOGIN = "login.bearer"
     LOGOUT = "logout"
     SWITCH_TENANT = "console.tenant"
     #: A command that is let in, or kept out, by its code.

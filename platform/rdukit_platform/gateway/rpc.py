@@ -33,7 +33,7 @@ from rdukit.settings import resolve
 from rdukit_platform.api import job_calls
 from rdukit_platform.api.audit_requests import note_refused_call
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import authenticate_token
+from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
 from rdukit_platform.api.jobs import LAST, follow_events
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
@@ -208,9 +208,10 @@ def _served(platform: Platform, name: str, answer: Method) -> Callable[[Any, Con
 
 
 def _enter(platform: Platform, name: str, context: Context) -> Caller:
-    header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
-    kind, _, token = str(header).partition(" ")
-    caller = authenticate_token(platform, token.strip() if kind.lower() == "bearer" else None)
+    given = {key: str(value) for key, value in context.invocation_metadata() or ()}
+    kind, _, token = given.get("authorization", "").partition(" ")
+    tenant = given.get(TENANT_HEADER.lower(), "")
+    caller = authenticate_token(platform, token.strip() if kind.lower() == "bearer" else None, tenant)
     platform.rates.check(caller)
     return caller
 

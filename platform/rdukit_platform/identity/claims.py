@@ -5,7 +5,7 @@ Source: OpenID Connect Core 1.0, section 3.1.3.7 (what is verified), RFC 7636 (P
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -68,15 +68,44 @@ def verify_id_token(
         KeyUnknown: none of the keys has signed it.
         Unauthenticated: anything is not as it must be; the message says what.
     """
-    try:
-        claims = jwt.decode(text, keys, algorithms=ALGORITHMS).claims
-    except (InvalidKeyIdError, BadSignatureError) as cause:
-        raise KeyUnknown("the issuer's ID token is not valid: none of the issuer's keys has signed it") from cause
-    except (JoseError, ValueError, TypeError) as cause:
-        raise Unauthenticated(f"the issuer's ID token is not valid: {type(cause).__name__}") from cause
+    claims = _decode(text, keys, "the issuer's ID token")
     if problem := find_problem(claims, issuer=issuer, client_id=client_id, nonce=nonce, now=now):
         raise Unauthenticated(f"the issuer's ID token is not valid: {problem}")
     return claims
+
+
+def verify_bearer(text: str, keys: KeySet, *, issuer: str, audiences: Collection[str], now: float) -> Mapping[str, Any]:
+    """Verify a token of the issuer's that an API call carries, an access or an ID token, and return its claims.
+
+    Raises:
+        KeyUnknown: none of the keys has signed it.
+        Unauthenticated: anything is not as it must be; the message says what.
+    """
+    claims = _decode(text, keys, "the token")
+    if problem := find_bearer_problem(claims, issuer=issuer, audiences=audiences, now=now):
+        raise Unauthenticated(f"the token is not valid: {problem}")
+    return claims
+
+
+def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Collection[str], now: float) -> str:
+    """Find what is wrong with the claims of a bearer token; empty: nothing.
+
+    Source: RFC 9068, section 4 (issuer, audience, expiry); RFC 8725, section 3.12 (tokens of another kind).
+    """
+    given, subject = claims.get("aud"), claims.get("sub")
+    named = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    ends, since = _read_time(claims, "exp"), _read_time(claims, "nbf")
+    if claims.get("iss") != issuer:
+        return f"it is of another issuer than {issuer}"
+    if not any(isinstance(one, str) and one in audiences for one in named):
+        return f"it is for none of {', '.join(sorted(audiences))} (aud)"
+    if not isinstance(subject, str) or not 0 < len(subject) <= 255:
+        return "it has no subject (sub)"
+    if ends is None or ends <= now - LEEWAY_S:
+        return "it has expired (exp)"
+    if "nbf" in claims and (since is None or since > now + LEEWAY_S):
+        return "it is not valid yet (nbf)"
+    return "it tells of events, and is no token of a user" if "events" in claims else ""
 
 
 def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float) -> str:
@@ -139,6 +168,15 @@ def claimed_roles(groups: frozenset[str], table: Sequence[tuple[str, str, str]])
         if group in groups:
             roles.setdefault(tenant, role)
     return roles
+
+
+def _decode(text: str, keys: KeySet, what: str) -> Mapping[str, Any]:
+    try:
+        return jwt.decode(text, keys, algorithms=ALGORITHMS).claims
+    except (InvalidKeyIdError, BadSignatureError) as cause:
+        raise KeyUnknown(f"{what} is not valid: none of the issuer's keys has signed it") from cause
+    except (JoseError, ValueError, TypeError) as cause:
+        raise Unauthenticated(f"{what} is not valid: {type(cause).__name__}") from cause
 
 
 def _read_time(claims: Mapping[str, Any], name: str) -> float | None:

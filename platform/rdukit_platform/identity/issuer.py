@@ -17,9 +17,17 @@ from joserfc.jwk import KeySet
 from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable
 from rdukit.interfaces import Clock
 from rdukit.settings import resolve
-from rdukit_platform.identity.claims import ClaimedIdentity, KeyUnknown, challenge_of, check_issuer_url, read_identity
+from rdukit_platform.identity.claims import (
+    ClaimedIdentity,
+    KeyUnknown,
+    challenge_of,
+    check_issuer_url,
+    read_identity,
+    verify_bearer,
+)
 from rdukit_platform.identity.claims import verify_id_token as verify
 from rdukit_platform.identity.settings import (
+    OIDC_BEARER_AUDIENCES,
     OIDC_CLIENT_ID,
     OIDC_CLIENT_SECRET_FILE,
     OIDC_GROUPS_CLAIM,
@@ -65,6 +73,8 @@ class Issuer:
         self._documents: Documents | None = None
         self._keys: KeySet | None = None
         self._keys_read_at = float("-inf")
+        #: When the keys were asked for and have not come, or not yet.
+        self._keys_failed_at = float("-inf")
 
     def warm_up(self) -> None:
         """Read the issuer's documents, so that the next address is known at once. Raises as ``authorization_url``."""
@@ -116,6 +126,28 @@ class Issuer:
                 claims = {**more, **claims}
         return read_identity(claims, groups_claim, trust_email=resolve(OIDC_TRUST_EMAIL))
 
+    def read_bearer(self, text: str) -> tuple[ClaimedIdentity, float]:
+        """Return whose a token is that an API call carries, and when it ends.
+
+        Raises:
+            Unauthenticated: it is not valid, or the settings take none.
+            Unavailable: the issuer's keys are not known, and it does not answer.
+        """
+        audiences = frozenset(filter(None, map(str.strip, resolve(OIDC_BEARER_AUDIENCES).split(","))))
+        issuer = resolve(OIDC_ISSUER)
+        if not audiences or not issuer:
+            raise Unauthenticated(
+                "tokens of an issuer are not taken here; an administrator allows them by the setting "
+                f"{OIDC_BEARER_AUDIENCES.name}, else log in with: rdukit login"
+            )
+        try:
+            claims = verify_bearer(text, self._read_keys(), issuer=issuer, audiences=audiences, now=self._clock.now())
+        except KeyUnknown:
+            keys = self._read_keys(is_new=True)
+            claims = verify_bearer(text, keys, issuer=issuer, audiences=audiences, now=self._clock.now())
+        identity = read_identity(claims, resolve(OIDC_GROUPS_CLAIM), trust_email=resolve(OIDC_TRUST_EMAIL))
+        return identity, float(claims["exp"])
+
     def _verify(self, text: str, nonce: str) -> Mapping[str, Any]:
         wanted = {"issuer": resolve(OIDC_ISSUER), "client_id": _client_id(), "nonce": nonce}
         try:
@@ -129,6 +161,10 @@ class Issuer:
             age = now - self._keys_read_at
             if self._keys is not None and age < (REFRESH_S if is_new else KEEP_S):
                 return self._keys
+            # Whoever sends tokens makes nobody wait for an issuer that has just not answered.
+            if now - self._keys_failed_at < REFRESH_S:
+                raise Unavailable("the issuer of logins did not answer a moment ago; try again in some seconds")
+            self._keys_failed_at = now
         status, answer = self._ask("GET", self._read_documents().jwks_uri)
         try:
             if status != httpx.codes.OK:
@@ -137,7 +173,7 @@ class Issuer:
         except (JoseError, ValueError, TypeError, KeyError) as cause:
             raise Unavailable(f"the issuer's keys cannot be read: {cause}") from cause
         with self._lock:
-            self._keys, self._keys_read_at = keys, now
+            self._keys, self._keys_read_at, self._keys_failed_at = keys, now, float("-inf")
         return keys
 
     def _read_documents(self) -> Documents:

@@ -26,8 +26,11 @@ LOGIN_S: Final = 600.0
 MAX_LOGINS: Final = 10_000
 #: Sessions that one user has in one tenant at once; a further one ends the oldest.
 MAX_SESSIONS: Final = 20
-#: What made a session.
+#: What made a session: a login in a browser, or a token of the issuer's that an API call carried.
 LOGIN: Final = "login"
+BEARER: Final = "bearer"
+#: Seconds that the row of a token of the issuer's stays after its end.
+KEEP_S: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,13 @@ def choose_first_tenant(session: Session, user: UserRow) -> TenantRow:
     return next((tenant for tenant in tenants if tenant.id == newest), tenants[0])
 
 
-def open_session(session: Session, user: UserRow, tenant_id: str, now: float, expires_at: float) -> TokenRow:
+def open_session(
+    session: Session, user: UserRow, tenant_id: str, now: float, expires_at: float, bearer_sha256: str | None = None
+) -> TokenRow:
     """Open a session of a user in a tenant. Its row is a token that nobody has the text of.
+
+    Args:
+        bearer_sha256: hash of the issuer's token that stands for the session; as many may be as there are of those.
 
     Raises:
         PermissionDenied: the user may not enter the tenant.
@@ -132,13 +140,18 @@ def open_session(session: Session, user: UserRow, tenant_id: str, now: float, ex
     if standing is None:
         raise PermissionDenied(f"{user.email or user.id} may not enter this tenant")
     row = TokenRow(
-        id=new_id("tok"), tenant_id=tenant_id, sha256=hash_token(secrets.token_urlsafe(32)), name="console session",
-        scopes=sorted(standing.scopes), role=standing.role, created_at=now, expires_at=expires_at, made_by=LOGIN,
+        id=new_id("tok"), tenant_id=tenant_id, sha256=bearer_sha256 or hash_token(secrets.token_urlsafe(32)),
+        name="issuer's token" if bearer_sha256 else "console session", scopes=sorted(standing.scopes),
+        role=standing.role, created_at=now, expires_at=expires_at, made_by=BEARER if bearer_sha256 else LOGIN,
         user_id=user.id, is_session=True,
     )  # fmt: skip
     session.add(row)
     session.flush()
-    own = (TokenRow.user_id == user.id) & TokenRow.is_session & TokenRow.revoked_at.is_(None)
+    if bearer_sha256:
+        old_ones = (TokenRow.user_id == user.id, TokenRow.made_by == BEARER, TokenRow.expires_at <= now - KEEP_S)
+        session.execute(delete(TokenRow).where(*old_ones))
+        return row
+    own = (TokenRow.user_id == user.id) & (TokenRow.made_by == LOGIN) & TokenRow.revoked_at.is_(None)
     query = select(TokenRow).where(own, TokenRow.tenant_id == tenant_id, TokenRow.expires_at > now)
     for old in session.scalars(query.order_by(TokenRow.created_at.desc()).offset(MAX_SESSIONS)):
         old.revoked_at = now

@@ -60,6 +60,11 @@ OIDC_TRUST_EMAIL: Final = Setting(
     "Whether e-mail addresses count as verified where the issuer says nothing of that; only if users cannot choose.",
     parse_bool,
 )  # fmt: skip
+OIDC_BEARER_AUDIENCES: Final = Setting(
+    "oidc.bearer_audiences", "",
+    "Audiences with commas of tokens of the issuer that API calls may carry, such as `oidc.client_id`; empty: none.",
+    str,
+)  # fmt: skip
 OIDC_TLS_CA: Final = Setting(
     "oidc.tls_ca", "", "File with the authority of the issuer's certificate; default: the system's.", str
 )
@@ -80,6 +85,7 @@ IDENTITY_SETTINGS: Final = (
     OIDC_CLAIM_ROLES,
     OIDC_ALLOWED_DOMAINS,
     OIDC_TRUST_EMAIL,
+    OIDC_BEARER_AUDIENCES,
     OIDC_TLS_CA,
     LOGIN_RATE,
     LOGIN_DAYS,

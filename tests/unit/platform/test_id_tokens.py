@@ -19,6 +19,7 @@ from rdukit_platform.identity.claims import (
     check_issuer_url,
     claimed_roles,
     read_identity,
+    verify_bearer,
     verify_id_token,
 )
 from rdukit_platform.identity.settings import read_claim_roles
@@ -170,3 +171,31 @@ def test_only_allowed_domains_log_in() -> None:
     for email in ("", "a@evil.com", "a@example.com.evil.com", "a@sub.example.com", "example.com"):
         with pytest.raises(PermissionDenied, match="allowed domain"):
             check_domain(who(email), ["example.com"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"aud": "other"}, "for none of api, rdukit"),
+        ({"aud": ["other", 7]}, "for none of api, rdukit"),
+        ({"aud": None}, "for none of api, rdukit"),
+        ({"iss": "https://other.example"}, "another issuer"),
+        ({"sub": None}, "no subject"),
+        ({"exp": NOW - 61}, "has expired"),
+        ({"exp": None}, "has expired"),
+        ({"exp": "never"}, "has expired"),
+        ({"nbf": NOW + 61}, "not valid yet"),
+        ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, "tells of events"),
+    ],
+)
+def test_a_bearer_token_is_refused_for_what_is_wrong_with_it(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Unauthenticated, match=problem):
+        verify_bearer(sign(**changes), KEYS, issuer=ISSUER, audiences={"rdukit", "api"}, now=NOW)
+
+
+def test_a_bearer_token_needs_no_nonce_and_may_be_an_hour_old() -> None:
+    text = sign(aud=["account", "api"], nonce=None, azp="ci", iat=NOW - 3600)
+    assert verify_bearer(text, KEYS, issuer=ISSUER, audiences={"api"}, now=NOW)["sub"] == "ada"
+    for wrong in (unsigned(), public_key_as_secret(), tampered(), sign(OTHER)):
+        with pytest.raises(Unauthenticated):
+            verify_bearer(wrong, KEYS, issuer=ISSUER, audiences={"rdukit"}, now=NOW)
