@@ -23,6 +23,7 @@ from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
 from rdukit_node.faults.register import FaultClass
 from rdukit_platform.cli.job_files import file_schema
+from rdukit_platform.cli.pipeline_graph import pipeline_schema
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS, roles_let_in
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
@@ -354,10 +355,15 @@ def job_schema() -> str:
     return json.dumps(file_schema(), indent=1) + "\n"
 
 
+def pipeline_file_schema() -> str:
+    """JSON schema of a file of ``rdukit pipeline submit``, for editors."""
+    return json.dumps(pipeline_schema(), indent=1) + "\n"
+
+
 PAGES = {
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
-    "job.schema.json": job_schema,
+    "job.schema.json": job_schema, "pipeline.schema.json": pipeline_file_schema,
 }  # fmt: skip
 
 

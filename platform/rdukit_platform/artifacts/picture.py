@@ -142,17 +142,31 @@ def draw_lineage(
     shown = nearest(nodes, edges, focus)
     drawn = [node for node in nodes if node.id in shown]
     lines = [edge for edge in edges if edge.source in shown and edge.target in shown]
-    placed = place(drawn, lines)
     left = len(nodes) - len(drawn)
+    return draw_graph(drawn, lines, f"Lineage of {focus}", focus, base_url, left=left, is_file=is_file)
+
+
+def draw_graph(
+    nodes: Sequence[LineageNode],
+    edges: Sequence[LineageEdge],
+    title: str,
+    focus: str = "",
+    base_url: str = "",
+    *,
+    left: int = 0,
+    is_file: bool = False,
+) -> str:
+    """Draw all nodes as SVG, as ``draw_lineage``. ``left``: how many more are told of and not drawn."""
+    placed = place(nodes, edges)
     height = placed.height + (20 if left else 0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="lineage" width="{placed.width}" height="{height}" '
-        f'viewBox="0 0 {placed.width} {height}" role="group" aria-label="Lineage of {_text(focus)}">',
+        f'viewBox="0 0 {placed.width} {height}" role="group" aria-label="{_text(title)}">',
         f"<style>{STYLE}</style>" if is_file else "",
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0,0L8,4L0,8Z"/></marker></defs>',
-        *(_edge(edge, placed) for edge in lines),
-        *(_node(node, placed.at[node.id], focus, base_url) for node in drawn),
+        *(_edge(edge, placed) for edge in edges),
+        *(_node(node, placed.at[node.id], focus, base_url) for node in nodes),
         f'<text class="sub" x="{MARGIN}" y="{height - 8}">and {left} further off</text>' if left else "",
         "</svg>",
     ]
@@ -180,7 +194,7 @@ def _node(node: LineageNode, at: tuple[int, int], focus: str, base_url: str) -> 
         f'<text class="sub" x="12" y="36">{_text(_short(node.sub, MAX_LABEL + 3))}</text>'
     )
     group = f'<g class="{" ".join(classes)}" transform="translate({at[0]},{at[1]})">{body}</g>'
-    return group if node.is_gone else f'<a href="{_text(base_url + node.path)}">{group}</a>'
+    return group if node.is_gone or not node.path else f'<a href="{_text(base_url + node.path)}">{group}</a>'
 
 
 def _short(text: str, most: int = MAX_LABEL) -> str:

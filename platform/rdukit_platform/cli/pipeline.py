@@ -11,6 +11,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit_platform.cli.job import read_pipeline
 from rdukit_platform.cli.job_submit import NOT_SUCCEEDED
+from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.cli.pipeline_schedules import pause, resume, schedule, schedules, unschedule
 from rdukit_platform.jobs.states import FINAL
 
@@ -122,7 +123,7 @@ def cancel(pipeline_id: str, as_json: bool) -> None:
         click.echo(f"{found['id']} is {found['state']}")
 
 
-for _command in (schedule, schedules, unschedule, pause, resume):
+for _command in (graph, schedule, schedules, unschedule, pause, resume):
     pipeline.add_command(_command)
 
 

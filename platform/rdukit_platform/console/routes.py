@@ -40,6 +40,7 @@ from rdukit_platform.console.waterfall import MAX_LINES, span_lines
 from rdukit_platform.jobs import listing, pipelines, service
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.steps_picture import draw_steps, steps_of_jobs
 from rdukit_platform.jobs.trace import read_trace
 from rdukit_platform.tenants.scopes import ADMIN, BOXES_WRITE, JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller, list_tenants
@@ -311,9 +312,11 @@ def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[
         found = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
         row = read_pipeline_lines(session, [found], platform.clock.now())[0]
     is_live = JobState(row.pipeline.state) not in FINAL
+    steps = steps_of_jobs(row.pipeline.jobs)
     part = live(
-        request, "pipeline", f"/console/pipelines/{pipeline_id}/part", "_pipeline.html", is_live=is_live, row=row
-    )
+        request, "pipeline", f"/console/pipelines/{pipeline_id}/part", "_pipeline.html", is_live=is_live, row=row,
+        picture=Markup(draw_steps(steps, row.pipeline.name)) if len(row.groups) > 1 else "",
+    )  # fmt: skip
     return part, row.pipeline.name
 
 

@@ -1,0 +1,66 @@
+"""A pipeline's steps as a picture (pure): of a file before it is submitted, and of a pipeline with its jobs."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rdukit_platform.artifacts.picture import LineageEdge, LineageNode, draw_graph
+from rdukit_platform.db.references import group_of, read_reference
+from rdukit_platform.jobs.schemas import Job, StepRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeen:
+    """A step as the picture shows it: ``sub`` is its second line, ``path`` its page below the console; empty: none."""
+
+    name: str
+    sub: str
+    references: Mapping[str, str]
+    path: str = ""
+
+
+def steps_of_file(steps: Iterable[StepRequest]) -> list[StepSeen]:
+    """Return the steps of a request, which have been expanded."""
+    return [StepSeen(step.name, f"{step.box} {step.verb}", step.inputs) for step in steps]
+
+
+def steps_of_jobs(jobs: Iterable[Job]) -> list[StepSeen]:
+    """Return the steps of a pipeline that was submitted."""
+    return [StepSeen(job.step or job.name, job.state, job.references, f"/console/jobs/{job.id}") for job in jobs]
+
+
+def graph_of_steps(steps: Iterable[StepSeen]) -> tuple[list[LineageNode], list[LineageEdge]]:
+    """Return a node for each step, those of a fan-out as one, and an edge for each slot that one takes of another."""
+    groups: dict[str, list[StepSeen]] = {}
+    for step in steps:
+        groups.setdefault(group_of(step.name), []).append(step)
+    nodes = [_node_of(name, members) for name, members in groups.items()]
+    edges: dict[LineageEdge, None] = {}
+    for name, members in groups.items():
+        for text in (text for member in members for text in member.references.values()):
+            reference = read_reference(text)
+            if reference is not None and group_of(reference.step) in groups:
+                best = f"{'min' if reference.is_least else 'max'} {reference.metric}, " if reference.metric else ""
+                edges[LineageEdge(group_of(reference.step), name, best + reference.slot)] = None
+    return nodes, list(edges)
+
+
+def draw_steps(steps: Iterable[StepSeen], title: str, *, is_file: bool = False) -> str:
+    """Draw steps as SVG, from left to right; ``is_file``: with its own style."""
+    nodes, edges = graph_of_steps(steps)
+    return draw_graph(nodes, edges, f"Steps of {title}", is_file=is_file)
+
+
+def describe_steps(steps: Iterable[StepSeen]) -> list[tuple[str, str, str]]:
+    """Return a row for each step: its name, what it does, and what it comes after."""
+    nodes, edges = graph_of_steps(steps)
+    after = {node.id: [edge.source for edge in edges if edge.target == node.id] for node in nodes}
+    return [(node.label, node.sub, ", ".join(dict.fromkeys(after[node.id])) or "-") for node in nodes]
+
+
+def _node_of(name: str, members: Sequence[StepSeen]) -> LineageNode:
+    is_one = [member.name for member in members] == [name]
+    subs = Counter(member.sub for member in members)
+    sub = members[0].sub if len(subs) == 1 else ", ".join(f"{count} {words}" for words, count in subs.items())
+    label = name if is_one else f"{name} \N{MULTIPLICATION SIGN}{len(members)}"
+    return LineageNode(name, label, sub, members[0].path if is_one else "", is_job=True)

@@ -1,0 +1,58 @@
+"""A pipeline file's schema, table and picture: of the manual's own example."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from jsonschema import Draft202012Validator
+
+from rdukit.errors import InvalidArgument
+from rdukit_platform.cli.pipeline_graph import graph
+from rdukit_platform.jobs.schemas import PipelineRequest
+from rdukit_platform.jobs.steps_picture import StepSeen, draw_steps, graph_of_steps
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "pipelines.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def shown(*words: str) -> str:
+    return CliRunner().invoke(graph, words, catch_exceptions=False).output
+
+
+def test_the_schema_takes_what_the_manual_shows_and_what_the_platform_takes() -> None:
+    schema = json.loads((DOCS / "pipeline.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+    assert EXAMPLES
+    for text in EXAMPLES:
+        body = yaml.safe_load(text)
+        assert list(validator.iter_errors(body)) == []
+        PipelineRequest.model_validate(body)
+    body["steps"][0]["colour"] = "red"
+    assert [error.validator for error in validator.iter_errors(body)] == ["additionalProperties"]
+
+
+def test_the_manuals_example_is_shown_as_the_manual_says(tmp_path: Path) -> None:
+    file, svg = tmp_path / "digits.yaml", tmp_path / "digits.svg"
+    file.write_text(EXAMPLES[0])
+    assert shown(str(file)) in PAGE
+    assert shown(str(file), "--svg", str(svg)).endswith("digits.svg: 4 steps, 6 jobs\n")
+    assert json.loads(shown(str(file), "--json"))["steps"][3]["after"] == "build, data, train"
+    text = svg.read_text()
+    assert text.startswith("<svg ") and "train ×3" in text and "<title>min held_out_loss, checkpoint</title>" in text
+    assert "<style>" in text and "<a " not in text and text.count("<rect ") == 4
+    file.write_text(EXAMPLES[0].replace("verb: compile", "verbs: compile"))
+    with pytest.raises(InvalidArgument, match=r"steps\[1\].verb is missing.*no key 'verbs' in steps\[1\]"):
+        shown(str(file))
+
+
+def test_steps_of_a_fan_out_are_one_node_and_names_are_text() -> None:
+    steps = [StepSeen("a", "x", {}), *(StepSeen(f"b[{n}]", f"s{n % 2}", {"in": "@a.out"}) for n in range(3))]
+    nodes, edges = graph_of_steps(steps)
+    assert [(node.label, node.sub) for node in nodes] == [("a", "x"), ("b ×3", "2 s0, 1 s1")]
+    assert [(edge.source, edge.target, edge.label) for edge in edges] == [("a", "b", "out")]
+    assert "<script>" not in draw_steps([StepSeen("a", "<script>", {}, "/console/jobs/job-1")], "<script>")
