@@ -14,7 +14,7 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import screen_width
 from rdukit.hardware import NODES, find_node
 from rdukit.interfaces import SystemClock
-from rdukit.settings import resolve
+from rdukit.settings import JSON, LOG_FORMAT, resolve
 from rdukit.snd import SndClient
 from rdukit_node.cli.output import node_options, socket_option
 from rdukit_node.cli.status_text import event_line, status_lines
@@ -124,7 +124,10 @@ def start(
         with_parent=with_parent,
         with_snml=not no_snml,
     )
-    click.echo(f"snd stopped: {run_node(options, click.echo)}", err=True)
+    if resolve(LOG_FORMAT) == JSON:  # the log says the same, as objects
+        run_node(options, lambda line: None)
+    else:
+        click.echo(f"snd stopped: {run_node(options, click.echo)}", err=True)
 
 
 @node.command()

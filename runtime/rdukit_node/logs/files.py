@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import Setting, resolve
+from rdukit.settings import JSON, LOG_FORMAT, Setting, resolve
 from rdukit_node.logs.lines import (
     DAEMON,
     LIBRARY,
@@ -158,13 +158,9 @@ class LogFileHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record; a traceback goes on the same line."""
+        level = level_of(record.levelno)
         try:
-            text = record.getMessage()
-            if record.exc_info:
-                text += "\n" + logging.Formatter().formatException(record.exc_info)
-            level = level_of(record.levelno)
-            line = LogLine(time_text(record.created), level, self._module, os.getpid(), record.funcName or "-", text)
-            self._waiting.append(str(line))
+            self._waiting.append(self.format(record) if self.formatter else self._in_grammar(record, level))
         except Exception:  # noqa: BLE001 - a record that cannot be formatted fails no caller
             self.handleError(record)
             return
@@ -175,6 +171,12 @@ class LogFileHandler(logging.Handler):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_often, name="log", daemon=True)
                 self._thread.start()
+
+    def _in_grammar(self, record: logging.LogRecord, level: LogLevel) -> str:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        return str(LogLine(time_text(record.created), level, self._module, os.getpid(), record.funcName or "-", text))
 
     def flush(self) -> None:
         """Write what waits. Lines keep their order: only one thread does this at a time."""
@@ -204,6 +206,8 @@ class LogFileHandler(logging.Handler):
 def configure_daemon_log(path: Path) -> LogFileHandler:
     """Send what the process says by ``logging`` to ``path`` (mode 0600), from the level ``log.daemon_level`` on.
 
+    With ``log.format`` json a line is an object. A stream that leads to the same file says nothing any more.
+
     Returns:
         The handler, which ``logging.getLogger().removeHandler`` and ``close`` undo.
     Raises:
@@ -212,6 +216,13 @@ def configure_daemon_log(path: Path) -> LogFileHandler:
     level = level_named(resolve(LOG_DAEMON_LEVEL))
     handler = LogFileHandler(_log_file(path, 0o600), DAEMON, level)
     root = logging.getLogger()
+    if resolve(LOG_FORMAT) == JSON:
+        from rdukit.telemetry.logs import JsonLines
+
+        handler.setFormatter(JsonLines())
+    for other in root.handlers[:]:
+        if isinstance(other, logging.StreamHandler) and _leads_to(other.stream, path):
+            root.removeHandler(other)
     root.addHandler(handler)
     if root.level == logging.NOTSET or root.level > handler.level:
         # Other handlers keep what they showed.
@@ -220,6 +231,13 @@ def configure_daemon_log(path: Path) -> LogFileHandler:
                 other.setLevel(root.level)
         root.setLevel(handler.level)
     return handler
+
+
+def _leads_to(stream: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except (OSError, ValueError):  # no file yet, or a stream without a descriptor
+        return False
 
 
 def level_of(number: int) -> LogLevel:

@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import logging
 import os
 import signal
@@ -227,6 +228,33 @@ def test_the_daemons_log_is_its_users_alone_and_in_the_grammar(tmp_path: Path, m
     assert lines[0].text == "event=grant lease=lease-1"
     assert lines[0].function == "test_the_daemons_log_is_its_users_alone_and_in_the_grammar"
     assert lines[1].text.startswith(r"event=failed\nTraceback")
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_daemons_log_has_each_line_once_as_an_object_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("RDUKIT_LOG_FORMAT", form)
+    root, path = logging.getLogger(), tmp_path / "snd.log"
+    level = root.level
+    with path.open("a") as stderr:  # as where a supervisor sends a daemon's stderr to the file that is its log
+        stream = logging.StreamHandler(stderr)
+        root.addHandler(stream)
+        handler = configure_daemon_log(path)
+        try:
+            logging.getLogger("rdukit_node.test").warning("event=grant lease=%s", "lease-1")
+        finally:
+            root.removeHandler(handler)
+            handler.close()
+            root.setLevel(level)
+        assert stream not in root.handlers
+    (line,) = path.read_text().splitlines()
+    if form == "json":
+        told = json.loads(line)
+        said = (told["level"], told["logger"], told["message"])
+        assert said == ("WARNING", "rdukit_node.test", "event=grant lease=lease-1")
+    else:
+        assert parse_line(line) is not None
 
 
 def test_an_error_is_written_at_once_after_what_came_before(tmp_path: Path) -> None:
