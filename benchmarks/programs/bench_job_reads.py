@@ -1,7 +1,7 @@
 """How long do lists of jobs take where there are very many? The service's functions on a database of its own.
 
-Jobs of one large tenant in all states, and a hundred of a small one, spread among them. Prints the median and the 99th
-percentile of each list, and how the database finds it. ::
+Jobs of one large tenant in all states, and a hundred of a small one, spread among them. Every second job has the label
+``often=yes``, one in a thousand ``seldom=yes``. Prints the median and the 99th percentile of each list. ::
 
     python benchmarks/programs/bench_job_reads.py [--json FILE] [--jobs 1000000] [--rounds 50] [--database URL]
 """
@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 from rdukit_bench.comparisons.machine import write_json
@@ -19,12 +20,14 @@ from sqlalchemy.orm import Session
 
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
-from rdukit_platform.db.models import JobRow, TenantRow
+from rdukit_platform.db.models import JobLabelRow, JobRow, TenantRow
 from rdukit_platform.jobs.listing import list_jobs
 
 #: Jobs in a thousand that are in each state; the rest have succeeded.
 SHARES = {"queued": 100, "failed": 30, "running": 1, "cancelled": 20}
 SMALL_JOBS, BLOCK = 100, 20_000
+#: One in so many jobs has a label.
+LABELS = {"often": 2, "seldom": 1000}
 
 
 def state_of(number: int) -> str:
@@ -51,8 +54,21 @@ def fill(database: Database, jobs: int) -> None:
             }
             for number in range(first, min(first + BLOCK, jobs))
         ]  # fmt: skip
+        labels = [
+            {
+                "job_id": row["id"],
+                "tenant_id": row["tenant_id"],
+                "key": key,
+                "value": "yes",
+                "created_at": row["created_at"],
+            }
+            for number, row in enumerate(rows, first)
+            for key, each in LABELS.items()
+            if number % each == 0
+        ]
         with database.write() as session:
             session.execute(insert(JobRow), rows)
+            session.execute(insert(JobLabelRow), labels)
 
 
 def time_read(database: Database, read: Callable[[Session], object], rounds: int) -> Sequence[float]:
@@ -80,16 +96,22 @@ def main() -> None:
         fill(database, options.jobs)
         figures = {}
         for tenant in ("large", "small"):
-            for state in (None, "succeeded", "queued", "running", "starting"):
+            for state, label in product((None, "succeeded", "queued", "running", "starting"), (None, *LABELS)):
+                labels = {label: "yes"} if label else {}
 
-                def read(session: Session, tenant: str = tenant, state: str | None = state) -> object:
-                    return list_jobs(session, tenant, state)
+                def read(
+                    session: Session, tenant: str = tenant, state: str | None = state, asked: dict[str, str] = labels
+                ) -> object:
+                    return list_jobs(session, tenant, state, labels=asked)
 
                 times = sorted(time_read(database, read, options.rounds))
                 late = times[min(len(times) * 99 // 100, len(times) - 1)]
-                figures[f"{tenant} {state or 'all'}"] = {"median_s": statistics.median(times), "p99_s": late}
-                print(f"{tenant} tenant, {state or 'all':9s} median {statistics.median(times) * 1e3:8.2f} ms, "
-                      f"p99 {late * 1e3:8.2f} ms")  # fmt: skip
+                figures[f"{tenant} {state or 'all'} {label or ''}".strip()] = {
+                    "median_s": statistics.median(times),
+                    "p99_s": late,
+                }
+                print(f"{tenant} tenant, {state or 'all':9s} {label or '':6s} "
+                      f"median {statistics.median(times) * 1e3:8.2f} ms, p99 {late * 1e3:8.2f} ms")  # fmt: skip
         database.close()
     if options.json:
         write_json(options.json, {"job_reads": figures})

@@ -8,7 +8,7 @@ Ends with 1 if anything is otherwise. ::
         [--minutes 5] [--every 2] [--nodes 2] [--postgres] [--messages] [--clock]
 
 ``--messages`` loses and doubles messages and empties the broker's disk, too; ``--clock`` sets the wall clock of all
-processes, by libfaketime (Debian: faketime). With ``--nodes 2`` a node is killed whole, and returns.
+processes, to up to two hours from now. With ``--nodes 2`` a node is killed whole, and returns.
 """
 
 import argparse
@@ -44,13 +44,13 @@ from support.platform.chaos import (
     is_ready,
     is_sound,
     leftovers,
+    settable_clock,
     why_wrong,
 )
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import new_database, postgres_server
 
 BOXES = Path(__file__).parents[2] / "tests/integration"
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 #: Jobs may take so many seconds after the last kill.
 END_S = 900.0
 
@@ -96,10 +96,8 @@ def platform_of(
         url = new_database(stack.enter_context(postgres_server()), "chaos")
         variables["RDUKIT_DATABASE_URL"] = url
     if options.clock:
-        clock_file = home / "clock"
-        clock_file.write_text("+0\n")
-        variables |= {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock_file), "FAKETIME_NO_CACHE": "1",
-                      "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_RESET": "1"}  # fmt: skip
+        clock_file, more = settable_clock(home)
+        variables |= more
     os.environ |= {**variables, "RDUKIT_WORKER_BOX_COMMAND": f"{sys.executable} {program}"}
     with platform_under_test(home, program) as platform:
         yield platform, url.replace("+psycopg", ""), clock_file

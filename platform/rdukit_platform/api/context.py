@@ -18,6 +18,7 @@ from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
 from rdukit_platform.identity.issuer import Issuer
 from rdukit_platform.jobs.broker import Notifier
+from rdukit_platform.jobs.listing import JobCounts
 from rdukit_platform.settings import MAX_STREAMS, Home
 
 POLL_S: Final = 0.2
@@ -71,6 +72,7 @@ class Platform:
     rates: Rates
     issuer: Issuer
     followers: Followers = field(default_factory=Followers)
+    counts: JobCounts = field(default_factory=JobCounts)
 
 
 def open_platform(home: Home) -> Platform:

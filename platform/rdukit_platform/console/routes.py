@@ -24,7 +24,7 @@ from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, 
 from rdukit_platform.console.queries import (
     MAX_PICTURE_BYTES,
     clone_command,
-    count_jobs,
+    count_tones,
     draw_artifact_lineage,
     is_picture,
     last_log_events,
@@ -253,7 +253,7 @@ def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str 
     with platform.database.read() as session:
         rows, following = listing.list_jobs(session, caller.tenant_id, state or None, 50, cursor)
         views = [view_job(show_job(row), now) for row in rows]
-        counts = count_jobs(session, caller.tenant_id)
+        counts = count_tones(platform.counts.read(session, caller.tenant_id, platform.clock))
     query = "&".join(f"{key}={value}" for key, value in (("state", state), ("cursor", cursor)) if value)
     found = [] if state else view_nodes(nodes_seen(platform, caller))
     return live(

@@ -60,19 +60,16 @@ def metrics(request: Request, caller: Anyone) -> Response:
     if not sees_all:
         check_scope(caller, scopes.JOBS_READ)
     with platform.database.read() as session:
-        jobs = read_jobs(session, None if sees_all else caller.tenant_id)
+        jobs = read_jobs(platform, session, None if sees_all else caller.tenant_id)
     text = format_metrics([(JOBS, jobs), *(read_platform(platform) if sees_all else ())])
     of_gateway = generate_latest() if sees_all else b""
     return Response(of_gateway + text.encode(), media_type=CONTENT_TYPE_LATEST)
 
 
-def read_jobs(session: Session, tenant_id: str | None) -> dict[str, float]:
+def read_jobs(platform: Platform, session: Session, tenant_id: str | None) -> dict[str, float]:
     """Return the jobs by state: one tenant's, or all."""
-    query = select(JobRow.state, func.count()).group_by(JobRow.state)
-    if tenant_id is not None:
-        query = query.where(JobRow.tenant_id == tenant_id)
-    counts = {str(row[0]): float(row[1]) for row in session.execute(query)}
-    return {str(state): counts.get(str(state), 0.0) for state in JobState}
+    counts = platform.counts.read(session, tenant_id, platform.clock)
+    return {str(state): float(counts.get(str(state), 0)) for state in JobState}
 
 
 def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Mapping[str, float]]]:

@@ -1,18 +1,55 @@
-"""Pages of a tenant's jobs, by state and labels, each read along an index however many jobs there are."""
+"""Pages of a tenant's jobs, by state and labels, each read along an index however many jobs there are; their counts."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from rdukit.errors import InvalidArgument
+from rdukit.interfaces import Clock
 from rdukit_platform.db.models import JobLabelRow, JobRow
 from rdukit_platform.db.rows import read_page
 from rdukit_platform.jobs.states import JobState
 
 #: A label of fewer jobs is rare: those are looked through for the rest of what is asked.
 RARE: Final = 2000
+#: Counts that took longer than ``SOON_S`` are kept ``KEPT`` times as long: counting takes no more of the time.
+SOON_S: Final = 0.01
+KEPT: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    counts: Mapping[str, int]
+    due_at: float
+
+
+class JobCounts:
+    """Numbers of jobs by state, of a tenant or of all; where there are very many, as they were a little while ago."""
+
+    def __init__(self) -> None:
+        self._known: dict[str | None, _Counted] = {}
+
+    def read(self, session: Session, tenant_id: str | None, clock: Clock) -> Mapping[str, int]:
+        """Return the number of jobs in each state that has any; ``None``: of all tenants."""
+        began, known = clock.monotonic(), self._known.get(tenant_id)
+        if known is not None:
+            if began < known.due_at:
+                return known.counts
+            # Who asks while this one counts has the former counts.
+            self._known[tenant_id] = _Counted(known.counts, began + 1.0)
+        query = select(JobRow.state, func.count()).group_by(JobRow.state)
+        if tenant_id is not None:
+            query = query.where(JobRow.tenant_id == tenant_id)
+        counts = {str(state): int(count) for state, count in session.execute(query)}
+        took_s = clock.monotonic() - began
+        if took_s > SOON_S:
+            self._known[tenant_id] = _Counted(counts, began + KEPT * took_s)
+        else:
+            self._known.pop(tenant_id, None)
+        return counts
 
 
 def list_jobs(

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -186,7 +187,7 @@ class Chaos:
             mark: what is in the command line of a box.
             kinds: what may be done, of ``PROCESSES``, ``MESSAGES``, ``database``, ``clock`` and ``node``.
             database_url: of a PostgreSQL server's; none: the SQLite file of the platform's home.
-            clock_file: libfaketime's, which all processes read.
+            clock_file: of ``settable_clock``, which all processes read.
         """
         self._platform, self._second, self._database_url = platform, second, database_url
         self._marks, self._clock_file = {**PARTS, "box": mark}, clock_file
@@ -252,10 +253,9 @@ class Chaos:
 
     def _set_clock(self) -> bool:
         assert self._clock_file is not None
-        offset = self._dice.choice([-1, 1]) * self._dice.choice([5, 60, 900, 7200])
-        part = self._clock_file.with_suffix(".part")
-        part.write_text(f"{offset:+d}\n")
-        part.replace(self._clock_file)
+        offset_s = self._dice.choice([-1, 1]) * self._dice.choice([5, 60, 900, 7200])
+        with self._clock_file.open("r+b") as file:  # in place: the processes have it mapped
+            file.write(struct.pack("q", offset_s))
         return True
 
     def _empty_broker(self) -> bool:
@@ -288,6 +288,15 @@ class Chaos:
 
     def _broker(self) -> Path:
         return Home(self._platform.home).broker_socket
+
+
+def settable_clock(folder: Path) -> tuple[Path, dict[str, str]]:
+    """Return a file that sets the wall clock of processes, and the variables that they must have. Needs ``cc``."""
+    library, file = folder / "set_clock.so", folder / "clock"
+    source = Path(__file__).with_name("set_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
+    file.write_bytes(struct.pack("q", 0))
+    return file, {"LD_PRELOAD": str(library), "RDUKIT_TEST_CLOCK": str(file)}
 
 
 #: Begins to write into all jobs, and says so; it does not get to the end.

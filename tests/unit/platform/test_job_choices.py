@@ -19,6 +19,7 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.schemas import MAX_LABELS, JobRequest, PipelineRequest, StepRequest, show_job
 from rdukit_platform.tenants.service import create_tenant
+from support import FakeClock
 from support.platform.processes import counter_boxes, fresh_database
 
 BOXES = counter_boxes()
@@ -251,3 +252,28 @@ def move(database: Database, step: Callable[[Config, str], None], revision: str)
         config.set_main_option("path_separator", "os")
         config.attributes["connection"] = connection
         step(config, revision)
+
+
+def test_counts_that_took_long_are_kept_for_a_while_and_others_are_not(database: Database, tenant: str) -> None:
+    class SlowClock(FakeClock):
+        took_s = 0.0
+
+        def monotonic(self) -> float:
+            self.advance(self.took_s)
+            return super().monotonic()
+
+    clock, counts = SlowClock(), listing.JobCounts()
+
+    def count() -> dict[str, int]:
+        with database.read() as session:
+            return dict(counts.read(session, tenant, clock))
+
+    for number in (1, 2):
+        submit(database, tenant)
+        assert count() == {"queued": number}
+    clock.took_s = 0.1
+    assert count() == {"queued": 2}
+    submit(database, tenant)
+    assert count() == {"queued": 2}
+    clock.advance(5.0)
+    assert count() == {"queued": 3}
