@@ -23,6 +23,7 @@ from rdukit.interfaces import SystemClock
 from rdukit.settings import TLS_KEY, resolve
 from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.artifacts.stores.s3 import S3Store
+from rdukit_platform.backends.slurm_commands import SlurmCommands, find_place
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import is_newest
 from rdukit_platform.db.models import TenantRow, TokenRow
@@ -35,7 +36,8 @@ from rdukit_platform.settings import (
     GATEWAY_TLS_CERTIFICATE,
     GATEWAY_TLS_KEY,
     INSTALL_TENANTS,
-    PROCESS,
+    PROCESSES,
+    SLURM,
     Home,
     current_home,
 )
@@ -53,6 +55,8 @@ def check_platform() -> Iterator[Finding]:
     except RdukitError as error:
         yield Finding("broker.password", FindingLevel.UNKNOWN, error.message)
     yield database_finding(home.database_url())
+    if resolve(BOX_BACKEND) == SLURM:
+        yield slurm_finding()
     yield from compose_findings(os.environ)
     yield from _of_store(home)
     yield from _of_database(home)
@@ -221,7 +225,7 @@ def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
     """Check that a tenant's programs are kept from the others' and the platform's."""
-    if backend != PROCESS:
+    if backend not in PROCESSES:
         return Finding("boxes", FindingLevel.GOOD, f"boxes of jobs are containers ({backend})")
     if is_fenced:
         return Finding("boxes", FindingLevel.GOOD, "boxes of jobs are fenced")
@@ -231,6 +235,20 @@ def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> 
         return Finding("boxes", FindingLevel.BAD, what, todo)
     what = "boxes of jobs are processes without a fence: its one tenant is trusted as the operator is"
     return Finding("boxes", FindingLevel.WARN, what, "before a second tenant comes, see the finding fence")
+
+
+def slurm_finding() -> Finding:
+    """Check that Slurm answers, and that this machine is a node of it with what the settings name."""
+    try:
+        place, node = find_place(SlurmCommands())
+    except RdukitError as error:
+        return Finding("slurm", FindingLevel.BAD, error.message, "see docs/slurm.md; a worker does not start so")
+    where = f"this machine is Slurm's node {node.name}, in {', '.join(node.partitions) or 'no partition'}"
+    if any(word in node.state for word in ("DOWN", "DRAIN", "FAIL", "INVAL", "NOT_RESPONDING")):
+        todo = f"see sinfo -R; then scontrol update NodeName={node.name} State=RESUME"
+        return Finding("slurm", FindingLevel.WARN, f"{where}, which is {node.state}: boxes wait", todo)
+    counted = f"{place.gres}:{node.gres[place.gres]}" if place.gres else "no resource that counts tiles"
+    return Finding("slurm", FindingLevel.GOOD, f"{where}, with {counted}")
 
 
 def is_loopback(host: str) -> bool:

@@ -117,7 +117,7 @@ BOX_COMMAND: Final = Setting(
 )
 BOX_BACKEND: Final = Setting(
     "worker.box_backend", "process", "What runs the ModelBoxes of jobs.", str,
-    ("process", "docker", "podman", "kubernetes"),
+    ("process", "docker", "podman", "kubernetes", "slurm"),
 )  # fmt: skip
 BOX_IMAGE: Final = Setting(
     "worker.box_image",
@@ -176,9 +176,10 @@ INSTALL_TENANTS: Final = Setting(
     "where jobs' boxes are containers or fenced or there is only one tenant, else none.",
     str,
 )
-#: The backend whose boxes are processes of the worker's user.
 PROCESS: Final = "process"
 KUBERNETES: Final = "kubernetes"
+SLURM: Final = "slurm"
+PROCESSES: Final = frozenset({PROCESS, SLURM})  # whose boxes are processes of this machine, in fences
 WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
 WORKER_REPLICAS: Final = Setting("worker.replicas", 8, "Replicas of endpoints that one worker runs at once.", int)
 WORKER_LEASE_S: Final = Setting(

@@ -36,6 +36,10 @@ class BoxEnd(StrEnum):
     LATE = "late"
     #: By its fence: it filled more of the disk than it may.
     DISK_FULL = "disk-full"
+    #: What runs boxes took back what it had given it: an administrator did, for another, at its time limit.
+    WITHDRAWN = "withdrawn"
+    PREEMPTED = "preempted"
+    TIMED_OUT = "timed-out"
 
 
 def unpack_box(blocks: Iterable[bytes], folder: Path) -> None:

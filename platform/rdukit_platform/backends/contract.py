@@ -1,7 +1,7 @@
 """Interface of every way to run a ModelBox, and the values that go in and out."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -91,6 +91,11 @@ class BoxSpec:
     has_sockets: bool = False
     #: Without one it runs as the process that starts it does. With one it is to have sockets.
     fence: BoxFence | None = None
+    #: Tiles that are leased for it, and seconds that its work may take, for a backend that counts both (Slurm).
+    tiles: int = 0
+    run_limit_s: float | None = None
+    #: Called while it waits for its place, where the backend has a queue: which box, why in words, the queue's code.
+    told: Callable[[Mapping[str, object], str, str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,14 +53,7 @@ def start_fenced_box(
     Raises:
         InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
     """
-    if not spec.has_sockets:
-        raise InvalidArgument(f"box {spec.box} is fenced and has no sockets: nobody could call it")
-    spec.state.chmod(0o700)
-    for folder in (own_folder(spec), fence.home, *spec.outputs):
-        give_folder(folder, fence.uid)
-    for folder in spec.mounts:
-        open_to_read(folder)
-    made = fence_of(spec, fence, program, arguments, os.environ)
+    made = prepare_fence(spec, fence, program, arguments)
     if forks is None:
         return start_fenced(made, fence.way, log)
     body = {
@@ -68,6 +61,22 @@ def start_fenced_box(
         "fence": json.loads(launcher_json(made, fence.way)),
     }  # fmt: skip
     return forks.fork(body, log.fileno(), others=spec.descriptors)
+
+
+def prepare_fence(spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str]) -> FenceSpec:
+    """Make a box's folders its own, and return its fence.
+
+    Raises:
+        InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
+    """
+    if not spec.has_sockets:
+        raise InvalidArgument(f"box {spec.box} is fenced and has no sockets: nobody could call it")
+    spec.state.chmod(0o700)
+    for folder in (own_folder(spec), fence.home, *spec.outputs):
+        give_folder(folder, fence.uid)
+    for folder in spec.mounts:
+        open_to_read(folder)
+    return fence_of(spec, fence, program, arguments, os.environ)
 
 
 def fence_of(

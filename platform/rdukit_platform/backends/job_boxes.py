@@ -14,6 +14,8 @@ from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxLimits, B
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 from rdukit_platform.backends.process import ProcessBackend
+from rdukit_platform.backends.slurm import SlurmBackend, open_slurm
+from rdukit_platform.backends.slurm_place import SLURM_WAIT_S
 from rdukit_platform.backends.warm import WarmBoxes
 from rdukit_platform.settings import (
     BOX_BACKEND,
@@ -26,7 +28,8 @@ from rdukit_platform.settings import (
     BOX_PIDS,
     BOX_POD,
     KUBERNETES,
-    PROCESS,
+    PROCESSES,
+    SLURM,
     WARM_BOXES,
     Home,
     box_command,
@@ -38,6 +41,7 @@ BACKENDS: Final[Mapping[str, Callable[..., BoxBackend]]] = {
     "docker": DockerBackend,
     "podman": PodmanBackend,
     "kubernetes": KubernetesBackend,
+    "slurm": SlurmBackend,
 }
 #: Of each engine: the variable that says where it is.
 ENGINES: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
@@ -68,6 +72,15 @@ class BoxRules:
     has_sockets: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BoxPlace:
+    """Place that a box needs, for a backend whose queue has to give it one; as in ``BoxSpec``."""
+
+    tiles: int = 0
+    run_limit_s: float | None = None
+    told: Callable[[Mapping[str, object], str, str], None] | None = None
+
+
 def spec_of(
     rules: BoxRules,
     box: str,
@@ -80,6 +93,7 @@ def spec_of(
     descriptors: Sequence[int] = (),
     own: OwnBox | None = None,
     fence: BoxFence | None = None,
+    place: BoxPlace = BoxPlace(),
 ) -> BoxSpec:
     """Return the box of one attempt (pure).
 
@@ -89,6 +103,7 @@ def spec_of(
         state: the attempt's own folder.
         output: what the box makes; outlives the attempt.
         fence: of the job's tenant.
+        place: what a queue of others' has to know.
     """
     return BoxSpec(
         box=box,
@@ -105,6 +120,9 @@ def spec_of(
         sockets=sockets,
         has_sockets=rules.has_sockets,
         fence=fence,
+        tiles=place.tiles,
+        run_limit_s=place.run_limit_s,
+        told=place.told,
     )
 
 
@@ -128,10 +146,12 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
         limits = replace(limits, disk_bytes=resolve(BOX_DISK) or None)
     rules = BoxRules(limits, environment)
     make = BACKENDS[name]
-    if name == PROCESS:
+    if name in PROCESSES:
         if image:
             raise InvalidArgument(f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; set {BOX_BACKEND.name} too")
         rules = replace(rules, has_sockets=True)
+        if name == SLURM:
+            return open_slurm(box_command(), resolve(SLURM_WAIT_S)), rules
         # By machine: a home folder may be shared, and a process id means something on one machine only.
         records = home.run / "boxes" / socket.gethostname()
         # Of commands only our own is known to fork.

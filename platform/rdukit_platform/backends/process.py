@@ -148,7 +148,7 @@ class ProcessBox:
         status = self._process.poll()
         if status is not None and self._events[-1].kind is not BoxEventKind.ENDED:
             self._events.append(
-                BoxEvent(BoxEventKind.ENDED, self._clock.now(), describe_status(status), _end_of(status))
+                BoxEvent(BoxEventKind.ENDED, self._clock.now(), describe_status(status), end_of_status(status))
             )
         return tuple(self._events)
 
@@ -161,7 +161,8 @@ class ProcessBox:
         """SIGTERM, then SIGKILL to it and its children; returns when it has ended."""
         # Whatever is in a fence ends with it.
         children = [] if self._fence is not None else [facts.pid for facts in tree_of(self.pid)[1:]]
-        self.terminate()
+        if self.is_alive():
+            self._process.terminate()
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -220,12 +221,8 @@ class ProcessBackend:
         try:
             applied = apply_limits(process.pid, spec.limits) if spec.fence is None else fenced_limits(spec, spec.fence)
             record = self._write_record(process.pid, spec)
-            self._wait_announced(process, spec, announce, timeout_s, stop)
-            if spec.fence is not None:
-                wires = FencedWires(folder, spec.fence.uid)
-                announced = wires.addresses
-            else:
-                announced = _read_announced(spec, announce)
+            wait_announced(process, spec, announce, timeout_s, stop, self._clock)
+            announced, wires = open_wires(spec, announce)
         except BaseException:
             if spec.fence is not None:
                 end_fenced(process)
@@ -241,7 +238,7 @@ class ProcessBackend:
         if forks is not None:
             with contextlib.suppress(Unavailable):  # it has just ended
                 return self._fork(forks, spec, folder, log)
-        arguments = _arguments(spec, folder, os.getpid())
+        arguments = box_arguments(spec, folder, os.getpid())
         if spec.fence is not None:
             return start_fenced_box(spec, spec.fence, self._command, arguments, log)
         return subprocess.Popen(
@@ -255,7 +252,7 @@ class ProcessBackend:
         )
 
     def _fork(self, forks: ForkServer, spec: BoxSpec, folder: Path, log: IO[bytes]) -> BoxProcess:
-        arguments = _arguments(spec, folder, forks.pid)
+        arguments = box_arguments(spec, folder, forks.pid)
         if spec.fence is not None:
             return start_fenced_box(spec, spec.fence, self._command, arguments, log, forks)
         body = {
@@ -263,27 +260,6 @@ class ProcessBackend:
             "environment": {**os.environ, **spec.environment},
         }  # fmt: skip
         return forks.fork(body, log.fileno(), others=spec.descriptors)
-
-    def _wait_announced(
-        self,
-        process: BoxProcess,
-        spec: BoxSpec,
-        announce: Path,
-        timeout_s: float,
-        stop: threading.Event | None,
-    ) -> None:
-        log_file = spec.state / LOG
-        deadline = self._clock.monotonic() + timeout_s
-        while not os.path.lexists(announce):
-            status = process.poll()
-            if stop is not None and stop.is_set():
-                raise Cancelled(f"box {spec.box} was stopped before it was ready")
-            if status is not None or self._clock.monotonic() > deadline:
-                words = _tail_of(log_file).strip()[-500:]
-                what = describe_status(status) if status is not None else f"was not ready in {timeout_s:g} s"
-                end = BoxEnd.LATE if status is None else _end_of(status)
-                raise Unavailable(f"box {spec.box} {what}: {words}", end=str(end))
-            self._clock.sleep(POLL_S)
 
     def owned(self) -> Sequence[OwnedBox]:
         """Find them by the records; records of boxes that have ended are removed."""
@@ -352,6 +328,18 @@ def _tail_of(log_file: Path) -> str:
         return stream.read(TAIL_BYTES).decode(errors="replace")
 
 
+def open_wires(spec: BoxSpec, announce: Path) -> tuple[dict[str, str], FencedWires | None]:
+    """Return the addresses of a box that says that it is ready; of one in a fence also what keeps them.
+
+    Raises:
+        Unavailable: where its sockets should be is none of its own.
+    """
+    if spec.fence is not None:
+        wires = FencedWires(own_folder(spec), spec.fence.uid)
+        return wires.addresses, wires
+    return _read_announced(spec, announce), None
+
+
 def _read_announced(spec: BoxSpec, announce: Path) -> dict[str, str]:
     if spec.has_sockets:
         # Where a box says that it is, is nothing to follow it to.
@@ -363,12 +351,41 @@ def _read_announced(spec: BoxSpec, announce: Path) -> dict[str, str]:
     return announced
 
 
+def wait_announced(
+    process: BoxProcess,
+    spec: BoxSpec,
+    announce: Path,
+    timeout_s: float,
+    stop: threading.Event | None,
+    clock: Clock,
+) -> None:
+    """Wait until a box that has been started says that it is ready.
+
+    Raises:
+        Unavailable: it ended or was not ready in time; the message has its last words.
+        Cancelled: ``stop`` was set meanwhile.
+    """
+    log_file = spec.state / LOG
+    deadline = clock.monotonic() + timeout_s
+    while not os.path.lexists(announce):
+        status = process.poll()
+        if stop is not None and stop.is_set():
+            raise Cancelled(f"box {spec.box} was stopped before it was ready")
+        if status is not None or clock.monotonic() > deadline:
+            words = _tail_of(log_file).strip()[-500:]
+            what = describe_status(status) if status is not None else f"was not ready in {timeout_s:g} s"
+            end = BoxEnd.LATE if status is None else end_of_status(status)
+            raise Unavailable(f"box {spec.box} {what}: {words}", end=str(end))
+        clock.sleep(POLL_S)
+
+
 def needs_memory(spec: BoxSpec) -> bool:
     """Return whether a box may have too little memory for a fork (pure)."""
     return spec.limits.memory_bytes is not None and spec.limits.memory_bytes < LEAST_MEMORY_BYTES
 
 
-def _arguments(spec: BoxSpec, folder: Path, starter: int) -> list[str]:
+def box_arguments(spec: BoxSpec, folder: Path, starter: int) -> list[str]:
+    """Return the arguments of the command that runs boxes; a box without a fence ends with the process ``starter``."""
     # A fence ends what is in it; there nobody sees the process that it is to end with.
     parent = str(starter) if spec.ends_with_parent and spec.fence is None else "0"
     wires = ["--socket-folder", str(folder)] if spec.has_sockets else ["--rest-port", "0", "--grpc-port", "0"]
@@ -424,7 +441,8 @@ def describe_status(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}"
 
 
-def _end_of(status: int) -> BoxEnd:
+def end_of_status(status: int) -> BoxEnd:
+    """Return the end of a box from its exit status; negative: the signal that killed it."""
     if status == DISK_LIMIT:
         return BoxEnd.DISK_FULL
     return BoxEnd.KILLED if status == -signal.SIGKILL else BoxEnd.EXITED

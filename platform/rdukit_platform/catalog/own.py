@@ -18,7 +18,7 @@ from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_
 from rdukit_platform.db.models import BoxRow, JobRow, TenantRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.services import workers_have_walls
-from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESS
+from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESSES
 
 #: Kind of the artifact that a box's folder is.
 KIND = "box"
@@ -68,7 +68,9 @@ def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = Non
     """
     name = session.scalars(select(TenantRow.name).where(TenantRow.id == tenant_id)).one()
     count = session.scalars(select(func.count()).select_from(TenantRow)).one()
-    has_walls = resolve(BOX_BACKEND) != PROCESS or (workers_have_walls(session) if is_fenced is None else is_fenced)
+    has_walls = resolve(BOX_BACKEND) not in PROCESSES or (
+        workers_have_walls(session) if is_fenced is None else is_fenced
+    )
     why = why_not_own(name, resolve(INSTALL_TENANTS), has_walls, count)
     if why is not None:
         raise PermissionDenied(f"tenant {name!r} may not run boxes of its own: {why}")

@@ -88,6 +88,9 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     on = attempt["worker"] or "no worker yet"
     if attempt.get("node"):
         on = f"node {attempt['node']}, {on}"
+    box = attempt.get("box") or {}
+    if box.get("backend") == "slurm":
+        on += f", slurm job {box['id']}"
     return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {on}{where}{why}"
 
 

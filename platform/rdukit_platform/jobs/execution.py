@@ -21,7 +21,7 @@ from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import MAX_BACKOFF_S, AttemptOutcome, is_due, judge, read_rule
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job
-from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState, next_state
+from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState, WaitCode, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
 
 #: Jobs that one pass ends for their deadlines; the next one ends more.
@@ -128,6 +128,19 @@ def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) ->
     """
     _, attempt = _hold(session, fencing)
     attempt.tiles = list(tiles)
+
+
+def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, object], why: str, code: str) -> None:
+    """Keep why the box of an attempt does not begin yet, and which one it is; without ``why`` it has its place.
+
+    ``code`` is kept where it is one of ours.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's.
+    """
+    job, attempt = _hold(session, fencing)
+    attempt.box, job.waits_for = dict(box), why or None
+    job.wait_code = code if code in set(WaitCode) else None
 
 
 def start(session: Session, fencing: FencingToken, box: Mapping[str, object], now: float) -> None:

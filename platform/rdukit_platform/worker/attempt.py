@@ -49,7 +49,7 @@ from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
-from rdukit_platform.backends.job_boxes import OwnBox, spec_of
+from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import execution
@@ -59,15 +59,7 @@ from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
 from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.tenants.service import count_tenants
-from rdukit_platform.worker.box_ends import (
-    await_end,
-    has_filled_disk,
-    is_timeout,
-    outcome_of,
-    outcome_of_error,
-    terminate,
-    with_its_end,
-)
+from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.orphans import reap_earlier
@@ -156,7 +148,7 @@ class AttemptRun:
         box = self._box
         if box is not None:
             # An engine may be slow to answer, and the caller has other attempts to look after.
-            threading.Thread(target=terminate, args=(box,), name="terminate", daemon=True).start()
+            threading.Thread(target=box_ends.terminate, args=(box,), name="terminate", daemon=True).start()
 
     def _run_claimed(self, job: JobRow) -> None:
         try:
@@ -167,7 +159,7 @@ class AttemptRun:
         except AttemptFailure as failure:
             self._fail(failure.outcome, failure.error)
         except Exception as error:
-            lack = error if isinstance(error, BackendUnavailable) else find_lack(error)
+            lack = error if isinstance(error, BackendUnavailable | NoResources) else find_lack(error)
             if lack is not None:
                 # Nobody's failure: the attempt is made again when there is what it needs.
                 self._fail(AttemptOutcome.NO_RESOURCES, AttemptFailure(AttemptOutcome.NO_RESOURCES, lack).error)
@@ -263,6 +255,8 @@ class AttemptRun:
     def _stop_box(self) -> None:
         if self._box is None:
             return
+        if self._stop.is_set():
+            box_ends.terminate(self._box)  # it was asked to already, perhaps in another thread and not yet
         try:
             self._box.stop(STOP_S)
         except Unavailable as error:
@@ -352,6 +346,7 @@ class AttemptRun:
             context.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
             {**environment_of(leases), **self._trace.environment(work.context)},
             [each.socket for each in leases], [lock], own, fence,
+            BoxPlace(job.tiles * len(leases), job.run_limit_s, self._say_wait),
         )  # fmt: skip
         try:
             with span("start box", {"rdukit.backend": context.backend.name}):
@@ -375,19 +370,26 @@ class AttemptRun:
         except OutputRefused as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         except (Cancelled, Unavailable) as error:
-            if self._box is not None and not is_timeout(error):
-                await_end(self._box, DYING_S, self._stop)
+            if self._box is not None and not box_ends.is_timeout(error):
+                box_ends.await_end(self._box, DYING_S, self._stop)
             self._record_tail()
-            if has_filled_disk(error, self._box):
+            if box_ends.has_filled_disk(error, self._box):
                 self._has_hit_wall = True
                 limit = context.fences.limits.disk_bytes
                 full = DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
-            outcome = AttemptOutcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box, self._folder)
-            told = error if self._stop.is_set() else with_its_end(error, self._box)
+            outcome = (
+                AttemptOutcome.INTERRUPTED
+                if self._stop.is_set()
+                else box_ends.outcome_of(error, self._box, self._folder)
+            )
+            told = error if self._stop.is_set() else box_ends.with_its_end(error, self._box)
             raise AttemptFailure(outcome, told) from error
         finally:
             end_span(work)
+
+    def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
+        self._write(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
 
     def _describe_box(self, box: RunningBox) -> dict[str, object]:
         return {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
@@ -424,11 +426,13 @@ class AttemptRun:
         error = operation.get("error") or {}
         self._record_tail()
         code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
-        outcome = outcome_of_error(code, detail, self._folder)
+        outcome = box_ends.outcome_of_error(code, detail, self._folder)
         if code == LeaseWithdrawn.code and any(
             is_withdrawn(self._context.home.snd_socket, lease) for lease in self._leases
         ):
             outcome = AttemptOutcome.WITHDRAWN
+        if (taken := box_ends.find_taken(self._box)) is not None:
+            raise AttemptFailure(taken[0], Unavailable(taken[1]))
         failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
         failed.error |= {"code": code, "detail": detail}
         raise failed

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import httpx
 
@@ -16,6 +17,16 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.worker.patience import has_room, is_low
 
 logger = logging.getLogger(__name__)
+
+#: Ends of boxes that are their backend's doing.
+TAKEN: Final = frozenset({BoxEnd.WITHDRAWN, BoxEnd.PREEMPTED, BoxEnd.TIMED_OUT})
+OUTCOMES: Final[Mapping[str, AttemptOutcome]] = {
+    BoxEnd.LATE: AttemptOutcome.BOX_SLOW,
+    BoxEnd.KILLED: AttemptOutcome.BOX_KILLED,
+    BoxEnd.WITHDRAWN: AttemptOutcome.WITHDRAWN,
+    BoxEnd.PREEMPTED: AttemptOutcome.PREEMPTED,
+    BoxEnd.TIMED_OUT: AttemptOutcome.RUN_LIMIT_EXCEEDED,
+}
 
 
 def is_timeout(error: RdukitError) -> bool:
@@ -39,7 +50,9 @@ def has_filled_disk(error: RdukitError, box: RunningBox | None) -> bool:
 
 
 def with_its_end(error: RdukitError, box: RunningBox | None) -> RdukitError:
-    """Return the error with what is known of a box's end."""
+    """Return the error with what is known of a box's end; where its place was taken, that only."""
+    if (taken := find_taken(box)) is not None:
+        return Unavailable(taken[1])
     ended = list[str]()
     with suppress(Unavailable):
         if box is not None:
@@ -69,10 +82,9 @@ def outcome_of(error: RdukitError, box: RunningBox | None, folder: Path) -> Atte
     if box is None:
         end = error.detail.get("end")
     else:
-        end = BoxEnd.LATE if box.is_alive() else box.events()[-1].end
-    if end == BoxEnd.LATE:
-        return AttemptOutcome.BOX_SLOW
-    return AttemptOutcome.BOX_KILLED if end == BoxEnd.KILLED else AttemptOutcome.BOX_LOST
+        # What runs boxes may have taken one's place, which then is still ending.
+        end = _end_of(box) or (BoxEnd.LATE if box.is_alive() else _end_of(box))
+    return OUTCOMES.get(str(end), AttemptOutcome.BOX_LOST)
 
 
 def terminate(box: RunningBox) -> None:
@@ -81,3 +93,19 @@ def terminate(box: RunningBox) -> None:
         box.terminate()
     except Unavailable as error:
         logger.warning("box not asked to end id=%s error=%s", box.id, error)
+
+
+def find_taken(box: RunningBox | None) -> tuple[AttemptOutcome, str] | None:
+    """Return the outcome where what runs boxes took a box's place, and its words: then no failure is the box's own."""
+    if box is None:
+        return None
+    with suppress(Unavailable):
+        for event in box.events():
+            if event.end in TAKEN:
+                return OUTCOMES[str(event.end)], event.detail
+    return None
+
+
+def _end_of(box: RunningBox) -> BoxEnd | None:
+    events = box.events()
+    return events[-1].end if events else None

@@ -13,7 +13,7 @@ from rdukit_platform.catalog.model import Selector
 from rdukit_platform.catalog.own import check_may_own, find_version
 from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.broker import Notifier
-from rdukit_platform.settings import PROCESS, Home
+from rdukit_platform.settings import PROCESSES, Home
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.walls import TenantFences, WallKind
 
@@ -56,7 +56,7 @@ def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target:
         if row is None:
             raise NotFound(f"there is no version {box.version} of box {box.name!r}")
         if row.image is not None:
-            if context.backend.name == PROCESS:
+            if context.backend.name in PROCESSES:
                 raise InvalidArgument(f"box {box.name} is the image {row.image!r}, but boxes are processes here")
             return OwnBox(image=row.digest)
         context.store.materialize(row.digest, is_folder=True, target=target)

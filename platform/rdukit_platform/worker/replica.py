@@ -8,6 +8,7 @@ import logging
 import os
 import stat
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -32,7 +33,7 @@ from rdukit.http.unix_sockets import parse_rest_address, rest_address
 from rdukit.settings import SND_SOCKET, resolve
 from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
-from rdukit_platform.backends.job_boxes import OwnBox, spec_of
+from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.endpoints import replicas
@@ -219,6 +220,7 @@ class ReplicaRun:
         spec = spec_of(
             context.rules, self._revision.box, BoxOwner(self._fencing.replica_id, EPOCH), self._folder / "state",
             self._folder / "in", output, environment, [socket], own=own, fence=fence,
+            place=BoxPlace(self._revision.tiles, None, self._say_wait),
         )  # fmt: skip
         box = context.backend.start(spec, context.box_start_s, self._stop)
 
@@ -230,6 +232,10 @@ class ReplicaRun:
 
         stack.callback(stop)
         return box
+
+    def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
+        with self._context.database.write() as session:
+            replicas.note(session, self._fencing, why or None)
 
     def _watch(self, box: RunningBox) -> None:
         clock = self._context.clock

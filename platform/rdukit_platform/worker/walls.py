@@ -13,7 +13,7 @@ from rdukit.fence.spec import FenceLimits, Way
 from rdukit.settings import resolve
 from rdukit_platform.backends.contract import BoxBackend, BoxFence, TriedBackend
 from rdukit_platform.services import UNFENCED
-from rdukit_platform.settings import BOX_BACKEND, BOX_DISK, FENCE, FENCE_UIDS, PROCESS, Home
+from rdukit_platform.settings import BOX_BACKEND, BOX_DISK, FENCE, FENCE_UIDS, PROCESSES, Home
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def open_walls(backend: BoxBackend) -> Walls:
         PermissionDenied: the backend may not do what it has to.
         Unavailable: what is to be tried cannot be tried.
     """
-    mode, is_process, why_open = resolve(FENCE), backend.name == PROCESS, ""
+    mode, is_process, why_open = resolve(FENCE), backend.name in PROCESSES, ""
     if isinstance(backend, TriedBackend):
         backend.check_rights()
         why_open = backend.try_network() if mode != "off" else f"{FENCE.name} is off, so their network was not tried"

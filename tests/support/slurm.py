@@ -1,0 +1,156 @@
+"""A Slurm of our own, of one machine: Debian's munged, slurmctld and slurmd on loopback, all in one folder."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support import wait_until
+
+PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
+#: Where Debian has what only administrators run.
+SEARCH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
+NODE: Final = "n1"
+#: Nothing of control groups: a sandbox may forbid them.
+CONFIGURATION: Final = """\
+ClusterName=rdukit
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=3
+GresTypes=rdu_tile
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 Gres=rdu_tile:{tiles} State=UNKNOWN
+PartitionName=rdu Nodes={node} Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes={node} MaxTime=1 State=UP
+PartitionName=other Nodes={node} MaxTime=INFINITE State=UP
+"""
+
+
+class SlurmUnderTest:
+    """A cluster, and its commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: For whoever is to use it.
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": SEARCH}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *words: str) -> None:
+        """Start a daemon in the foreground."""
+        program = shutil.which(name, path=SEARCH)
+        assert program is not None
+        with (self.folder / f"{name}.out").open("ab") as output:
+            self._daemons[name] = subprocess.Popen(
+                [program, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env={**os.environ, **self.environment}, cwd=self.folder,
+            )  # fmt: skip
+
+    def start_node(self) -> None:
+        """Start ``slurmd``; returns when jobs may run."""
+        self.start("slurmd", "-D", "-N", NODE)
+        wait_until(lambda: self.call("sinfo", "-h", "-N", "-o", "%T", check=False).startswith("idle"), 60)
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a daemon, and wait for that."""
+        daemon = self._daemons.pop(name)
+        daemon.send_signal(number)
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def end_all(self) -> None:
+        """Cancel all jobs, and end the cluster."""
+        if "slurmctld" in self._daemons:
+            self.call("scancel", "--me", check=False)
+            if "slurmd" in self._daemons:
+                wait_until(lambda: not self.call("squeue", "-h", check=False), 20)
+        for name in list(reversed(self._daemons)):
+            self.end(name)
+
+    def call(self, *words: str, check: bool = True) -> str:
+        """Run one of its commands. Returns what it prints."""
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **self.environment}
+        )
+        assert done.returncode == 0 or not check, done.stderr
+        return done.stdout.strip()
+
+    def state_of(self, job_id: str) -> str:
+        """Return a job's state."""
+        return self.call("squeue", "-h", "--states=all", f"--jobs={job_id}", "-O", "state:|").removesuffix("|")
+
+    def hold(self, tiles: int) -> str:
+        """Submit a job of somebody else that takes tiles. Returns its id."""
+        words = ("--parsable", f"--gres=rdu_tile:{tiles}", "--output=/dev/null", "--wrap=sleep 600")
+        job_id = self.call("sbatch", *words)
+        wait_until(lambda: self.state_of(job_id) == "RUNNING", 30)
+        return job_id
+
+
+@contextmanager
+def slurm_cluster(tiles: int = 8) -> Iterator[SlurmUnderTest]:
+    """Yield a cluster of this machine with that many tiles; the test skips where there is no Slurm."""
+    if missing := [name for name in PROGRAMS if shutil.which(name, path=SEARCH) is None]:
+        if os.environ.get("RDUKIT_REQUIRE_SLURM"):
+            raise AssertionError(f"there is no Slurm on this machine: {missing}")
+        pytest.skip(f"no {', '.join(missing)} on this machine: apt-get install slurmctld slurmd slurm-client munge")
+    with tempfile.TemporaryDirectory(prefix="rdk-slurm-", dir="/tmp") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        for name in ("state", "spool"):
+            (folder / name).mkdir(mode=0o755)
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+            ports = one.getsockname()[1], two.getsockname()[1]
+        text = CONFIGURATION.format(
+            folder=folder, host=socket.gethostname().partition(".")[0], user=pwd.getpwuid(os.geteuid()).pw_name,
+            node=NODE, tiles=tiles, controller_port=ports[0], node_port=ports[1],
+        )  # fmt: skip
+        (folder / "slurm.conf").write_text(text)
+        (folder / "gres.conf").write_text(f"NodeName={NODE} Name=rdu_tile Count={tiles}\n")
+        cluster = SlurmUnderTest(folder)
+        try:
+            cluster.start(
+                "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.sock",
+                f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/seed",
+                "--num-threads=2",
+            )  # fmt: skip
+            wait_until((folder / "munge.sock").exists, 20)
+            cluster.start("slurmctld", "-D", "-c")
+            cluster.start_node()
+            yield cluster
+        finally:
+            cluster.end_all()
