@@ -378,12 +378,10 @@ class AttemptRun:
                 limit = context.fences.limits.disk_bytes
                 full = DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
-            outcome = (
-                AttemptOutcome.INTERRUPTED
-                if self._stop.is_set()
-                else box_ends.outcome_of(error, self._box, self._folder)
-            )
-            told = error if self._stop.is_set() else box_ends.with_its_end(error, self._box)
+            outcome, told = AttemptOutcome.INTERRUPTED, error
+            if not self._stop.is_set():
+                outcome = box_ends.outcome_of(error, self._box, self._folder)
+                told = box_ends.with_its_end(error, self._box)
             raise AttemptFailure(outcome, told) from error
         finally:
             end_span(work)
@@ -427,9 +425,8 @@ class AttemptRun:
         self._record_tail()
         code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
         outcome = box_ends.outcome_of_error(code, detail, self._folder)
-        if code == LeaseWithdrawn.code and any(
-            is_withdrawn(self._context.home.snd_socket, lease) for lease in self._leases
-        ):
+        socket = self._context.home.snd_socket
+        if code == LeaseWithdrawn.code and any(is_withdrawn(socket, lease) for lease in self._leases):
             outcome = AttemptOutcome.WITHDRAWN
         if (taken := box_ends.find_taken(self._box)) is not None:
             raise AttemptFailure(taken[0], Unavailable(taken[1]))
