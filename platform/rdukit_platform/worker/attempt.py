@@ -230,7 +230,7 @@ class AttemptRun:
             if job.tiles:
                 with span("lease tiles", {"rdukit.tiles": job.tiles, "rdukit.members": job.members}):
                     leases = self._lease_tiles(stack, job)
-            stack.callback(self._stop_box)
+            stack.push(self._stop_box)
             operation = self._run_box(job, inputs, leases, lock, own)
             self._keep(job, operation)
 
@@ -252,11 +252,11 @@ class AttemptRun:
         except Unavailable as cause:
             raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, cause) from cause
 
-    def _stop_box(self) -> None:
+    def _stop_box(self, _: object, error: BaseException | None, __: object) -> None:
         if self._box is None:
             return
-        if self._stop.is_set():
-            box_ends.terminate(self._box)  # it was asked to already, perhaps in another thread and not yet
+        if self._stop.is_set() or isinstance(error, LeaseLost):
+            box_ends.terminate(self._box)  # not ended by itself; it was asked already, perhaps just now
         try:
             self._box.stop(STOP_S)
         except Unavailable as error:
@@ -378,11 +378,10 @@ class AttemptRun:
                 limit = context.fences.limits.disk_bytes
                 full = DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
-            outcome, told = AttemptOutcome.INTERRUPTED, error
-            if not self._stop.is_set():
-                outcome = box_ends.outcome_of(error, self._box, self._folder)
-                told = box_ends.with_its_end(error, self._box)
-            raise AttemptFailure(outcome, told) from error
+            if self._stop.is_set():
+                raise AttemptFailure(AttemptOutcome.INTERRUPTED, error) from error
+            outcome = box_ends.outcome_of(error, self._box, self._folder)
+            raise AttemptFailure(outcome, box_ends.with_its_end(error, self._box)) from error
         finally:
             end_span(work)
 
