@@ -13,7 +13,7 @@ from rdukit_platform.api import roster
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Admin, StrictJsonRoute, platform_of
 from rdukit_platform.audit.service import Act, record
-from rdukit_platform.jobs.schemas import RequestBody
+from rdukit_platform.jobs.schemas import NodeLabelKey, NodeLabelValue, RequestBody
 from rdukit_platform.nodes import registry
 from rdukit_platform.tenants.service import Caller
 
@@ -81,6 +81,21 @@ class NodeStanding(BaseModel):
     state: str
 
 
+class NodeLabelsRequest(RequestBody):
+    """Body of ``POST /v1/nodes/{node}/labels``."""
+
+    set: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=registry.MAX_NODE_LABELS)] = {}
+    #: Keys of labels that were given so.
+    remove: Annotated[list[NodeLabelKey], Field(max_length=registry.MAX_NODE_LABELS)] = []
+
+
+class NodeLabels(BaseModel):
+    """A node with all its labels."""
+
+    node: str
+    labels: dict[str, str]
+
+
 @router.post("/{node}/cordon")
 def cordon(request: Request, node: str, caller: Admin, body: CordonRequest) -> NodeChange:
     """Keep a part of a node from being allocated; what runs there goes on."""
@@ -135,6 +150,18 @@ def leave(request: Request, node: str, caller: Admin) -> NodeStanding:
 def rejoin(request: Request, node: str, caller: Admin) -> NodeStanding:
     """Give a node jobs again that leaves, or has left and still beats."""
     return move(request, caller, node, Act.REJOIN_NODE)
+
+
+@router.post("/{node}/labels")
+def label(request: Request, node: str, caller: Admin, body: NodeLabelsRequest) -> NodeLabels:
+    """Give a node labels that jobs ask for by ``constraint``, or take given ones away."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = registry.label(session, node, body.set, body.remove)
+        words = [f"{key}={value}" for key, value in body.set.items()] + [f"{key}-" for key in body.remove]
+        record(session, entry_of(request, caller, Act.LABEL_NODE, row.name, detail=" ".join(words)[:200]))
+    platform.notifier.wake()
+    return NodeLabels(node=row.name, labels=row.all_labels)
 
 
 def move(request: Request, caller: Caller, node: str, act: Act) -> NodeStanding:

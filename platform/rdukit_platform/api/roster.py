@@ -83,7 +83,7 @@ def _describe(row: NodeRow, snd_socket: Path | None, now: float) -> dict[str, An
         "name": row.name,
         "state": "unreachable" if is_away else row.state,
         "host": row.host,
-        "labels": row.labels,
+        "labels": row.all_labels,
         "beat_at": row.beat_at,
         "joined_at": row.joined_at,
     }

@@ -105,6 +105,7 @@ class Act(StrEnum):
     DRAIN = "node.drain"
     LEAVE_NODE = "node.leave"
     REJOIN_NODE = "node.rejoin"
+    LABEL_NODE = "node.label"
     RELEASE_LEASE = "lease.release"
     MAINTAIN = "maintenance.plan"
     END_MAINTENANCE = "maintenance.end"

@@ -77,6 +77,7 @@ def submit(
     retry_max_backoff: float | None,
     preemptible: bool,
     members: int | None,
+    constraint: Sequence[str],
     labels: Sequence[str],
     key: str | None,
     pipeline: Path | None,
@@ -118,7 +119,7 @@ def submit(
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
             "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
             "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
-            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members),
+            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members, constraint),
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
         if dry_run:
@@ -185,6 +186,7 @@ def show_(job_id: str, as_json: bool) -> None:
             for k, v in (found["retry"] or {}).items()
         ),
         *((f"label {k}", v) for k, v in found["labels"].items()),
+        ("constraint", ", ".join(f"{k}={v}" for k, v in found["constraint"].items())),
         ("cached from", found["cached_from"]),
         ("pipeline", f"{found['pipeline']}, step {found['step']}" if found["pipeline"] else None),
         ("error", f"{found['error']['message']} [{found['error']['code']}]" if found["error"] else None),

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import MAX_MEMBERS
 
@@ -38,8 +38,12 @@ class Deadline(click.ParamType[dict[str, object]]):
 
 
 def queue_options(command: F) -> F:
-    """Add the options of members, of preemption, of a deadline and of a retry policy."""
+    """Add the options of a node's labels, of members, of preemption, of a deadline and of a retry policy."""
     for option in (
+        click.option(
+            "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
+            help="Label that its node has to have, such as zone=a; repeat for more.",
+        ),
         click.option(
             "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
             help="Processes of a training that compute together on one node, each with --tiles: all or none.",
@@ -71,6 +75,7 @@ def queue_body(
     max_backoff_s: float | None,
     preemptible: bool = False,
     members: int | None = None,
+    constraint: Sequence[str] = (),
 ) -> dict[str, object]:
     """Return the keys of a request that ``queue_options`` stand for (pure)."""
     policy = {"on": list(on) or None, "backoff_s": backoff_s, "max_backoff_s": max_backoff_s}
@@ -78,6 +83,7 @@ def queue_body(
     return {
         **(deadline or {}), **({"retry": given} if given else {}), **({"preemptible": True} if preemptible else {}),
         **({"members": members} if members is not None else {}),
+        **({"constraint": parse_name_values("--constraint", constraint)} if constraint else {}),
     }  # fmt: skip
 
 

@@ -46,6 +46,7 @@ def clone(
     retry_max_backoff: float | None,
     preemptible: bool,
     members: int | None,
+    constraint: Sequence[str],
     key: str | None,
     wait: bool,
     as_json: bool,
@@ -63,7 +64,7 @@ def clone(
     }
     named: dict[str, object] = {"name": name, "run_limit_s": run_limit, "idempotency_key": key}
     given = {k: v for k, v in named.items() if v is not None}
-    given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members)
+    given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members, constraint)
     submit_body(f"/v1/jobs/{job_id}/clone", body | given, wait=wait, as_json=as_json)
 
 

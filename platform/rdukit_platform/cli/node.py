@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
 
@@ -167,6 +167,31 @@ def leave(node: str, wait: bool, as_json: bool) -> None:
     Example: rdukit node leave blade-7 --wait
     """
     _move(node, "leave", as_json, wait)
+
+
+@click.command()
+@click.argument("node", metavar="NODE")
+@click.argument("labels", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
+@JSON_OPTION
+@TOKEN_OPTION
+def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
+    """Give a node labels that jobs ask for with --constraint, or take given ones away (KEY-).
+
+    They count more than those of its setting node.labels. Needs a token with the scope admin.
+
+    Example: rdukit node label blade-7 zone=a rack-
+    """
+    from rdukit_platform.client.http import ApiClient
+
+    removed = [word[:-1] for word in labels if word.endswith("-") and "=" not in word]
+    given = parse_name_values("KEY", [word for word in labels if not (word.endswith("-") and "=" not in word)])
+    with ApiClient.of_home() as client:
+        found = client.post(f"/v1/nodes/{quote(node, safe='')}/labels", {"set": given, "remove": removed})
+    if as_json:
+        click.echo(json.dumps(found, indent=2, sort_keys=True))
+    else:
+        words = ", ".join(f"{key}={value}" for key, value in sorted(found["labels"].items()))
+        click.echo(f"node {found['node']} has {words or 'no labels'}")
 
 
 @click.command()

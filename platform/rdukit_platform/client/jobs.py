@@ -170,6 +170,7 @@ class Jobs:
         name: str | None = None,
         tiles: int | None = None,
         members: int | None = None,
+        constraint: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
         preemptible: bool | None = None,
@@ -184,6 +185,7 @@ class Jobs:
         Args:
             inputs: artifacts, such as another job's outputs, or their ids, by slot.
             members: processes of a training that compute together on one node, each with so many tiles.
+            constraint: labels that its node has to have.
             deadline: when it has to be done: a time with its zone, or seconds from now.
             retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
             idempotency_key: the same key gives the same job; without it each call submits a new one.
@@ -198,7 +200,7 @@ class Jobs:
             "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
             "deadline_s": None if isinstance(deadline, datetime) else deadline,
             "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
-            "idempotency_key": idempotency_key,
+            "constraint": None if constraint is None else dict(constraint), "idempotency_key": idempotency_key,
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
         return Job(self._api, JobInfo.of(self._api.submit("/v1/jobs", body)))

@@ -62,6 +62,7 @@ class JobInfo:
     deadline_at: float | None = None
     retry: dict[str, Any] | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    constraint: dict[str, str] = field(default_factory=dict)
     attempt: int = 0
     max_attempts: int = 0
     pipeline: str | None = None

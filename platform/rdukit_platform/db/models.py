@@ -160,6 +160,8 @@ class JobRow(Base):
     #: Whether a job of higher priority may take its tiles.
     preemptible: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
+    #: Labels that its node has to have.
+    constraint: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     #: The trace that it belongs to, and in it the span of who submitted it, as W3C's ``traceparent``.
     traceparent: Mapped[str | None] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16))

@@ -16,7 +16,9 @@ class NodeRow(Base):
     host: Mapped[str] = mapped_column(String(255))
     #: As ``NodeLife``.
     state: Mapped[str] = mapped_column(String(16))
+    #: By its own settings, and by administrators, whose word counts more.
     labels: Mapped[dict[str, str]]
+    given_labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     #: As ``NodeCapacity``; none: its daemon does not answer.
     capacity: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
     #: The jobs and replicas that held tiles when its capacity was told.
@@ -30,6 +32,11 @@ class NodeRow(Base):
     joined_at: Mapped[float]
     #: When its state changed last.
     changed_at: Mapped[float]
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """Return the labels that jobs find it by."""
+        return {**self.labels, **self.given_labels}
 
 
 class NodeOrderRow(Base):

@@ -156,6 +156,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "POST /v1/nodes/{node}/maintenance": needs(ADMIN),
     "POST /v1/nodes/{node}/leave": needs(ADMIN),
     "POST /v1/nodes/{node}/rejoin": needs(ADMIN),
+    "POST /v1/nodes/{node}/labels": needs(ADMIN),
     "DELETE /v1/nodes/{node}/maintenance/{window}": needs(ADMIN),
     "GET /v1/tenants": needs(ADMIN),
     "POST /v1/tenants": needs(ADMIN),

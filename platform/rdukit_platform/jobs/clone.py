@@ -8,7 +8,16 @@ from pydantic import Field, JsonValue
 from rdukit.errors import Conflict
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.jobs.fit import PEF
-from rdukit_platform.jobs.schemas import DeadlineChoice, JobRequest, Key, Name, RetryPolicy
+from rdukit_platform.jobs.schemas import (
+    MAX_LABELS,
+    DeadlineChoice,
+    JobRequest,
+    Key,
+    Name,
+    NodeLabelKey,
+    NodeLabelValue,
+    RetryPolicy,
+)
 from rdukit_platform.jobs.states import MAX_MEMBERS, MAX_RUN_LIMIT_S
 
 #: What a request says that a row keeps under the same name.
@@ -27,6 +36,7 @@ class CloneRequest(DeadlineChoice):
     run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
     retry: RetryPolicy | None = None
     preemptible: bool | None = None
+    constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] | None = None
     members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] | None = None
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
@@ -71,7 +81,9 @@ def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | 
     return JobRequest.model_validate(
         {
             **fields,
-            **changes.model_dump(include={"run_limit_s", "retry", "preemptible", "members"}, exclude_none=True),
+            **changes.model_dump(
+                include={"run_limit_s", "retry", "preemptible", "members", "constraint"}, exclude_none=True
+            ),
             **changes.model_dump(include={"deadline", "deadline_s"}),
             "box": str(Selector(job.box, job.box_version)),
             "parameters": {**parameters, **changes.parameters},

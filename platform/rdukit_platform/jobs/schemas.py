@@ -28,6 +28,9 @@ LABEL_KEY: Final = re.compile(r"^[a-z0-9][a-z0-9._/-]{0,62}$")
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY.pattern)]
 #: No control characters: databases do not take all of them.
 LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
+#: Of nodes, as the setting ``node.labels`` has them.
+NodeLabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+NodeLabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{0,63}$")]
 MAX_LABELS: Final = 16
 
 
@@ -96,6 +99,9 @@ class QueueChoices(DeadlineChoice):
         description="Processes of a training that compute together on one node, each with so many tiles: all or none.",
     )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
+    constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] = Field(
+        default={}, description="Labels that its node has to have."
+    )
 
 
 class JobRequest(QueueChoices):
@@ -207,6 +213,7 @@ class Job(BaseModel):
     deadline_at: float | None = None
     retry: dict[str, JsonValue] | None = None
     labels: dict[str, str] = {}
+    constraint: dict[str, str] = {}
     attempt: int
     max_attempts: int
     pipeline: str | None

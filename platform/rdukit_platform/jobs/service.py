@@ -88,7 +88,9 @@ def record_job(
 ) -> JobRow:
     """Add the row of a request that has been checked; with ``is_cached`` another job's outputs may become its own."""
     found = chosen(request, now)
-    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible, members = found
+    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible, members, constraint = (
+        found
+    )
     job = JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -111,6 +113,7 @@ def record_job(
         retry=retry,
         preemptible=preemptible,
         members=members,
+        constraint=constraint,
         traceparent=format_traceparent(current_context() or begin_span("submit").context),
         deadline_at=deadline_at,
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
@@ -336,15 +339,18 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     )
 
 
-#: Name, tiles, attempts, priority, run limit, labels, retry policy, deadline, whether it may be preempted, members.
-Chosen = tuple[str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None, bool, int]
+#: Name, tiles, attempts, priority, run limit, labels, retry policy, deadline, whether it may be preempted, members,
+#: labels of its node.
+Chosen = tuple[
+    str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None, bool, int, dict[str, str]
+]
 
 
 def recorded(job: JobRow) -> Chosen:
     """Return what was ``chosen`` for a job."""
     return (
         job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels, job.retry, job.deadline_at,
-        job.preemptible, job.members,
+        job.preemptible, job.members, job.constraint,
     )  # fmt: skip
 
 
@@ -361,4 +367,5 @@ def chosen(request: JobRequest | StepRequest, submitted_at: float) -> Chosen:
         deadline_of(request, submitted_at),
         request.preemptible,
         request.members,
+        dict(request.constraint),
     )

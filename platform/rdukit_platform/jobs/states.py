@@ -114,6 +114,8 @@ class WaitCode(StrEnum):
     NODE_AWAY = "ReqNodeNotAvail"
     #: No worker is up.
     WORKERS_AWAY = "PartitionDown"
+    #: No node has the labels that it asks for.
+    BAD_CONSTRAINTS = "BadConstraints"
     #: It needs more than the node has in service.
     TOO_LARGE = "PartitionNodeLimit"
 

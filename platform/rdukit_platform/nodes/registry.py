@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
 from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow
 from rdukit_platform.nodes.view import NodeCapacity, NodeLook, date_start
@@ -28,6 +28,9 @@ NOBODY: Final = "-"
 
 #: ``lease_expires_at`` of what was a node's that is away: it is lost at once.
 LAPSED: Final = 0.0
+
+#: Labels that a node may have.
+MAX_NODE_LABELS: Final = 32
 
 #: Name that stands for the only node.
 ONLY: Final = "-"
@@ -235,6 +238,37 @@ def end_worker(session: Session, name: str, worker: str, now: float) -> None:
     if not any(each.node == name and each.id != worker for each in live_services(session, now)):
         query = update(NodeRow).where(NodeRow.name == name, NodeRow.state.in_(PRESENT))
         session.execute(query.values(state=str(NodeLife.LEFT), changed_at=now))
+
+
+def label(session: Session, name: str, given: Mapping[str, str], removed: Iterable[str]) -> NodeRow:
+    """Give a node labels, and take away those that it was given. Its own setting's come back then.
+
+    Raises:
+        NotFound: there is no such node.
+        IllegalValue: it was not given a label that is to be taken away, or would have too many.
+    """
+    row = find_node(session, name)
+    labels = dict(row.given_labels)
+    for key in removed:
+        if labels.pop(key, None) is None:
+            legal = ", ".join(sorted(row.given_labels)) or "none"
+            raise IllegalValue(f"node {row.name} was not given a label {key[:80]!r}; legal: {legal}", legal=legal)
+    row.given_labels = {**labels, **given}
+    if len(row.all_labels) > MAX_NODE_LABELS:
+        raise IllegalValue(
+            f"node {row.name} would have {len(row.all_labels)} labels; legal: {MAX_NODE_LABELS} at most",
+            legal=f"{MAX_NODE_LABELS} at most",
+        )
+    return row
+
+
+def read_labels(session: Session) -> dict[str, set[str]]:
+    """Return the values of each label that any node has that did not leave."""
+    found = dict[str, set[str]]()
+    for row in session.scalars(select(NodeRow).where(NodeRow.state != str(NodeLife.LEFT))):
+        for key, value in row.all_labels.items():
+            found.setdefault(key, set()).add(value)
+    return found
 
 
 def find_node(session: Session, name: str) -> NodeRow:

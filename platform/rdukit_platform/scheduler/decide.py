@@ -11,6 +11,7 @@ when they have been given back, and nobody else meanwhile.
 For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,7 +19,9 @@ from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import why_never
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import (
+    NO_LABELS,
     Decision,
+    Labels,
     Need,
     Preemption,
     PreemptionRule,
@@ -44,6 +47,7 @@ class QueueRules:
     tenant_jobs: int = 0
     starve_s: float = 60.0
     has_other_tenants: bool = False
+    absent: Mapping[str, int] = field(default_factory=dict)
     preemption: PreemptionRule = field(default_factory=PreemptionRule)
 
 
@@ -51,7 +55,7 @@ def decide(snapshot: QueueSnapshot) -> Decision:
     """Return the admissions for this snapshot."""
     ledger = Ledger(snapshot.nodes, snapshot.active, snapshot.shares, snapshot.now)
     rules = QueueRules(
-        snapshot.tenant_jobs, snapshot.starve_s, snapshot.has_other_tenants, snapshot.preemption
+        snapshot.tenant_jobs, snapshot.starve_s, snapshot.has_other_tenants, snapshot.absent, snapshot.preemption
     )  # fmt: skip
     return decide_by(ledger, line_up(snapshot.queued), rules, snapshot.now)
 
@@ -106,8 +110,8 @@ class _Round:
     shut: dict[Need, tuple[float, Wait]] = field(default_factory=dict)
     #: Whether any tenant is limited in what it may have.
     has_limits: bool = False
-    #: For no job of so many members, so many tiles and such an end is a time known.
-    hopeless: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    #: For no job of so many members and such labels, so many tiles and such an end is a time known.
+    hopeless: dict[tuple[int, Labels], list[tuple[int, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.now)
@@ -125,7 +129,9 @@ class _Round:
         if (known := self.full.get(need)) is not None:
             return known
         if ledger.slots == 0:
-            return Wait(WaitCode.WORKERS_AWAY, "no worker is up")
+            return Wait(WaitCode.WORKERS_AWAY, self._why_no_worker())
+        if job.constraint and (unlabelled := ledger.why_unlabelled(job.constraint)) is not None:
+            return Wait(WaitCode.BAD_CONSTRAINTS, unlabelled)
         if job.tiles and not ledger.has_daemon:
             return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
         if (too_large := ledger.why_never(need)) is not None:
@@ -153,6 +159,14 @@ class _Round:
                     self.behind.add(need)
                 return self._let_first(job, reserved)
         return room
+
+    def _why_no_worker(self) -> str:
+        if self.ledger.rooms.all:
+            return "no worker is up"
+        absent = ", ".join(f"{count} {state}" for state, count in sorted(self.rules.absent.items()) if count)
+        if not absent:
+            return "no node has joined the platform; join one: rdukit node join"
+        return f"no node is up: {absent}; look at them: rdukit node list"
 
     def _find_shut(self, job: QueuedJob, until: float) -> Wait | None:
         """Find whether maintenance keeps a job that ends by a time from tiles that are free, or from all."""
@@ -216,6 +230,8 @@ class _Round:
         reserved = self.reserved
         if reserved is not None and room is reserved.room and not reserved.lets_past(job, self.now):
             return False
+        if not job.constraint <= room.node.labels:
+            return False
         return room.node.capacity is not None and why_never(job.tiles, room.node.capacity, job.members) is None
 
     def admit(self, job: QueuedJob, room: NodeRoom) -> None:
@@ -235,7 +251,7 @@ class _Round:
             return
         has_starved = self.now - job.since >= self.rules.starve_s
         until = job.ends_by(self.now) if self.ledger.has_windows else 0.0
-        hopeless = self.hopeless.setdefault(job.members, [])
+        hopeless = self.hopeless.setdefault(job.need[1:], [])
         if has_starved or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
             able, endings = self.ledger.could_have(job.need), self.ledger.endings
             self.reserved = reserve(job, able, endings, self.now, at_any_cost=has_starved)
@@ -247,7 +263,12 @@ class _Round:
         rooms = self.ledger.rooms
         if rooms.slots <= 0:
             self.bound.tiles = 0
-        elif wait.code is WaitCode.RESOURCES and self.reserved and job.members == 1 and self.preemptor.is_idle:
+        elif (
+            wait.code is WaitCode.RESOURCES
+            and self.reserved
+            and job.need[1:] == (1, NO_LABELS)
+            and self.preemptor.is_idle
+        ):
             self.bound.tiles = min(self.bound.tiles, job.tiles)
 
 

@@ -7,11 +7,15 @@ make it anew for each decision.
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from rdukit_platform.nodes.view import NodeCapacity, why_never
-from rdukit_platform.scheduler.model import ActiveJob, Need, NodeState, QueuedJob, TenantShare
+from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, Labels, Need, NodeState, QueuedJob, TenantShare
 from rdukit_platform.scheduler.rooms import NodeRoom, Rooms
 from rdukit_platform.scheduler.shares import Shares
+
+#: Labels that are told to who asks for others.
+SHOWN_LABELS: Final = 20
 
 #: When a job gives back its slot and how many tiles, at the latest.
 Ending = tuple[float, int]
@@ -34,6 +38,7 @@ class Ledger:
         #: When jobs with run limits end, the earliest first, by the index of their node.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
         self._nevers: dict[Need, str | None] = {}
+        self._unlabelled: dict[Labels, str | None] = {}
         self._able: dict[Need, list[NodeRoom]] = {}
         self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
         #: What active jobs have, by the index of their node, where some may have to give it up.
@@ -55,7 +60,7 @@ class Ledger:
                 room.slots -= 1
                 self.keep(job, room)
             else:
-                room.take((job.tiles, job.members))
+                room.take((job.tiles, job.members, NO_LABELS))
             if job.is_leaving:
                 shares.leaving[job.tenant_id] += job.tiles
             elif job.ends_at is not None:
@@ -99,7 +104,7 @@ class Ledger:
     def why_never(self, need: Need) -> str | None:
         """Say why no node could ever have so many tiles; ``None``: one could."""
         if need not in self._nevers:
-            self._nevers[need] = self._find_never(*need) if need[0] else None
+            self._nevers[need] = self._find_never(need) if need[0] else None
         return self._nevers[need]
 
     def could_have(self, need: Need) -> Sequence[NodeRoom]:
@@ -109,7 +114,7 @@ class Ledger:
             able = self._able[need] = []
             for room in self.rooms.all:
                 capacity = room.node.capacity
-                if capacity is None:
+                if capacity is None or not need[2] <= room.node.labels:
                     continue
                 if id(capacity) not in shapes:
                     shapes[id(capacity)] = why_never(need[0], capacity, need[1]) is None
@@ -117,8 +122,26 @@ class Ledger:
                     able.append(room)
         return self._able[need]
 
-    def _find_never(self, tiles: int, members: int) -> str | None:
-        whys = [(capacity, name, why_never(tiles, capacity, members)) for capacity, name in self._shapes.values()]
+    def why_unlabelled(self, constraint: Labels) -> str | None:
+        """Say why no node has the labels that a job asks for, and which there are; ``None``: one has."""
+        if constraint not in self._unlabelled:
+            is_there = any(constraint <= node.labels for node in self._nodes)
+            self._unlabelled[constraint] = None if is_there else self._find_labels(constraint)
+        return self._unlabelled[constraint]
+
+    def _find_labels(self, constraint: Labels) -> str:
+        asked = ", ".join(f"{key}={value}" for key, value in sorted(constraint))
+        there = sorted({f"{key}={value}" for node in self._nodes for key, value in node.labels})
+        more = f" and {len(there) - SHOWN_LABELS} more" if len(there) > SHOWN_LABELS else ""
+        return f"no node that is up has {asked}; there is: {', '.join(there[:SHOWN_LABELS]) or 'no label'}{more}"
+
+    def _find_never(self, need: Need) -> str | None:
+        tiles, members, constraint = need
+        shapes: Iterable[tuple[NodeCapacity, str]] = self._shapes.values()
+        if constraint:
+            able = [node for node in self._nodes if constraint <= node.labels]
+            shapes = [(node.capacity, node.name) for node in able if node.capacity is not None]
+        whys = [(capacity, name, why_never(tiles, capacity, members)) for capacity, name in shapes]
         if not whys or any(why is None for *_, why in whys):
             return None
         _, name, why = max(whys, key=lambda each: (each[0].tiles, max(each[0].rows, default=0)))

@@ -11,8 +11,11 @@ from rdukit_platform.nodes.view import NodeCapacity
 WINDOW: Final = 200
 
 
-#: What a job asks of a node: tiles of all its members together, and how many members it has.
-Need = tuple[int, int]
+#: Labels, each as key and value.
+Labels = frozenset[tuple[str, str]]
+NO_LABELS: Final[Labels] = frozenset()
+#: What a job asks of a node: tiles of all its members together, how many members it has, and which labels.
+Need = tuple[int, int, Labels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class QueuedJob:
     estimated_start: float | None = None
     #: Processes that compute together, each with an equal part of the tiles: all are placed at once, or none is.
     members: int = 1
+    #: Labels that its node has to have.
+    constraint: Labels = NO_LABELS
 
     def ends_by(self, now: float) -> float:
         """Return when it has ended at the latest if it starts now."""
@@ -42,7 +47,7 @@ class QueuedJob:
     @property
     def need(self) -> "Need":
         """Return what it asks of a node."""
-        return self.tiles, self.members
+        return self.tiles, self.members, self.constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class NodeState:
     name: str
     capacity: NodeCapacity | None
     slots: int
+    labels: Labels = NO_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,8 @@ class QueueSnapshot:
     starve_s: float = 60.0
     #: Whether there are tenants beside those that have jobs here.
     has_other_tenants: bool = False
+    #: How many nodes are in each state in which they take no jobs, such as ``lost``.
+    absent: Mapping[str, int] = field(default_factory=dict)
     #: Tenants that are not in it have the weight 1 and no past.
     shares: Mapping[str, TenantShare] = field(default_factory=dict)
     preemption: PreemptionRule = PreemptionRule()

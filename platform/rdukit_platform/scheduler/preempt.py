@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ledger
-from rdukit_platform.scheduler.model import ActiveJob, PreemptionRule, QueuedJob
+from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, QueuedJob
 from rdukit_platform.scheduler.rooms import Leaving, NodeRoom
 
 #: Jobs that one decision finds victims for; what is left comes next time.
@@ -50,7 +50,7 @@ class Preemptor:
         #: What priority reaches the least urgent job that may be a victim for its priority.
         self._least: float = float("inf")
         #: For jobs of this kind and size, or larger ones, nobody makes room.
-        self._in_vain: dict[tuple[bool, int, str, int], int] = {}
+        self._in_vain: dict[tuple[bool, int, str, int, Labels], int] = {}
         self._left = MOST_AT_ONCE
         #: How many free tiles are held for others, by the index of their node.
         self._kept: Counter[int] = Counter()
@@ -84,7 +84,7 @@ class Preemptor:
     def clear(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         """Clear room for a job that finds none, and hold it. ``may_have``: whether it may have any there at all."""
         is_borrower = self._shares.borrows(job)
-        kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else "", job.members
+        kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else "", *job.need[1:]
         if job.tiles >= self._in_vain.get(kind, 1 << 62):
             return None
         found = self._find_left(job, may_have) or self._find_victims(job, is_borrower, may_have)

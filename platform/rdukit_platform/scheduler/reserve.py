@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rdukit_platform.scheduler.ledger import Ending
-from rdukit_platform.scheduler.model import QueuedJob
+from rdukit_platform.scheduler.model import Need, QueuedJob
 from rdukit_platform.scheduler.rooms import NodeRoom
 
 
@@ -81,6 +81,7 @@ class _Outlook:
             for room in rooms
             if room.windows and room.count_closing(now, float("inf"))
         }
+        self._labels = [room.node.labels for room in rooms]
         self._tiles = [room.tiles for room in rooms]
         self._places = [room.places for room in rooms]
         self._slots = [room.slots for room in rooms]
@@ -91,15 +92,19 @@ class _Outlook:
         heapq.heapify(self._most_slots)
         heapq.heapify(self._most_tiles)
 
-    def find(self, tiles: int, until: float = 0.0) -> int | None:
-        """Return a node with room for so many tiles until a time."""
-        if not self._closes or not tiles:
+    def find(self, need: Need, until: float = 0.0) -> int | None:
+        """Return a node with room for so many tiles until a time, and with labels."""
+        tiles, _, constraint = need
+        if not constraint and not (self._closes and tiles):
             return self._find(tiles)
-        shut = list[tuple[int, int]]()
-        while (index := self._find(tiles)) is not None and self._closes.get(index, until) < until:
-            shut.append(heapq.heappop(self._most_tiles))
-        for entry in shut:
-            heapq.heappush(self._most_tiles, entry)
+        heap, passed = self._most_tiles if tiles else self._most_slots, list[tuple[int, int]]()
+        while (index := self._find(tiles)) is not None:
+            is_open = not tiles or self._closes.get(index, until) >= until
+            if is_open and constraint <= self._labels[index]:
+                break
+            passed.append(heapq.heappop(heap))
+        for entry in passed:
+            heapq.heappush(heap, entry)
         return index
 
     def _find(self, tiles: int) -> int | None:
@@ -149,7 +154,7 @@ def estimate_starts(
     starts: dict[str, float] = {}
     at = now
     for job in waiting:
-        while (index := outlook.find(job.tiles, job.ends_by(at))) is None:
+        while (index := outlook.find(job.need, job.ends_by(at))) is None:
             if more and (following == len(ends) or more[0] < ends[following]):
                 ended, given, node = heapq.heappop(more)
             elif following < len(ends):

@@ -50,8 +50,8 @@ class NodeRoom:
 
     def rank(self, need: Need) -> int | None:
         """Return how well the node fits a job, the lowest best; ``None``: not at all, now."""
-        tiles, members = need
-        if self.slots <= 0:
+        tiles, members, constraint = need
+        if self.slots <= 0 or not constraint <= self.node.labels:
             return None
         if tiles == 0:
             return (_LOW - min(self.slots, _LOW)) << _BITS | self.index
@@ -105,7 +105,7 @@ class NodeRoom:
         Args:
             until: it has no tiles whose maintenance begins before.
         """
-        tiles, members = need
+        tiles, members, _ = need
         self.slots -= 1
         if tiles == 0:
             return 0
@@ -188,7 +188,7 @@ class NodeRoom:
 
         ``closed``: tiles that it may not have.
         """
-        tiles, members = need
+        tiles, members, _ = need
         free, found = (self._mask | besides) & ~closed, 0
         for _ in range(members):
             row = self._place_row(tiles // members, free)
@@ -346,14 +346,18 @@ class Rooms:
         """Say why no node has room for so many tiles: of several nodes, as it was when the first job found none."""
         known = self._whys.get(need)
         if known is None or (len(self.all) == 1 and known[0] != len(self._changes)):
-            known = self._whys[need] = len(self._changes), self._find_why(*need)
+            known = self._whys[need] = len(self._changes), self._find_why(need)
         return known[1]
 
-    def _find_why(self, tiles: int, members: int) -> str:
-        answering = [(room, room.node.capacity) for room in self.all if room.node.capacity is not None]
+    def _find_why(self, need: Need) -> str:
+        tiles, members, constraint = need
+        able = [room for room in self.all if constraint <= room.node.labels]
+        answering = [(room, room.node.capacity) for room in able if room.node.capacity is not None]
         free = sum(max(room.tiles, 0) for room, _ in answering)
         total = sum(capacity.tiles for _, capacity in answering)
         enough = [room for room, _ in answering if room.tiles >= tiles]
+        if not tiles:
+            return "no node with the labels that it asks for has a free worker slot"
         if not enough:
             why = f"it needs {tiles} tiles, {free} of {total} are free"
             if len(answering) > 1:

@@ -140,7 +140,7 @@ def in_turn(lines: Lines, shares: Shares, bound: SizeBound) -> Iterator[QueuedJo
         tenant = heads[0][-1]
         yield firsts[tenant]
         for following in rest[tenant]:
-            if following.tiles < bound.tiles or following.members > 1:  # members need no long row
+            if following.tiles < bound.tiles or following.members > 1 or following.constraint:
                 firsts[tenant] = following
                 heapq.heapreplace(heads, place(tenant, following))
                 break

@@ -191,7 +191,9 @@ class _State:
             NodeState(name, whole, share + (number < rest)) for number, (name, whole) in enumerate(self._whole.items())
         ]
         self._ledger = Ledger(nodes, (), system.claims, 0.0)
-        self._rules = QueueRules(system.tenant_jobs, system.starve_s, tenants > 1, system.preemption)
+        self._rules = QueueRules(
+            system.tenant_jobs, system.starve_s, tenants > 1, preemption=system.preemption
+        )  # fmt: skip
         self._usage, self._usage_at = PastUsage(system.half_life_s), -_NEVER
         self._claims: Mapping[str, TenantShare] = system.claims
         #: Each tenant's queue by priority and age.
@@ -276,7 +278,7 @@ class _State:
         return QueueSnapshot(
             now, tuple(job for line in self._lines.values() for job in line[:WINDOW]),
             tuple(running.active for running in self._running.values()), tuple(nodes), rules.tenant_jobs,
-            rules.starve_s, rules.has_other_tenants, self._claims, rules.preemption,
+            rules.starve_s, rules.has_other_tenants, {}, self._claims, rules.preemption,
         )  # fmt: skip
 
     def start(self, job_id: str, node: str, now: float) -> None:

@@ -17,6 +17,7 @@ from rdukit_platform.jobs.attempts import FREE_PAUSE_S
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes.registry import PRESENT, NodeLife, capacity_of
 from rdukit_platform.scheduler.model import (
+    NO_LABELS,
     WINDOW,
     ActiveJob,
     NodeState,
@@ -75,7 +76,9 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
         slots[service.node] += service.slots
     rows = session.scalars(select(NodeRow).where(NodeRow.state.in_(PRESENT)).order_by(NodeRow.name)).all()
     up = [row for row in rows if row.state == NodeLife.UP]
-    nodes = tuple(NodeState(row.name, capacity_of(row), slots[row.name]) for row in up)
+    nodes = tuple(
+        NodeState(row.name, capacity_of(row), slots[row.name], frozenset(row.all_labels.items())) for row in up
+    )
     # What each node told last: who held tiles then is in its free tiles already, and nobody else is.
     leased = {(row.name, job) for row in rows for job in row.leased}
     tenants = session.scalars(select(TenantRow)).all()
@@ -89,6 +92,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
         starve_s=resolve(SCHEDULER_STARVE_S),
         has_other_tenants=len(tenants) > 1,
+        absent={} if up else _count_absent(session),
         shares={
             row.id: TenantShare(row.weight, past.get(row.id, 0.0), row.quota, row.max_tiles, row.max_jobs)
             for row in tenants
@@ -97,6 +101,11 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
             resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
         ),
     )
+
+
+def _count_absent(session: Session) -> dict[str, int]:
+    query = select(NodeRow.state, func.count()).where(NodeRow.state != str(NodeLife.UP)).group_by(NodeRow.state)
+    return dict(session.execute(query).tuples().all())
 
 
 def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float) -> ActiveJob:
@@ -133,6 +142,7 @@ def _read_front(session: Session, now: float) -> Iterator[QueuedJob]:
         JobRow.wait_code,
         JobRow.estimated_start,
         JobRow.members,
+        JobRow.constraint,
     )
     lines = session.execute(
         select(JobRow.tenant_id, JobRow.priority)
@@ -151,7 +161,7 @@ def _read_front(session: Session, now: float) -> Iterator[QueuedJob]:
             .limit(room[tenant])
         ).all()
         room[tenant] -= len(rows)
-        yield from (QueuedJob(*tuple(row)) for row in rows)
+        yield from (QueuedJob(*row[:-1], frozenset(row[-1].items()) if row[-1] else NO_LABELS) for row in rows)
 
 
 class UsageReader:
