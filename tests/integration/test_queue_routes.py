@@ -20,6 +20,7 @@ def test_jobs_are_submitted_with_choices_and_listed_by_labels(gateway: GatewayUn
     own, other = gateway.token("lab", "read", "write"), gateway.token("other", "read", "write")
     box = gateway.ask("GET", "/v1/catalog", own).json()["boxes"][0]["name"]
     choices = {"priority": 3, "run_limit_s": 90, "labels": {"project": "genes", "team/lead": "b=c"}}
+    choices["constraint"] = {"zone": "a"}
     body = {"box": box, "verb": "compile", **choices}
     made = gateway.ask("POST", "/v1/jobs", own, json=body)
     assert made.status_code == 201, made.text
@@ -35,8 +36,15 @@ def test_jobs_are_submitted_with_choices_and_listed_by_labels(gateway: GatewayUn
     assert len(listed(own, "")) == 2
     assert listed(other, "label=project=genes") == []
     assert gateway.refused("GET", "/v1/jobs?label=project", own)[0] == 400
-    for wrong in ({"priority": 101}, {"run_limit_s": 0}, {"labels": {"A": "b"}}):
+    for wrong in ({"priority": 101}, {"run_limit_s": 0}, {"labels": {"A": "b"}}, {"constraint": {"zone": "b c"}}):
         assert gateway.ask("POST", "/v1/jobs", own, json={**body, **wrong}).status_code in {400, 422}
+
+
+def test_administrators_alone_give_nodes_labels(gateway: GatewayUnderTest) -> None:
+    lab = gateway.token("lab", "read", "write", "tokens")
+    assert gateway.refused("POST", "/v1/nodes/one/labels", lab, json={"set": {"zone": "a"}})[0] == 403
+    assert gateway.refused("POST", "/v1/nodes/one/labels", gateway.admin, json={"set": {"zone": "a"}})[0] == 404
+    assert gateway.ask("POST", "/v1/nodes/one/labels", gateway.admin, json={"set": {"zone": "a b"}}).status_code == 400
 
 
 def test_administrators_weigh_tenants(gateway: GatewayUnderTest) -> None:

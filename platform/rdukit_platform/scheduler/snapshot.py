@@ -105,7 +105,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
 
 def _count_absent(session: Session) -> dict[str, int]:
     query = select(NodeRow.state, func.count()).where(NodeRow.state != str(NodeLife.UP)).group_by(NodeRow.state)
-    return dict(session.execute(query).tuples().all())
+    return {str(row[0]): int(row[1]) for row in session.execute(query)}
 
 
 def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float) -> ActiveJob:
@@ -161,7 +161,9 @@ def _read_front(session: Session, now: float) -> Iterator[QueuedJob]:
             .limit(room[tenant])
         ).all()
         room[tenant] -= len(rows)
-        yield from (QueuedJob(*row[:-1], frozenset(row[-1].items()) if row[-1] else NO_LABELS) for row in rows)
+        for row in rows:
+            asked = frozenset(row[-1].items()) if row[-1] else NO_LABELS
+            yield QueuedJob(*(*row[:-1], asked))
 
 
 class UsageReader:
