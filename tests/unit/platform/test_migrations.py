@@ -146,7 +146,7 @@ INSERT INTO oidc_logins (state_sha256, browser_sha256, nonce, verifier, redirect
 INSERT INTO device_logins (device_sha256, user_code, name, address, token_id, is_denied, next_poll_at, expires_at)
     VALUES ('d', 'BCDF-GHJK', 'laptop', '127.0.0.1', NULL, false, 22.0, 22.0);
 """,
-    "0028": """
+    "0029": """
 UPDATE jobs SET "constraint" = '{"zone": "a"}' WHERE id = 'job-2';
 UPDATE nodes SET given_labels = '{"zone": "b"}' WHERE name = 'one';
 """,
