@@ -61,7 +61,7 @@ class RetryPolicy(RequestBody):
             if cause not in RETRY_CAUSES:
                 raise ValueError(
                     f"{cause[:80]!r} is nothing to retry on; legal: {', '.join(sorted(RETRIED))}, and the codes of "
-                    "errors, such as disk-full"
+                    "errors, such as unavailable"
                 )
         return on
 

@@ -132,6 +132,6 @@ def test_a_summary_has_the_figures_that_judge_a_model() -> None:
 def test_the_console_shows_recipes_whatever_a_description_says() -> None:
     told = {"train": {"reached": {"r2": 0.9}, "seconds": 6}, "lora": {"unavailable": "None."}, "infer": 3}
     train, lora = view_recipes({"recipes": told})
-    assert (train.kind, train.start, train.before, train.reached, train.seconds) == ("train", "–", "–", "r2 0.9", "6")
+    assert (train.kind, train.start, train.before, train.reached, train.took) == ("train", "–", "–", "r2 0.9", "6 s")
     assert (lora.kind, lora.reason) == ("lora", "None.")
     assert view_recipes({}) == view_recipes({"recipes": ["train"]}) == ()

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DataError
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
 from rdukit_platform.gateway.middleware import add_error_handlers
+from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.scheduler.loop import Scheduler
 from rdukit_platform.settings import Home
 from support import FakeClock
@@ -37,7 +38,8 @@ def test_a_server_that_says_nothing_is_away_after_a_bound(silent: Database) -> N
 def test_a_scheduler_ends_though_its_database_is_away(
     silent: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scheduler = Scheduler(Home(tmp_path), silent, None, None, FakeClock())  # type: ignore[arg-type]
+    nobody = Notifier("redis://127.0.0.1:1/0")
+    scheduler = Scheduler(Home(tmp_path), silent, None, nobody, FakeClock())  # type: ignore[arg-type]
     scheduler.stop()
     scheduler.run()
     assert f"end not written down service={scheduler.name}" in caplog.text

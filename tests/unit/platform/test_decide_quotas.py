@@ -169,7 +169,7 @@ def test_victims_leave_a_row_of_neighbours_not_only_enough_tiles() -> None:
 def test_what_fits_with_others_gone_fits_when_they_are_gone(
     owners: list[str], tiles: int, leave: set[str], members: int
 ) -> None:
-    need = tiles * members, members
+    need = tiles * members, members, frozenset[str]()
     capacity = view_for_scheduler(status(*owners))
     room = NodeRoom(0, NodeState("n", capacity, 9))
     masks = [mask for job, mask in capacity.held if job in leave]

@@ -34,7 +34,7 @@ def said(model: type[BaseModel], body: object) -> str:
         (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' is nothing to retry on; legal: "),
         (JobRequest, {**JOB, "deadline": "soon"}, "deadline is 'soon'; legal: a time with its zone, such as "),
         (JobRequest, {"box": "logreg"}, "verb is missing; legal: a text of 1 to 128 characters"),
-        (JobRequest, [], "the body is []; legal: the keys box, deadline, "),
+        (JobRequest, [], "the body is []; legal: the keys box, constraint, deadline, "),
         (PipelineRequest, {"name": "p", "steps": []}, "steps is []; legal: a list of 1 to 64 entries"),
         (PipelineRequest, MISTYPED, "there is no key 'prioritty' in steps[0]; "),
         (PipelineRequest, MISTYPED, "verb. Did you mean 'priority'?"),

@@ -146,10 +146,6 @@ INSERT INTO oidc_logins (state_sha256, browser_sha256, nonce, verifier, redirect
 INSERT INTO device_logins (device_sha256, user_code, name, address, token_id, is_denied, next_poll_at, expires_at)
     VALUES ('d', 'BCDF-GHJK', 'laptop', '127.0.0.1', NULL, false, 22.0, 22.0);
 """,
-    "0029": """
-UPDATE jobs SET "constraint" = '{"zone": "a"}' WHERE id = 'job-2';
-UPDATE nodes SET given_labels = '{"zone": "b"}' WHERE name = 'one';
-""",
     "0026": """
 UPDATE jobs SET members = 2 WHERE id = 'job-2';
 """,
@@ -161,6 +157,10 @@ INSERT INTO scheduled_runs (schedule_id, due_at, state, pipeline_id, at)
 """,
     "0028": """
 INSERT INTO job_labels (job_id, key, value, tenant_id, created_at) VALUES ('job-1', 'c', 'd', 'ten-1', 3.0);
+""",
+    "0029": """
+UPDATE jobs SET "constraint" = '{"zone": "a"}' WHERE id = 'job-2';
+UPDATE nodes SET given_labels = '{"zone": "b"}' WHERE name = 'one';
 """,
 }
 #: What rdukit 0.1.0 had.
