@@ -404,6 +404,11 @@ def test_a_pipelines_page_shows_what_comes_after_what_what_was_cached_and_fan_ou
     assert len(re.findall(r'data-label="after ">compile<', text)) == 2
 
 
+def test_the_gateways_address_leads_to_the_console(client: httpx.Client) -> None:
+    answer = client.get("/")
+    assert (answer.status_code, answer.url.path) == (200, "/console/login")
+
+
 def test_a_path_that_is_no_page_is_answered_with_one(client: httpx.Client) -> None:
     answer = client.get("/console/nosuch")
     assert answer.status_code == 404

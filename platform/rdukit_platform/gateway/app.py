@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio.to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from rdukit import __version__
 from rdukit.errors import NotFound
@@ -167,6 +167,12 @@ _STATIC: Final = Path(__file__).with_name("static")
 _FILES: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
 router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def send_to_console() -> Response:
+    """Send who opens the gateway's address in a browser to the console."""
+    return RedirectResponse("/console/")
 
 
 @router.get("/docs")

@@ -68,6 +68,7 @@ _KEEPS_WEBHOOKS: Final = needs(JOBS_READ, JOBS_WRITE)
 #: Method and path of each route, as the application declares them.
 PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /openapi.json": PUBLIC,
+    "GET /": PUBLIC,
     "GET /docs": PUBLIC,
     "GET /docs/static/{name}": PUBLIC,
     "GET /health": PUBLIC,
