@@ -2,6 +2,7 @@
 
 from rdukit_platform.client.artifacts import Artifact
 from rdukit_platform.client.jobs import Job
+from rdukit_platform.client.pipelines import Pipeline, PipelineInfo
 from rdukit_platform.client.platform import Platform
 from rdukit_platform.client.values import ArtifactInfo, AttemptInfo, Event, FileInfo, JobInfo, MetricPoint
 
@@ -14,5 +15,7 @@ __all__ = [
     "Job",
     "JobInfo",
     "MetricPoint",
+    "Pipeline",
+    "PipelineInfo",
     "Platform",
 ]

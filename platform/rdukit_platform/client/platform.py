@@ -5,6 +5,7 @@ from rdukit.interfaces import Closable
 from rdukit_platform.client.artifacts import Artifacts
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.client.jobs import Jobs
+from rdukit_platform.client.pipelines import Pipelines
 
 
 class Platform(Closable):
@@ -26,6 +27,7 @@ class Platform(Closable):
         #: All routes, as plain JSON values.
         self.api = ApiClient.of_home(url=url, token=token)
         self.jobs = Jobs(self.api)
+        self.pipelines = Pipelines(self.api)
         self.artifacts = Artifacts(self.api)
 
     @property
