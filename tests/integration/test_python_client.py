@@ -28,6 +28,7 @@ def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     said = capsys.readouterr().out
     assert "succeeded 0.9" in said and "epochs" in said
     assert re.search(r"^succeeded art-\w+$", said, re.MULTILINE), "the page's pipeline"
+    assert re.search(r"^\[1, 10\] http://127\.0\.0\.1:\d+/v1/endpoints/digits$", said, re.MULTILINE), said
     assert len([line for line in said.splitlines() if line.startswith("job-")]) == 3
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
 

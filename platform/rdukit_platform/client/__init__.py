@@ -4,13 +4,16 @@ from rdukit_platform.client.artifacts import Artifact
 from rdukit_platform.client.jobs import Job
 from rdukit_platform.client.pipelines import Pipeline, PipelineInfo
 from rdukit_platform.client.platform import Platform
+from rdukit_platform.client.serving import EndpointInfo, ExpertInfo, ServedEndpoint
 from rdukit_platform.client.values import ArtifactInfo, AttemptInfo, Event, FileInfo, JobInfo, MetricPoint
 
 __all__ = [
     "Artifact",
     "ArtifactInfo",
     "AttemptInfo",
+    "EndpointInfo",
     "Event",
+    "ExpertInfo",
     "FileInfo",
     "Job",
     "JobInfo",
@@ -18,4 +21,5 @@ __all__ = [
     "Pipeline",
     "PipelineInfo",
     "Platform",
+    "ServedEndpoint",
 ]

@@ -6,6 +6,7 @@ from rdukit_platform.client.artifacts import Artifacts
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.client.jobs import Jobs
 from rdukit_platform.client.pipelines import Pipelines
+from rdukit_platform.client.serving import Endpoints, Experts
 
 
 class Platform(Closable):
@@ -29,6 +30,8 @@ class Platform(Closable):
         self.jobs = Jobs(self.api)
         self.pipelines = Pipelines(self.api)
         self.artifacts = Artifacts(self.api)
+        self.experts = Experts(self.api)
+        self.endpoints = Endpoints(self.api)
 
     @property
     def url(self) -> str:
