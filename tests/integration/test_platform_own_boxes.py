@@ -93,7 +93,8 @@ def test_the_catalog_and_the_console_show_a_tenants_own_boxes(platform: Platform
     url, token = platform.running["url"], (platform.home / "token").read_text().strip()
     with httpx.Client(base_url=url, trust_env=False, follow_redirects=True) as browser:
         browser.post("/console/login", data={"token": token, "next": "/console/catalog"})
-        assert "your own, version 2" in browser.get("/console/catalog").text
+        listed = browser.get("/console/catalog").text
+        assert '<span class="tag">your own</span>' in listed and 'href="/console/catalog/shown:2"' in listed
         page = browser.get("/console/catalog/shown:1").text
         assert "your own, version 1" in page and "job submit shown:1 preprocess" in page
         assert 'href="/console/catalog/shown:2"' in page
@@ -268,7 +269,7 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
     listed = json.loads(runner.invoke(box_commands, ["installed", "--json"]).output)["boxes"]
     assert "typed:1" in [box["box"] for box in listed]
     told = runner.invoke(job_commands, ["submit", "typed:1", "preprocess", "--wait", "--json"])
-    assert json.loads(told.output)["box"] == "typed:1"
+    assert json.loads(told.stdout)["box"] == "typed:1"
     told = runner.invoke(job_commands, ["submit", str(folder), "preprocess"])
     assert isinstance(told.exception, InvalidArgument) and "rdukit box install" in told.exception.message
     told = runner.invoke(box_commands, ["installed", "typed"])
