@@ -19,7 +19,8 @@ from rdukit_platform.settings import Home
 from support import wait_until
 
 COMPOSE = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
-TRUSTED = {"gateway", "scheduler", "worker"}
+WORKERS = {"worker", "worker-two"}
+TRUSTED = {"gateway", "scheduler"} | WORKERS
 
 
 def services_with(**wanted: str) -> set[str]:
@@ -31,13 +32,13 @@ def services_with(**wanted: str) -> set[str]:
     }
 
 
-def test_only_gateway_scheduler_and_worker_share_a_network_with_broker_and_database() -> None:
+def test_only_gateway_scheduler_and_workers_share_a_network_with_broker_and_database() -> None:
     assert services_with(networks="queue") == {"broker"} | TRUSTED
     assert services_with(networks="tables") == {"database"} | TRUSTED
     assert COMPOSE["networks"]["queue"]["internal"] and COMPOSE["networks"]["tables"]["internal"]
     assert services_with(volumes="password:") == {"broker"} | TRUSTED
     assert services_with(volumes="password:/run/broker:ro") == TRUSTED
-    assert COMPOSE["services"]["snd"]["network_mode"] == "none"
+    assert {COMPOSE["services"][name]["network_mode"] for name in ("snd", "snd-two")} == {"none"}
 
 
 def test_only_the_worker_gets_the_engine_where_jobs_are_containers() -> None:
@@ -51,10 +52,11 @@ def test_only_the_worker_gets_the_engine_where_jobs_are_containers() -> None:
     assert homes == {boxes["volumes"]["home"]["driver_opts"]["device"]}, "one path for engine and worker"
 
 
-def test_only_the_worker_may_open_the_namespaces_of_fences() -> None:
+def test_only_workers_may_open_the_namespaces_of_fences() -> None:
     options = {name: set(service["security_opt"]) for name, service in COMPOSE["services"].items()}
     unconfined = {"seccomp=unconfined", "systempaths=unconfined", "apparmor=unconfined"}
-    assert options.pop("worker") == {"no-new-privileges:true"} | unconfined
+    for name in WORKERS:
+        assert options.pop(name) == {"no-new-privileges:true"} | unconfined, name
     assert set(map(frozenset, options.values())) == {frozenset({"no-new-privileges:true"})}
 
 

@@ -23,6 +23,7 @@ from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.catalog.experts import get_expert, selector_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_box
 from rdukit_platform.db.engine import Database
+from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints import replicas
 from rdukit_platform.endpoints.reconcile import reconcile
@@ -376,6 +377,7 @@ def opened_platform(clock: Clock | None = None) -> Iterator[Platform]:
     opened = open_platform(home)
     if clock is not None:
         opened = replace(opened, clock=clock, audit=AuditWriter(opened.database, clock))
+    migrate(opened.database)  # where a part was opened before
     ensure_first_token(opened.database, opened.home, time.time() if clock is None else clock.now())
     try:
         yield opened
