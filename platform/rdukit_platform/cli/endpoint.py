@@ -322,20 +322,14 @@ def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]
 
 def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> None:
     """Print what was changed, once it is as wanted with ``wait``."""
-    import time
-
-    from rdukit.errors import Unavailable
     from rdukit_platform.cli import show
+    from rdukit_platform.client.serving import wait_until_settled
 
     name = changed["name"]
     if wait and not as_json:
         click.echo(f"{name} goes on without this command; rdukit endpoint show tells how far it is", err=True)
-    while wait and changed["state"] not in {"ready", "stopped", "idle"}:
-        if changed["state"] == "failing":
-            told = [one["message"] for one in changed["instances"] if one["message"]]
-            raise Unavailable(f"endpoint {name!r} fails: {told[0] if told else 'see rdukit endpoint show'}")
-        time.sleep(0.3)
-        changed = client.get(_path(name))
+    if wait:
+        changed = wait_until_settled(client, changed)
     if as_json:
         show.print_json(changed)
     else:

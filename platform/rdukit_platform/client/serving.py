@@ -89,6 +89,25 @@ class EndpointInfo:
     instances: tuple[dict[str, Any], ...] = ()
 
 
+def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+    """Wait until an endpoint, which was ``found`` so, is as it is wanted. Returns it as it was read then.
+
+    Raises:
+        Unavailable: its replicas fail; the message is what the first one said.
+        DeadlineExceeded: it is not so within ``timeout_s``; it goes on.
+    """
+    name, ends_at = found["name"], None if timeout_s is None else time.monotonic() + timeout_s
+    while found["state"] not in SETTLED:
+        if found["state"] == "failing":
+            told = next((one["message"] for one in found["instances"] if one["message"]), "see rdukit endpoint show")
+            raise Unavailable(f"endpoint {name!r} fails: {told}", endpoint=name)
+        if ends_at is not None and time.monotonic() >= ends_at:
+            raise DeadlineExceeded(f"endpoint {name!r} is {found['state']} after {timeout_s:g} s; it goes on")
+        time.sleep(LOOK_S)
+        found = api.get(f"/v1/endpoints/{quote(name)}")
+    return found
+
+
 class ServedEndpoint:
     """An endpoint. ``info`` says how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
 
@@ -113,15 +132,7 @@ class ServedEndpoint:
             Unavailable: its replicas fail; the message is what the first one said.
             DeadlineExceeded: they are not ready within ``timeout_s``; it goes on.
         """
-        ends_at = None if timeout_s is None else time.monotonic() + timeout_s
-        while self.refresh().info.state not in SETTLED:
-            if self.info.state == "failing":
-                told = next((one["message"] for one in self.info.instances if one["message"]), "it has said nothing")
-                raise Unavailable(f"endpoint {self.name!r} fails: {told}", endpoint=self.name)
-            if ends_at is not None and time.monotonic() >= ends_at:
-                raise DeadlineExceeded(f"endpoint {self.name!r} is {self.info.state} after {timeout_s:g} s; it goes on")
-            time.sleep(LOOK_S)
-        return self
+        return self._keep(wait_until_settled(self._api, self._api.get(self._route), timeout_s))
 
     def infer(self, inputs: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         """Ask the model by the Open Inference Protocol, in JSON.
