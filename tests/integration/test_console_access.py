@@ -122,8 +122,12 @@ def test_a_webhook_is_added_tried_rotated_and_removed(gateway: GatewayUnderTest,
     assert "whsec_" in rotated and secret not in rotated and "signs messages too until" in rotated
     tested = hooks.post(f"{path}/test").text
     assert "webhook.test" in tested and "not tried yet" in tested
+    disabled = hooks.post(f"{path}/disable").text
+    assert "somebody disabled it" in disabled and "Send a test" not in disabled and "Try now" not in disabled
+    assert 'class="pill bad">disabled' in hooks.get("/console/webhooks").text
+    assert "Send a test" in hooks.post(f"{path}/enable").text
     foreign = {"origin": "https://elsewhere.example", "sec-fetch-site": "cross-site"}
-    for act in ("test", "rotate", "remove"):
+    for act in ("test", "disable", "enable", "rotate", "remove"):
         assert hooks.post(f"{path}/{act}", headers=foreign).status_code == 403
         assert browser(gateway.token("hooks", "read")).post(f"{path}/{act}").status_code == 403
         assert browser(gateway.token("strangers", "read", "write")).post(f"{path}/{act}").status_code == 404

@@ -156,6 +156,27 @@ def test_a_slow_receiver_of_one_tenant_delays_no_other(gateway: GatewayUnderTest
     wait_until(lambda: len(deliveries(gateway, slow, hook, "delivered")) == 50)
 
 
+def test_failures_disable_a_webhook_and_whoever_mends_its_receiver_enables_it(
+    gateway: GatewayUnderTest, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_WEBHOOK_MAX_FAILURES", "2")
+    monkeypatch.setenv("RDUKIT_WEBHOOK_FAILING_HOURS", "0")
+    token = gateway.token("broken", "read", "write")
+    hook = add(gateway, token, receiver.url)["id"]
+    receiver.status = 500
+    send_test(gateway, token, hook)
+    send_test(gateway, token, hook)
+    found = gateway.ask("GET", f"/v1/webhooks/{hook}", token).json()
+    assert found["disabled_at"] and "the receiver answered 500" in found["disabled_reason"]
+    status, said = gateway.refused("POST", f"/v1/webhooks/{hook}/test", token)
+    assert status == 409 and f"rdukit webhook enable {hook}" in said
+    receiver.status = 204
+    assert gateway.ask("POST", f"/v1/webhooks/{hook}/enable", token).json()["disabled_at"] is None
+    assert send_test(gateway, token, hook)["state"] == "delivered"
+    disabled = gateway.ask("POST", f"/v1/webhooks/{hook}/disable", token, json={"reason": "it moves"}).json()
+    assert disabled["disabled_reason"] == "it moves"
+
+
 def test_a_receiver_that_does_not_answer_in_time_is_tried_again(
     gateway: GatewayUnderTest, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +208,7 @@ def test_another_tenant_and_one_who_only_reads_change_nothing(gateway: GatewayUn
     token, reader = gateway.token("owner", "read", "write"), gateway.token("owner", "read")
     blind, stranger = gateway.token("owner", "jobs:write"), gateway.token("stranger", "read", "write")
     hook = add(gateway, token, receiver.url)["id"]
-    for path in (f"/v1/webhooks/{hook}/test", f"/v1/webhooks/{hook}/rotate"):
+    for path in (f"/v1/webhooks/{hook}/{act}" for act in ("test", "rotate", "disable", "enable")):
         assert gateway.refused("POST", path, reader)[0] == gateway.refused("POST", path, blind)[0] == 403
         assert gateway.refused("POST", path, stranger)[0] == 404
     assert gateway.refused("DELETE", f"/v1/webhooks/{hook}", stranger)[0] == 404

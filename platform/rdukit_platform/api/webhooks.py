@@ -78,6 +78,13 @@ class SecretRequest(RequestBody):
     grace_s: Grace = service.ROTATION_S
 
 
+class DisableRequest(RequestBody):
+    """Body of ``POST /v1/webhooks/{id}/disable``."""
+
+    #: Why, for those who find it disabled.
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+
 class RemovedWebhook(BaseModel):
     """Id of what was removed."""
 
@@ -134,6 +141,30 @@ def rotate(request: Request, webhook_id: str, caller: WebhookKeeper, body: Secre
     return show_new(row)
 
 
+@router.post("/{webhook_id}/disable")
+def disable(
+    request: Request, webhook_id: str, caller: WebhookKeeper, body: DisableRequest | None = None
+) -> WebhookView:
+    """Tell a webhook nothing more until it is enabled; what it was to be told is given up."""
+    platform = platform_of(request)
+    reason = "" if body is None else body.reason
+    with platform.database.write() as session:
+        row = get_webhook(session, caller.tenant_id, webhook_id)
+        service.disable_webhook(session, row, reason, platform.clock.now())
+        record(session, entry_of(request, caller, Act.DISABLE_WEBHOOK, row.id, detail=reason))
+    return show_webhook(row)
+
+
+@router.post("/{webhook_id}/enable")
+def enable(request: Request, webhook_id: str, caller: WebhookKeeper) -> WebhookView:
+    """Tell a disabled webhook of jobs again, from now on; what was given up comes by ``redeliver`` only."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = service.enable_webhook(session, get_webhook(session, caller.tenant_id, webhook_id))
+        record(session, entry_of(request, caller, Act.ENABLE_WEBHOOK, row.id))
+    return show_webhook(row)
+
+
 @router.post("/{webhook_id}/test", status_code=status.HTTP_202_ACCEPTED)
 def test(request: Request, webhook_id: str, caller: WebhookKeeper) -> DeliveryView:
     """Send a message that only tries the webhook; its delivery says how it went."""
@@ -174,5 +205,5 @@ def redeliver(request: Request, webhook_id: str, delivery_id: str, caller: Webho
     platform = platform_of(request)
     with platform.database.write() as session:
         webhook = get_webhook(session, caller.tenant_id, webhook_id)
-        row = service.redeliver(session, get_delivery(session, webhook, delivery_id), platform.clock.now())
+        row = service.redeliver(session, webhook, get_delivery(session, webhook, delivery_id), platform.clock.now())
     return show_delivery(row)

@@ -113,6 +113,8 @@ class Act(StrEnum):
     UPDATE_ENDPOINT = "endpoint.update"
     DELETE_ENDPOINT = "endpoint.delete"
     CREATE_WEBHOOK = "webhook.create"
+    DISABLE_WEBHOOK = "webhook.disable"
+    ENABLE_WEBHOOK = "webhook.enable"
     ROTATE_WEBHOOK = "webhook.rotate"
     REMOVE_WEBHOOK = "webhook.remove"
     CREATE_SCHEDULE = "schedule.create"

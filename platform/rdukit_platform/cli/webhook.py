@@ -19,7 +19,7 @@ TEST_S: Final = 60.0
 
 @click.group(cls=ExtensibleGroup)
 def webhook() -> None:
-    """Tell URLs of jobs, by signed messages: add, test, rotate and remove webhooks.
+    """Tell URLs of jobs, by signed messages: add, test, disable, rotate and remove webhooks.
 
     Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
     """
@@ -52,8 +52,10 @@ def list_(as_json: bool) -> None:
     if as_json:
         show.print_json(page)
         return
-    rows = [(w["id"], show.ago(w["created_at"]), " ".join(w["events"]), w["url"]) for w in page["webhooks"]]
-    show.print_table(("ID", "AGE", "EVENTS", "URL"), rows)
+    rows = [
+        (w["id"], show.ago(w["created_at"]), " ".join(w["events"]), w["url"], _standing(w)) for w in page["webhooks"]
+    ]
+    show.print_table(("ID", "AGE", "EVENTS", "URL", "STANDING"), rows)
 
 
 @webhook.command()
@@ -69,6 +71,31 @@ def remove(webhook_id: str, as_json: bool) -> None:
 
     gone = _call("DELETE", f"/v1/webhooks/{webhook_id}")
     show.print_json(gone) if as_json else click.echo(f"removed {gone['id']}")
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@click.option("--reason", default="", help="Why, for those who find it disabled.")
+@JSON_OPTION
+@TOKEN_OPTION
+def disable(webhook_id: str, reason: str, as_json: bool) -> None:
+    """Tell a webhook nothing more until it is enabled; what it was to be told is given up.
+
+    Example: rdukit webhook disable hook-7k2m9x41abcd --reason "the receiver moves"
+    """
+    _print_standing(_call("POST", f"/v1/webhooks/{webhook_id}/disable", {"reason": reason}), as_json)
+
+
+@webhook.command()
+@click.argument("webhook_id", metavar="ID")
+@JSON_OPTION
+@TOKEN_OPTION
+def enable(webhook_id: str, as_json: bool) -> None:
+    """Tell a disabled webhook of jobs again, from now on; what was given up comes by redeliver only.
+
+    Example: rdukit webhook enable hook-7k2m9x41abcd
+    """
+    _print_standing(_call("POST", f"/v1/webhooks/{webhook_id}/enable"), as_json)
 
 
 @webhook.command()
@@ -174,3 +201,16 @@ def _print_new(made: dict[str, Any], as_json: bool) -> None:
     else:
         click.echo(f"id      {made['id']}\nsecret  {made['secret']}")
         click.echo("the secret is shown this once; verify messages with it", err=True)
+
+
+def _print_standing(found: dict[str, Any], as_json: bool) -> None:
+    from rdukit_platform.cli import show
+
+    show.print_json(found) if as_json else click.echo(f"{found['id']} is {_standing(found)}")
+
+
+def _standing(found: dict[str, Any]) -> str:
+    """Say whether a webhook is told, and if it is not, why (pure)."""
+    if found["disabled_at"] is not None:
+        return f"disabled: {found['disabled_reason']}"
+    return f"told; its last {found['failures']} tries failed" if found["failures"] else "told"

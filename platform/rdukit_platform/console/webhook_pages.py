@@ -72,6 +72,20 @@ def rotate(request: Request, webhook_id: str, caller: Editor) -> Response:
     return _one(request, caller, webhook_id, made=api.rotate(request, webhook_id, caller))
 
 
+@router.post("/{webhook_id}/disable")
+def disable(request: Request, webhook_id: str, caller: Editor) -> Response:
+    """Tell a webhook nothing more until it is enabled."""
+    api.disable(request, webhook_id, caller)
+    return RedirectResponse(f"/console/webhooks/{webhook_id}", 303)
+
+
+@router.post("/{webhook_id}/enable")
+def enable(request: Request, webhook_id: str, caller: Editor) -> Response:
+    """Tell a disabled webhook of jobs again."""
+    api.enable(request, webhook_id, caller)
+    return RedirectResponse(f"/console/webhooks/{webhook_id}", 303)
+
+
 @router.post("/{webhook_id}/remove")
 def remove(request: Request, webhook_id: str, caller: Editor) -> Response:
     """Remove a webhook."""
@@ -137,7 +151,7 @@ def _messages(request: Request, caller: Caller, webhook_id: str, state: str, cur
         request, "messages", f"/console/webhooks/{webhook_id}/part{'?' + asked if asked else ''}", "_deliveries.html",
         is_live=any(each.state == DeliveryState.PENDING for each in found.deliveries), lines=lines, tones=TONES,
         webhook_id=webhook_id, next_cursor=found.next_cursor, state=state, can_write=_can_write(caller),
-        test_event=TEST_EVENT,
+        test_event=TEST_EVENT, is_enabled=api.show(request, webhook_id, caller).disabled_at is None,
     )  # fmt: skip
 
 

@@ -20,6 +20,12 @@ class WebhookRow(Base):
     old_secret: Mapped[str | None] = mapped_column(String(128))
     old_until: Mapped[float | None]
     created_at: Mapped[float]
+    #: Since when it is told nothing, and why: somebody's word, or how it failed.
+    disabled_at: Mapped[float | None]
+    disabled_reason: Mapped[str | None] = mapped_column(Text)
+    #: Tries that failed one after another, and when the first of them did.
+    failures: Mapped[int] = mapped_column(default=0, server_default="0")
+    failing_since: Mapped[float | None]
     #: The row stays for a while: a job's change that saw it may be about to refer to it.
     deleted_at: Mapped[float | None]
 

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy import CursorResult, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
+from rdukit_platform.audit.service import SCHEDULER, Act, AuditRecord, record
 from rdukit_platform.db.models import DeliveryRow, WebhookRow
 from rdukit_platform.db.rows import new_id
-from rdukit_platform.settings import WEBHOOK_RETRY_S
-from rdukit_platform.webhooks.states import DeliveryState, pause_s
+from rdukit_platform.settings import WEBHOOK_FAILING_HOURS, WEBHOOK_MAX_FAILURES, WEBHOOK_RETRY_S
+from rdukit_platform.webhooks.states import DeliveryState, FailureLimit, pause_s, why_disabled
 
 #: Ended deliveries that one transaction deletes.
 PRUNED_AT_ONCE: Final = 1000
+#: What a message says that a disabled webhook was not told.
+NOT_TOLD: Final = "the webhook is disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ def tell(session: Session, tenant_id: str, event: str, data: Callable[[], Mappin
     ``data`` is asked only if there is one.
     """
     query = select(WebhookRow.id, WebhookRow.events)
-    rows = session.execute(query.where(WebhookRow.tenant_id == tenant_id, WebhookRow.deleted_at.is_(None))).all()
+    is_told = WebhookRow.deleted_at.is_(None) & WebhookRow.disabled_at.is_(None)
+    rows = session.execute(query.where(WebhookRow.tenant_id == tenant_id, is_told)).all()
     wanted = [row.id for row in rows if event in row.events]
     if wanted:
         body = data()
@@ -80,6 +84,9 @@ def take_due(session: Session, tenant_id: str, most: int, now: float, hold_s: fl
         if webhook is None or webhook.deleted_at is not None:
             session.execute(delete(DeliveryRow).where(DeliveryRow.id == row.id))
             continue
+        if webhook.disabled_at is not None:  # written by a change that did not see it yet
+            row.state, row.ended_at, row.error = str(DeliveryState.DEAD), now, NOT_TOLD
+            continue
         found.append(Taken(row.id, tenant_id, webhook.id, webhook.url, valid_secrets(webhook, now), row.body))
     return found
 
@@ -92,12 +99,33 @@ def record_try(session: Session, delivery_id: str, status: int, error: str, now:
     row.attempts, row.status, row.error = row.attempts + 1, max(status, 0), error[:500] or None
     if 200 <= status < 300:
         row.state, row.ended_at = str(DeliveryState.DELIVERED), now
+        _forget_failures(session, row.webhook_id)
     else:
         due_at = now + pause_s(row.attempts, chance)
         if due_at > row.give_up_at:
             row.state, row.ended_at = str(DeliveryState.DEAD), now
         row.due_at = due_at
+        session.flush()
+        _count_failure(session, row, now)
     return DeliveryState(row.state)
+
+
+def disable(session: Session, webhook: WebhookRow, reason: str, now: float) -> None:
+    """Tell a webhook nothing more until it is enabled; what it was to be told is given up."""
+    webhook.disabled_at, webhook.disabled_reason = now, reason
+    session.flush()
+    pending = update(DeliveryRow).where(
+        DeliveryRow.webhook_id == webhook.id, DeliveryRow.state == str(DeliveryState.PENDING)
+    )
+    session.execute(
+        pending.values(state=str(DeliveryState.DEAD), ended_at=now, error=func.coalesce(DeliveryRow.error, NOT_TOLD))
+    )
+
+
+def enable(session: Session, webhook: WebhookRow) -> None:
+    """Tell a webhook what happens from now on, and count its failures anew."""
+    webhook.disabled_at, webhook.disabled_reason, webhook.failures, webhook.failing_since = None, None, 0, None
+    session.flush()
 
 
 def prune(session: Session, before: float) -> int:
@@ -115,6 +143,30 @@ def valid_secrets(webhook: WebhookRow, now: float) -> tuple[str, ...]:
     """Return what a message is signed with now: the secret, and for a while the one that it replaced."""
     is_old_valid = webhook.old_secret is not None and webhook.old_until is not None and webhook.old_until > now
     return (webhook.secret, webhook.old_secret) if is_old_valid and webhook.old_secret else (webhook.secret,)
+
+
+def _forget_failures(session: Session, webhook_id: str) -> None:
+    failed = update(WebhookRow).where(WebhookRow.id == webhook_id, WebhookRow.failures > 0)
+    session.execute(failed.values(failures=0, failing_since=None))
+
+
+def _count_failure(session: Session, row: DeliveryRow, now: float) -> None:
+    """Count a try that failed; disable its webhook if that was one too many."""
+    one_more = update(WebhookRow).where(WebhookRow.id == row.webhook_id)
+    session.execute(  # in the database: several dispatchers may count at once
+        one_more.values(
+            failures=WebhookRow.failures + 1, failing_since=func.coalesce(WebhookRow.failing_since, now)
+        ).execution_options(synchronize_session=False)
+    )
+    webhook = session.get(WebhookRow, row.webhook_id, populate_existing=True)
+    if webhook is None or webhook.disabled_at is not None or webhook.failing_since is None:
+        return
+    limit = FailureLimit(resolve(WEBHOOK_MAX_FAILURES), resolve(WEBHOOK_FAILING_HOURS) * 3600)
+    if limit.is_passed(webhook.failures, webhook.failing_since, now):
+        why = why_disabled(webhook.failures, now - webhook.failing_since, row.error or "")
+        disable(session, webhook, why, now)
+        act = Act.DISABLE_WEBHOOK
+        record(session, AuditRecord(now, act, actor=SCHEDULER, tenant_id=row.tenant_id, target=webhook.id, detail=why))
 
 
 def _change(session: Session, row: DeliveryRow, **columns: Collection[object] | float) -> bool:

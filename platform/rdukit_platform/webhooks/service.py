@@ -13,7 +13,7 @@ from rdukit.settings import resolve
 from rdukit_platform.db.models import DeliveryRow, WebhookRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.settings import WEBHOOK_RETRY_S
-from rdukit_platform.webhooks.outbox import new_delivery
+from rdukit_platform.webhooks.outbox import disable, enable, new_delivery
 from rdukit_platform.webhooks.states import EVENTS, TEST_EVENT, USUAL_EVENTS, DeliveryState
 
 #: Webhooks of one tenant.
@@ -33,6 +33,12 @@ class WebhookView(BaseModel):
     created_at: float
     #: Until when messages are signed with the secret before the last rotation too.
     old_until: float | None
+    #: Since when it is told nothing, and why; null: it is told.
+    disabled_at: float | None
+    disabled_reason: str | None
+    #: Tries that failed one after another, and since when.
+    failures: int
+    failing_since: float | None
 
 
 class NewWebhook(WebhookView):
@@ -90,7 +96,7 @@ def create_webhook(session: Session, tenant_id: str, url: str, events: Sequence[
         raise Conflict(f"the tenant has {MAX_WEBHOOKS} webhooks, as many as it may; remove one")
     row = WebhookRow(
         id=new_id("hook"), tenant_id=tenant_id, url=url, events=list(dict.fromkeys(events)) or list(USUAL_EVENTS),
-        secret=new_secret(), created_at=now,
+        secret=new_secret(), created_at=now, failures=0,
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -125,6 +131,34 @@ def rotate_secret(session: Session, webhook: WebhookRow, grace_s: float, now: fl
     return webhook
 
 
+def disable_webhook(session: Session, webhook: WebhookRow, reason: str, now: float) -> WebhookRow:
+    """Tell a webhook nothing more until it is enabled; one that is disabled stays so, for the reason that it is."""
+    if webhook.disabled_at is None:
+        disable(session, webhook, reason or "somebody disabled it", now)
+    return webhook
+
+
+def enable_webhook(session: Session, webhook: WebhookRow) -> WebhookRow:
+    """Tell a webhook what happens from now on; what was given up meanwhile comes by ``redeliver`` only."""
+    if webhook.disabled_at is not None:
+        enable(session, webhook)
+    return webhook
+
+
+def check_enabled(webhook: WebhookRow) -> WebhookRow:
+    """Return a webhook that may be sent a message.
+
+    Raises:
+        Conflict: it is disabled.
+    """
+    if webhook.disabled_at is not None:
+        raise Conflict(
+            f"webhook {webhook.id} is disabled: {webhook.disabled_reason}; first enable it: "
+            f"rdukit webhook enable {webhook.id}"
+        )
+    return webhook
+
+
 def remove_webhook(session: Session, webhook: WebhookRow, now: float) -> None:
     """Remove a webhook; what it has not been told, it is not told any more."""
     webhook.deleted_at, webhook.secret, webhook.old_secret, webhook.old_until = now, "", None, None
@@ -132,7 +166,12 @@ def remove_webhook(session: Session, webhook: WebhookRow, now: float) -> None:
 
 
 def add_test(session: Session, webhook: WebhookRow, now: float) -> DeliveryRow:
-    """Write a message that only tries the webhook, whatever events it names."""
+    """Write a message that only tries the webhook, whatever events it names.
+
+    Raises:
+        Conflict: it is disabled.
+    """
+    check_enabled(webhook)
     row = new_delivery(webhook.id, webhook.tenant_id, TEST_EVENT, {"webhook": webhook.id}, now)
     session.add(row)
     session.flush()
@@ -167,8 +206,13 @@ def get_delivery(session: Session, webhook: WebhookRow, delivery_id: str) -> Del
     return row
 
 
-def redeliver(session: Session, delivery: DeliveryRow, now: float) -> DeliveryRow:
-    """Try a message again, from now on for as long as a new one, whether it was delivered or given up."""
+def redeliver(session: Session, webhook: WebhookRow, delivery: DeliveryRow, now: float) -> DeliveryRow:
+    """Try a message again, from now on for as long as a new one, whether it was delivered or given up.
+
+    Raises:
+        Conflict: its webhook is disabled.
+    """
+    check_enabled(webhook)
     delivery.state, delivery.due_at, delivery.ended_at = str(DeliveryState.PENDING), now, None
     delivery.give_up_at = now + resolve(WEBHOOK_RETRY_S)
     session.flush()

@@ -1,7 +1,10 @@
-"""States of a delivery, the events that webhooks may name, and when a message is tried again (pure)."""
+"""States of a delivery, the events that webhooks may name, when a message is tried again, a webhook no more (pure)."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from rdukit.units import format_seconds
 
 
 class DeliveryState(StrEnum):
@@ -32,3 +35,22 @@ def pause_s(attempts: int, chance: float) -> float:
         chance: from 0 to 1, drawn by the caller: receivers that were away are not called by all at once.
     """
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 3.0 ** min(attempts - 1, 16)) * (0.8 + 0.4 * chance)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureLimit:
+    """How much a webhook may fail before it is disabled."""
+
+    #: Tries one after another; 0: any number.
+    tries: int
+    #: Seconds from the first of them to the last.
+    lasting_s: float
+
+    def is_passed(self, failures: int, failing_since: float, now: float) -> bool:
+        """Return whether a webhook with so many failures since then is to be disabled."""
+        return 0 < self.tries <= failures and now - failing_since >= self.lasting_s
+
+
+def why_disabled(failures: int, failing_s: float, last: str) -> str:
+    """Say why a webhook was disabled by its failures, the last of which is given."""
+    return f"its last {failures} tries failed, over {format_seconds(round(failing_s))}; the last: {last or 'no answer'}"

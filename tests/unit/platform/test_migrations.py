@@ -162,6 +162,10 @@ INSERT INTO job_labels (job_id, key, value, tenant_id, created_at) VALUES ('job-
 UPDATE jobs SET "constraint" = '{"zone": "a"}' WHERE id = 'job-2';
 UPDATE nodes SET given_labels = '{"zone": "b"}' WHERE name = 'one';
 """,
+    "0030": """
+UPDATE webhooks SET disabled_at = 24.0, disabled_reason = 'it failed', failures = 20, failing_since = 21.0
+    WHERE id = 'hook-1';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

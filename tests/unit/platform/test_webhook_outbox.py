@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import DeliveryRow, WebhookRow
+from rdukit_platform.db.models import AuditRow, DeliveryRow, WebhookRow
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.service import cancel_job, get_job, submit_job
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.webhooks import service
 from rdukit_platform.webhooks.dispatcher import WebhookSender
 from rdukit_platform.webhooks.outbox import find_due_tenants, prune, record_try, take_due
-from rdukit_platform.webhooks.states import FIRST_PAUSE_S, LONGEST_PAUSE_S, DeliveryState, pause_s
+from rdukit_platform.webhooks.states import FIRST_PAUSE_S, LONGEST_PAUSE_S, DeliveryState, FailureLimit, pause_s
 from support import wait_until
 from support.platform.processes import counter_boxes, fresh_database
 
@@ -98,7 +98,7 @@ def test_failures_are_tried_again_for_a_day_then_given_up_and_can_be_delivered_a
         webhook = service.get_webhook(session, tenant, hook)
         (dead,) = service.list_deliveries(session, webhook, "dead", 50, None)[0]
         assert (dead.attempts, dead.status, dead.error) == (tries, 500, "the receiver answered 500")
-        service.redeliver(session, dead, now)
+        service.redeliver(session, webhook, dead, now)
         (taken_again,) = take_due(session, tenant, 1, now, 40.0)
         assert record_try(session, taken_again.id, 204, "", now, 0.5) is DeliveryState.DELIVERED
         assert record_try(session, taken_again.id, 500, "late", now, 0.5) is DeliveryState.DELIVERED
@@ -108,6 +108,68 @@ def test_pauses_grow_up_to_some_hours_and_differ() -> None:
     assert pause_s(1, 0.5) == FIRST_PAUSE_S and pause_s(2, 0.5) == 3 * FIRST_PAUSE_S
     assert pause_s(50, 0.5) == LONGEST_PAUSE_S
     assert pause_s(3, 0.0) < pause_s(3, 0.5) < pause_s(3, 1.0)
+
+
+def test_a_webhook_that_fails_often_and_for_long_is_disabled_and_says_why(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_WEBHOOK_MAX_FAILURES", "3")
+    monkeypatch.setenv("RDUKIT_WEBHOOK_FAILING_HOURS", "1")
+    tenant, hook = hooked_tenant(database)
+    with database.write() as session:
+        cancelled_job(session, tenant, 1.0)
+        (first,) = take_due(session, tenant, 1, 1.0, 40.0)
+        for now in (2.0, 3.0, 4.0, 5.0):  # often, but not for long
+            record_try(session, first.id, 500, "the receiver answered 500", now, 0.5)
+        record_try(session, first.id, 204, "", 6.0, 0.5)
+        assert service.get_webhook(session, tenant, hook).failures == 0
+        waiting, tried = cancelled_job(session, tenant, 7.0), cancelled_job(session, tenant, 8.0)
+    with database.write() as session:
+        rows = {row.body["data"]["id"]: row for row in session.scalars(select(DeliveryRow)).all()}  # type: ignore[index]
+        for now in (10.0, 20.0):
+            record_try(session, rows[tried].id, 0, "no answer", now, 0.5)
+        assert record_try(session, rows[tried].id, 503, "the receiver answered 503", 3611.0, 0.5) is DeliveryState.DEAD
+        webhook = service.get_webhook(session, tenant, hook)
+        assert webhook.disabled_at == 3611.0 and webhook.disabled_reason is not None
+        assert webhook.disabled_reason.startswith("its last 3 tries failed, over 1 h")
+        assert webhook.disabled_reason.endswith("the last: the receiver answered 503")
+        assert (rows[waiting].state, rows[waiting].error) == ("dead", "the webhook is disabled")
+        (entry,) = session.scalars(select(AuditRow).where(AuditRow.action == "webhook.disable")).all()
+        assert (entry.actor, entry.target, entry.tenant_id) == ("scheduler", hook, tenant)
+        for refused in (
+            lambda: service.add_test(session, webhook, 1.0),
+            lambda: service.redeliver(session, webhook, rows[tried], 1.0),
+        ):
+            with pytest.raises(Conflict, match=f"rdukit webhook enable {hook}"):
+                refused()
+
+
+def test_a_disabled_webhook_is_told_nothing_until_it_is_enabled(database: Database) -> None:
+    tenant, hook = hooked_tenant(database)
+    with database.write() as session:
+        webhook = service.get_webhook(session, tenant, hook)
+        service.disable_webhook(session, webhook, "the receiver moves", 1.0)
+        service.disable_webhook(session, webhook, "again", 2.0)
+        assert (webhook.disabled_at, webhook.disabled_reason) == (1.0, "the receiver moves")
+        cancelled_job(session, tenant, 3.0)
+        assert session.scalars(select(DeliveryRow)).all() == []
+        late = service.new_delivery(hook, tenant, "job.failed", {}, 3.0)  # of a change that did not see it
+        session.add(late)
+        session.flush()
+        assert take_due(session, tenant, 10, 4.0, 40.0) == [] and late.state == "dead"
+        service.enable_webhook(session, webhook)
+        told = cancelled_job(session, tenant, 5.0)
+        assert [each.body["data"]["id"] for each in take_due(session, tenant, 10, 5.0, 40.0)] == [told]  # type: ignore[index]
+
+
+def test_only_many_failures_over_a_long_time_pass_the_limit() -> None:
+    limit = FailureLimit(3, 60.0)
+    assert [limit.is_passed(tries, 0.0, now) for tries, now in ((2, 99.0), (9, 59.0), (3, 60.0))] == [
+        False,
+        False,
+        True,
+    ]
+    assert not FailureLimit(0, 60.0).is_passed(999, 0.0, 1e9)
 
 
 def test_for_a_while_messages_are_signed_with_the_old_secret_too(database: Database) -> None:
