@@ -15,7 +15,6 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import JobsReader, StrictJsonRoute, WebhookKeeper, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.schemas import RequestBody
-from rdukit_platform.settings import WEBHOOK_NETWORKS
 from rdukit_platform.webhooks import service
 from rdukit_platform.webhooks.service import (
     DeliveryPage,
@@ -30,6 +29,7 @@ from rdukit_platform.webhooks.service import (
     show_new,
     show_webhook,
 )
+from rdukit_platform.webhooks.settings import WEBHOOK_NETWORKS
 from rdukit_platform.webhooks.states import EVENTS
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictJsonRoute)

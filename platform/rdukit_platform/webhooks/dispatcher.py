@@ -19,8 +19,8 @@ from rdukit.interfaces import Clock
 from rdukit.settings import resolve
 from rdukit.strict_json import json_text
 from rdukit_platform.db.engine import Database
-from rdukit_platform.settings import WEBHOOK_KEEP_DAYS, WEBHOOK_NETWORKS, WEBHOOK_TIMEOUT_S
 from rdukit_platform.webhooks.outbox import Taken, find_due_tenants, prune, record_try, take_due
+from rdukit_platform.webhooks.settings import WEBHOOK_KEEP_DAYS, WEBHOOK_NETWORKS, WEBHOOK_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 

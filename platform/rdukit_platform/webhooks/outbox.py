@@ -12,7 +12,7 @@ from rdukit.settings import resolve
 from rdukit_platform.audit.service import SCHEDULER, Act, AuditRecord, record
 from rdukit_platform.db.models import DeliveryRow, WebhookRow
 from rdukit_platform.db.rows import new_id
-from rdukit_platform.settings import WEBHOOK_FAILING_HOURS, WEBHOOK_MAX_FAILURES, WEBHOOK_RETRY_S
+from rdukit_platform.webhooks.settings import WEBHOOK_FAILING_HOURS, WEBHOOK_MAX_FAILURES, WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.states import DeliveryState, FailureLimit, pause_s, why_disabled
 
 #: Ended deliveries that one transaction deletes.

@@ -12,8 +12,8 @@ from rdukit.http.webhooks import check_url, new_secret
 from rdukit.settings import resolve
 from rdukit_platform.db.models import DeliveryRow, WebhookRow
 from rdukit_platform.db.rows import new_id, read_page
-from rdukit_platform.settings import WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.outbox import disable, enable, new_delivery
+from rdukit_platform.webhooks.settings import WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.states import EVENTS, TEST_EVENT, USUAL_EVENTS, DeliveryState
 
 #: Webhooks of one tenant.
