@@ -61,7 +61,7 @@ SUMMARIES = {
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "user": "List, invite and remove the members of your tenant, and choose their roles.",
-    "webhook": "Tell URLs of jobs, by signed messages: add, test, rotate and remove webhooks.",
+    "webhook": "Tell URLs of jobs, by signed messages: add, test, disable, rotate and remove webhooks.",
     "whoami": "Show who you are to the platform: user, tenant, role, and when the token ends.",
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
