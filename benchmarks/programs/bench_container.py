@@ -113,12 +113,12 @@ def why_not(image: str) -> str | None:
 
 
 def docker(*words: str) -> str:
-    """What a command of docker printed."""
+    """Return what a command of docker printed."""
     return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def prepare(folder: Path) -> None:
-    """What both boxes use: a PEF and parameters of each model, and rows to train on."""
+    """Make what both boxes use: a PEF and parameters of each model, and rows to train on."""
     os.environ["RDUKIT_HOME"] = str(folder / "home")
     shared = folder / "shared"
     shared.mkdir()
@@ -168,7 +168,7 @@ def measure(model: str, folder: Path, image: str, rounds: int, seconds: int) -> 
 
 @contextlib.contextmanager
 def host_box(model: str, folder: Path) -> Iterator[Side]:
-    """The box as a process."""
+    """Return the box as a process."""
     rest, grpc = free_ports(2)
     shared = folder / "shared"
     command = [
@@ -183,7 +183,7 @@ def host_box(model: str, folder: Path) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def container_box(model: str, folder: Path, image: str) -> Iterator[tuple[Side, Side]]:
-    """The box as a container, by its published port and at its own address."""
+    """Return the box as a container, by its published port and at its own address."""
     name = f"rdukit-bench-{uuid.uuid4().hex[:8]}"
     (rest,) = free_ports(1)
     options = [
@@ -229,7 +229,7 @@ def container_box(model: str, folder: Path, image: str) -> Iterator[tuple[Side, 
 
 
 def is_up(url: str) -> bool:
-    """Whether a box serves its model."""
+    """Return whether a box serves its model."""
     with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v2/health/ready", timeout=5) as answer:
         return bool(answer.status == 200)
     return False
@@ -245,7 +245,7 @@ def check_kernels(side: Side) -> None:
 
 
 def rate(side: Side, concurrency: int, seconds: int) -> tuple[float, float]:
-    """Requests a second, each with one row; and how many the box answers in a second of the processor's time."""
+    """Measure requests a second, each with one row; and how many the box answers in a second of processor time."""
     url = f"{side.url}{serving_model.INFER_PATH}"
     target = Target(url, serving_model.rest_body(), {"content-type": "application/json"})
     before = sum(cpu_seconds_of(pid) for pid in side.pids())
@@ -257,7 +257,7 @@ def rate(side: Side, concurrency: int, seconds: int) -> tuple[float, float]:
 
 
 def ready_to_train(side: Side) -> Mapping[str, str]:
-    """The box prepares the rows and compiles by itself. Returns its inputs of ``train``."""
+    """Return the box prepares the rows and compiles by itself. Returns its inputs of ``train``."""
     with BoxClient(side.url, timeout_s=300) as client:
         made = succeed(client, "preprocess", {}, {"data": f"{side.shared}/rows.csv"}, "rows")
         built = succeed(client, "compile", {"batch_size": BATCH, **TRAINED_SIZES}, {}, "train")
@@ -269,14 +269,14 @@ def ready_to_train(side: Side) -> Mapping[str, str]:
 
 
 def train(side: Side, inputs: Mapping[str, str]) -> float:
-    """Steps a second of a training from the beginning."""
+    """Measure steps a second of a training from the beginning."""
     with BoxClient(side.url, timeout_s=300) as client:
         done = succeed(client, "train", {"epochs": EPOCHS, "checkpoint_every": 1_000_000}, inputs, uuid.uuid4().hex)
     return float(done["result"]["steps"] / done["result"]["host_seconds"])  # without its files, which lie elsewhere
 
 
 def judge(best: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The bars with what was reached; what the published port costs is told beside them. Pure."""
+    """Return the bars with what was reached; what the published port costs is told beside them. Pure."""
     bars = []
     for key, ours in best.items():
         side, _, what = key.partition(": ")

@@ -40,7 +40,7 @@ ADAMW: Final = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_d
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One published figure, or a range from ``published`` to ``up_to``, and ours."""
+    """A published figure, or a range from ``published`` to ``up_to``, and ours."""
 
     what: str
     published: float
@@ -88,13 +88,13 @@ FULL = False
 
 
 def training(name: str, mode: str, layers: int, tiles: int = 4, batch: int = 0, length: int = 0) -> Sums:
-    """A training step with AdamW on SN30."""
+    """Return a training step with AdamW on SN30."""
     size = _sizes(name, batch, length)
     return _deep(layers, lambda depth: _project(_training_graph(name, depth, *size), mode, "sn30", tiles, False))
 
 
 def decoding(name: str, mode: str, arch: str, sockets: int, batch: int, seen: int, fused: bool) -> Sums:
-    """One token for each of ``batch`` sequences after ``seen`` tokens, one socket's part."""
+    """Cost a token for each of ``batch`` sequences after ``seen`` tokens, one socket's part."""
     tiles = 4
     return _deep(
         _models()[name]["layers"],
@@ -103,7 +103,7 @@ def decoding(name: str, mode: str, arch: str, sockets: int, batch: int, seen: in
 
 
 def prompt(name: str, mode: str, arch: str, sockets: int, batch: int, length: int, fused: bool) -> Sums:
-    """The whole prompt at once, one socket's part."""
+    """Return the whole prompt at once, one socket's part."""
     return _deep(
         _models()[name]["layers"],
         lambda depth: _project(_llama_graph(name, depth, sockets, batch, length, 0, fused), mode, arch, 4, True),
@@ -296,7 +296,7 @@ def roofline_part(p: Mapping[str, Any], layers: int) -> float:
 
 
 def _looped_s(p: Mapping[str, Any]) -> float:
-    """A token where the equal sections of the layers loop on the chip; sections by layer, as the vendor's are."""
+    """Cost a token where the equal sections of the layers loop on the chip; sections by layer, as the vendor's are."""
     constants, chip = load_constants(), find_chip("sn40l")
     step = decoding(p["model"], "o3", "sn40l", 8, 1, p["length"], True)
     at_peak = step.bytes / chip.hbm_bandwidth / constants.looped_e_hbm

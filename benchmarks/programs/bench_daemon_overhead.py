@@ -71,7 +71,7 @@ class Gpt2(nn.Module):
 
 
 def compile_program(name: str, folder: str) -> str:
-    """A training program. Returns its PEF's path."""
+    """Return a training program. Returns its PEF's path."""
     samba.session.reset()
     utils.set_seed(0)
     if name == "gpt2":
@@ -91,7 +91,7 @@ def compile_program(name: str, folder: str) -> str:
 
 
 def stepper(application: Application) -> Callable[[], None]:
-    """One step: hand over a batch, run all sections, read the loss."""
+    """Return a step: hand over a batch, run all sections, read the loss."""
     program, pef = application.program, application.pef
     graph = program.find_graph(None)
     sections = program.choose_sections(graph)
@@ -115,7 +115,7 @@ def stepper(application: Application) -> Callable[[], None]:
 
 
 def open_on(node: str, pef: str, daemon: RunningDaemon) -> Application:
-    """The program on the daemon's node, or on a private one."""
+    """Return the program on the daemon's node, or on a private one."""
     os.environ.update(RDUKIT_HOME=str(daemon.home), RDUKIT_NODE=node)
     return open_application(pef, "overhead")
 

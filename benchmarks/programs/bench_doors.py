@@ -47,7 +47,7 @@ AGAIN_S = 1.0
 
 
 async def keep_open(host: str, port: int, source: str, kind: str, said: Counter[str]) -> None:
-    """One hostile connection, for ever."""
+    """Keep a hostile connection open, for ever."""
     while True:
         writer = None
         try:
@@ -177,7 +177,7 @@ class Memory:
 
 @contextlib.contextmanager
 def attacked(host: str, port: int, path: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The hostile process, while the block lasts; then what it saw."""
+    """Return the hostile process, while the block lasts; then what it saw."""
     told: dict[str, Any] = {}
     command = [
         sys.executable, __file__, "--attack", host, str(port), path, "--connections", str(options.connections),

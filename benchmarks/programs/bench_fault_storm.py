@@ -42,7 +42,7 @@ def in_database(home: Path) -> int:
 
 
 def measure(seconds: float, rate: int, line: int) -> dict[str, Any]:
-    """One storm on a daemon of its own."""
+    """Measure a storm on a daemon of its own."""
     home = Path(tempfile.mkdtemp(prefix="snd-", dir="/tmp"))
     try:
         daemon = start_daemon(home, "SN10-8", ["--no-snml"])

@@ -69,7 +69,7 @@ def measure_work(folder: Path, way: Way, rounds: int) -> dict[str, dict[str, lis
 
 @contextmanager
 def side(folder: Path, way: Way | None) -> Iterator[Callable[[str], float]]:
-    """A process that measures when it is asked, in a fence or not."""
+    """Return a process that measures when it is asked, in a fence or not."""
     folder.mkdir()
     command = [sys.executable, __file__, "--side", str(folder)]
     environment = {
@@ -101,7 +101,7 @@ def side(folder: Path, way: Way | None) -> Iterator[Callable[[str], float]]:
 
 
 def connect(path: Path, process: "subprocess.Popen[bytes]", log: Path) -> socket.socket:
-    """A connection to a side, once it has compiled its program."""
+    """Return a connection to a side, once it has compiled its program."""
     deadline = time.monotonic() + PATIENCE_S
     caller = socket.socket(socket.AF_UNIX)
     while True:
@@ -149,7 +149,7 @@ def measure_block(work: Callable[[], Any]) -> float:
 
 
 def uid_of(way: Way) -> int | None:
-    """The user inside."""
+    """Return the user inside."""
     return UID if way is Way.ROOT else None
 
 

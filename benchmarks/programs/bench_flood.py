@@ -43,7 +43,7 @@ def time_job(client: ApiClient, dataset: str, work_s: float) -> float:
 
 
 def make_dataset(client: ApiClient) -> str:
-    """The data set that the box's train needs."""
+    """Return the data set that the box's train needs."""
     job = client.submit("/v1/jobs", {"box": "counter", "verb": "preprocess"})
     for _ in client.follow(job["id"]):
         pass

@@ -46,7 +46,7 @@ def microseconds(step: Callable[[], object], samples: int) -> dict[str, float]:
 
 
 def hand_over(samples: int) -> dict[str, float]:
-    """Passing one region over a socket, mapping, touching and unmapping it, without a change of process."""
+    """Pass one region over a socket, map, touch and unmap it, without a change of process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     region = create_region("region", REGION_BYTES)
 
@@ -92,7 +92,7 @@ def hand_over_between_processes(samples: int) -> dict[str, float]:
 
 
 def copy_through_a_pipe() -> None:
-    """The same bytes, copied from another thread of this process."""
+    """Return the same bytes, copied from another thread of this process."""
     source, target = bytearray(REGION_BYTES), bytearray(REGION_BYTES)
     reader, writer = os.pipe()
 

@@ -61,7 +61,7 @@ def write_text(path: Path, size: int) -> None:
 
 
 def run_side(side: str, data: Path, tokenizer: Path, output: Path, length: int) -> None:
-    """One sample, in this process; prints its figures as JSON."""
+    """Run a sample, in this process; prints its figures as JSON."""
     if side == "ours":
         run = prepare_ours(data, tokenizer, output, length)
     else:
@@ -86,7 +86,7 @@ def run_side(side: str, data: Path, tokenizer: Path, output: Path, length: int) 
 
 
 def prepare_ours(data: Path, tokenizer: Path, output: Path, length: int) -> Any:
-    """The verb with a text box's defaults."""
+    """Return the verb with a text box's defaults."""
     from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
     from rdukit_modelbox.contract.check_parameters import check_parameters
     from rdukit_modelbox.preprocessing.text import preprocess_text
@@ -112,7 +112,7 @@ def prepare_ours(data: Path, tokenizer: Path, output: Path, length: int) -> Any:
 
 
 def measure(side: str, data: Path, tokenizer: Path, folder: Path, length: int) -> dict[str, float]:
-    """One sample in a process of its own."""
+    """Run a sample in a process of its own."""
     with tempfile.TemporaryDirectory(dir=folder) as output:
         arguments = ["--side", side, "--data", str(data), "--tokenizer", str(tokenizer), "--output", output]
         made = subprocess.run(

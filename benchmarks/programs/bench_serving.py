@@ -146,7 +146,7 @@ def targets_of(server: Server, started: Started) -> dict[str, Target]:
 
 
 def answers_rightly(target: Target, expected: Sequence[float]) -> bool:
-    """Whether one request gives the expected logits; what goes wrong raises."""
+    """Return whether one request gives the expected logits; what goes wrong raises."""
     if not target.is_grpc:
         request = urllib.request.Request(target.url, target.body, dict(target.headers))
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
@@ -210,7 +210,7 @@ def measure(
 
 
 def has_native_kernels(target: Target) -> bool:
-    """Whether our box runs compiled kernels; portable ones are for development."""
+    """Return whether our box runs compiled kernels; portable ones are for development."""
     request = urllib.request.Request(target.url.removesuffix("/infer"), headers=dict(target.headers))
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
         return bool(json.load(answer)["properties"]["native_kernels"] != "0")
@@ -219,7 +219,7 @@ def has_native_kernels(target: Target) -> bool:
 def slot(
     process: ServerProcess, target: Target, concurrency: int, seconds: int, client_core: int | None
 ) -> dict[str, float]:
-    """One load, with the CPU microseconds of the server's whole tree per answered request."""
+    """Run a load, and count the CPU microseconds of the server's whole tree per answered request."""
     before = process.cpu_seconds()
     load: Load = put_under_load(target, concurrency, seconds, client_core)
     used = process.cpu_seconds() - before
@@ -232,7 +232,7 @@ def slot(
 
 
 def merge(rounds: Sequence[Figures]) -> Figures:
-    """The median of each figure over the rounds, the sum of bad requests, and p99 over p50 of each slot. Pure."""
+    """Sum up rounds: the median of each figure, the sum of bad requests, and p99 over p50 of each slot. Pure."""
     merged: Figures = {}
     for key in {key: None for figures in rounds for key in figures}:
         values = [figures[key] for figures in rounds if key in figures]
@@ -248,7 +248,7 @@ def merge(rounds: Sequence[Figures]) -> Figures:
 
 
 def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str, Any]]:
-    """The bars with what was reached. Pure."""
+    """Return the bars with what was reached. Pure."""
     ours = merged.get(OURS)
     if ours is None:
         return []
@@ -286,7 +286,7 @@ def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str,
 
 
 def print_table(merged: Mapping[str, Figures]) -> None:
-    """A line per server and wire."""
+    """Return a line per server and wire."""
     head = f"{'SERVER':<32}{'WIRE':<6}"
     head += "".join(f"{f'c{c} req/s':>10}{'p50':>7}{'p99':>7}" for c in CONCURRENCIES)
     print(f"{head}{'CPU us':>8}{'x FLOOR':>9}{'START s':>9}{'RSS MB':>8}{'PSS MB':>8}{'BAD':>5}")
@@ -309,7 +309,7 @@ def print_table(merged: Mapping[str, Figures]) -> None:
 
 
 def print_bars(bars: Sequence[Mapping[str, Any]]) -> None:
-    """What the project wants, and what is reached here."""
+    """Print what the project wants, and what is reached here."""
     print(f"\n{'BAR':<52}{'VALUE':>9}{'WANTED':>9}  RESULT")
     for bar in bars:
         result = "met" if bar["met"] else "MISSED"

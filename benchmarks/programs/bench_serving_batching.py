@@ -59,7 +59,7 @@ class Bench:
         os.environ["RDUKIT_HOME"] = str(folder / "home")
 
     def compile(self, batch_size: int, **sizes: int) -> Model:
-        """A PEF that serves, with random parameters."""
+        """Return a PEF that serves, with random parameters."""
         sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
         from rdukit_zoo.mlp import MultiLayerPerceptron
         from support.boxes import run_verb
@@ -74,7 +74,7 @@ class Bench:
 
     @contextlib.contextmanager
     def start(self, model: Model, box: str = "mlp", is_pinned: bool = True) -> Iterator[tuple[ServerProcess, str]]:
-        """A running box and its URL."""
+        """Return a running box and its URL."""
         self._starts += 1
         folder = self.folder / f"box-{self._starts}"
         files = Files(model.pef, model.checkpoint, folder)
@@ -96,20 +96,20 @@ class Bench:
 
 
 def ask(url: str, body: bytes | None = None) -> Any:
-    """One request's JSON answer."""
+    """Return a request's JSON answer."""
     request = urllib.request.Request(url, body, dict(HEADERS))
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
         return json.load(answer)
 
 
 def json_row(count: int) -> bytes:
-    """A row as JSON."""
+    """Return a row as JSON."""
     tensor = {"name": "rows", "shape": [1, count], "datatype": "FP32", "data": serving_model.sample(count)}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
 def binary_row(count: int) -> tuple[bytes, dict[str, str]]:
-    """A row by the binary extension, its answer too; and its headers."""
+    """Return a row by the binary extension, its answer too; and its headers."""
     tensor = {
         "name": "rows", "shape": [1, count], "datatype": "FP32", "parameters": {"binary_data_size": 4 * count},
     }  # fmt: skip
@@ -118,7 +118,7 @@ def binary_row(count: int) -> tuple[bytes, dict[str, str]]:
 
 
 def limited_box(folder: Path, most: int) -> str:
-    """The box ``mlp`` with ``serving.max_batch_size``."""
+    """Return the box ``mlp`` with ``serving.max_batch_size``."""
     from rdukit_modelbox.contract.box import find_box_file
 
     source = find_box_file("mlp")
@@ -130,7 +130,7 @@ def limited_box(folder: Path, most: int) -> str:
 
 
 def bar(what: str, value: float, wanted: float, is_met: bool, note: str = "") -> Bar:
-    """A row of the result."""
+    """Return a row of the result."""
     return {"what": what, "value": round(value, 3), "bar": wanted, "met": is_met, "note": note}
 
 

@@ -30,7 +30,7 @@ BATCH, LR, MOMENTUM = 32, 0.01, 0.9
 
 
 def peer_step(module: torch.nn.Module, args: tuple[torch.Tensor, ...], fused: bool) -> Callable[[], Any]:
-    """One step of a torch loop."""
+    """Return a step of a torch loop."""
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, fused=fused)
 
     def step() -> None:
@@ -43,7 +43,7 @@ def peer_step(module: torch.nn.Module, args: tuple[torch.Tensor, ...], fused: bo
 
 
 def our_step(model: str, mode: str, args: tuple[torch.Tensor, ...], folder: str) -> Callable[[], Any]:
-    """One step of a SambaFlow loop: ``session.run`` with all sections."""
+    """Return a step of a SambaFlow loop: ``session.run`` with all sections."""
     samba.session.reset()
     entry = get_model(model)
     utils.set_seed(0)

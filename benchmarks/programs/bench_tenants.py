@@ -26,7 +26,7 @@ PACKINGS = (1, 2, 4, 8)
 
 
 def run(daemon: RunningDaemon, node: str, *arguments: str) -> list[dict[str, Any]]:
-    """What the tenants' programs say."""
+    """Return what the tenants' programs say."""
     finished = subprocess.run(
         [sys.executable, str(PROGRAM), *arguments],
         env=environment(daemon.home, RDUKIT_NODE=node, RDUKIT_KERNELS="portable"),

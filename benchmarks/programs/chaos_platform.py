@@ -57,7 +57,7 @@ END_S = 900.0
 
 @dataclass
 class ChaosReport:
-    """What was done, and what came of it."""
+    """Faults that were injected, and their outcome."""
 
     seed: int
     database: str

@@ -34,7 +34,7 @@ RAW = serving_model.raw_row()
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request. ``is_good``: both must answer it, with the same values."""
+    """A request. ``is_good``: both must answer it, with the same values."""
 
     name: str
     body: bytes
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: HTTP status or gRPC code, the form of an error's body, shapes and values of the outputs."""
+    """An answer: HTTP status or gRPC code, the form of an error's body, shapes and values of the outputs."""
 
     status: str
     error: str = ""
@@ -64,13 +64,13 @@ _CALLERS = {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "FAILED_PRECONDITIO
 
 
 def tensor(**changes: Any) -> dict[str, Any]:
-    """The one input, with changes; None leaves a field out."""
+    """Return the one input, with changes; None leaves a field out."""
     value = {"name": serving_model.INPUT, "shape": [1, 64], "datatype": "FP32", "data": ROW, **changes}
     return {key: each for key, each in value.items() if each is not None}
 
 
 def request(*inputs: dict[str, Any], **more: Any) -> bytes:
-    """A request's JSON."""
+    """Return a request's JSON."""
     return json.dumps({"id": "7", "inputs": list(inputs), **more}).encode()
 
 
@@ -134,7 +134,7 @@ def rest_cases() -> list[Case]:
 
 
 def grpc_cases() -> list[Case]:
-    """The same over gRPC, where they can be said."""
+    """Return the same over gRPC, where they can be said."""
     from rdukit.proto import inference_pb2 as pb
 
     def message(raw: list[bytes] | None = None, typed: list[float] | None = None, **changes: Any) -> bytes:
@@ -198,7 +198,7 @@ def ask_rest(port: int, case: Case) -> Answer:
 
 
 def ask_grpc(port: int, case: Case) -> Answer:
-    """The same over gRPC."""
+    """Return the same over gRPC."""
     import grpc
 
     from rdukit.proto import inference_pb2 as pb
@@ -218,7 +218,7 @@ def ask_grpc(port: int, case: Case) -> Answer:
 
 
 def judge(case: Case, theirs: Answer, ours: Answer) -> str:
-    """same, stricter, politer (4xx where Triton has 5xx), or WRONG. Pure."""
+    """Judge two answers: same, stricter, politer (4xx where Triton has 5xx), or WRONG. Pure."""
     if case.is_good:
         is_same = ours.kind == theirs.kind and ours.shapes == theirs.shapes and is_near(ours.values, theirs.values)
         return "same" if is_same and ours.kind in {"2xx", "OK"} else "WRONG"

@@ -14,7 +14,7 @@ from serving_load import tail_of
 
 
 def host_tail(core: int | None, unit_s: float, seconds: float = 3.0) -> float:
-    """The ratio for units of about ``unit_s``, from a process of its own on ``core``."""
+    """Return the ratio for units of about ``unit_s``, from a process of its own on ``core``."""
     where = "-" if core is None else str(core)
     command = [sys.executable, __file__, where, str(unit_s * 1e3), str(seconds)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=10 * seconds + 10).stdout)

@@ -108,7 +108,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class LlamaLayer(nn.Module):
-    """One socket's part of a layer: its share of the heads and of the feed-forward columns."""
+    """A socket's part of a layer: its share of the heads and of the feed-forward columns."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, inner: int, head: int, fused: bool) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ WINDOW_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one slot of load gave. ``bad``: requests without status 200; -1: the client did not end.
+    """Result of a slot of load. ``bad``: requests without status 200; -1: the client did not end.
 
     ``window_tail``: p99 over p50 of the requests that were sent within ``WINDOW_MS``, the median of all such times.
     """
@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send what."""
+    """Address and body of requests."""
 
     url: str
     body: bytes
@@ -94,7 +94,7 @@ def read_log(lines: Sequence[str], seconds: int) -> Load:
 
 
 def tail_of(values: Sequence[float]) -> float:
-    """The 99th percentile over the median. Pure."""
+    """Return the 99th percentile over the median. Pure."""
     return _p99(values) / max(statistics.median(values), 1e-9)
 
 

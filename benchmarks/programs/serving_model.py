@@ -16,7 +16,7 @@ GRPC_METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def make_model() -> Any:
-    """The network on one thread, in eval mode; its parameters from the file that ``PEER_PARAMETERS`` names."""
+    """Return the network on one thread, in eval mode; its parameters from the file that ``PEER_PARAMETERS`` names."""
     import torch
 
     torch.set_num_threads(1)
@@ -26,7 +26,7 @@ def make_model() -> Any:
 
 
 def sample(count: int = FEATURES) -> list[float]:
-    """A row that is the same everywhere, short in JSON."""
+    """Return a row that is the same everywhere, short in JSON."""
     return [round(((index * 37) % 64) / 64.0 - 0.5, 6) for index in range(count)]
 
 
@@ -41,7 +41,7 @@ def run_rows(model: Any, rows: Any) -> list[list[float]]:
 
 
 def reply(rows: list[list[float]]) -> dict[str, Any]:
-    """The answer of servers that do not write it themselves."""
+    """Return the answer of servers that do not write it themselves."""
     output = {
         "name": OUTPUT, "datatype": "FP32", "shape": [len(rows), CLASSES],
         "data": [value for row in rows for value in row],
@@ -50,11 +50,11 @@ def reply(rows: list[list[float]]) -> dict[str, Any]:
 
 
 def rest_body() -> bytes:
-    """One row as the protocol's JSON."""
+    """Return a row as the protocol's JSON."""
     tensor = {"name": INPUT, "shape": [1, FEATURES], "datatype": "FP32", "data": sample()}
     return json.dumps({"id": "a", "inputs": [tensor]}).encode()
 
 
 def raw_row(count: int = FEATURES) -> bytes:
-    """The row as little-endian float32."""
+    """Return the row as little-endian float32."""
     return struct.pack(f"<{count}f", *sample(count))

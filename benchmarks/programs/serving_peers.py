@@ -23,7 +23,7 @@ TOKEN = "sesame"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """How to start one, and where it will listen."""
+    """A server's command, and where it will listen."""
 
     command: Sequence[str]
     rest_port: int | None
@@ -33,7 +33,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the servers serve: the box's PEF and checkpoint, and a folder of this start's own."""
+    """Model that the servers serve: the box's PEF and checkpoint, and a folder of this start's own."""
 
     pef: Path
     checkpoint: Path
@@ -42,7 +42,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One row of the table. ``environment`` is the peers' environment that it needs, empty for the project's own."""
+    """A row of the table. ``environment`` is the peers' environment that it needs, empty for the project's own."""
 
     name: str
     environment: str
@@ -175,7 +175,7 @@ def _ray(is_batched: bool, environment: Mapping[str, str]) -> Callable[[Path, Fi
 
 
 def triton_command(home: Path, files: Files, delay_us: int = 0) -> Started:
-    """A real Triton with the same model."""
+    """Return a real Triton with the same model."""
     ports = free_ports(3)
     command = [str(_python(home, "v-triton")), str(PEERS / "triton_server.py"), *map(str, ports), str(delay_us)]
     return Started(command, ports[0], ports[1])

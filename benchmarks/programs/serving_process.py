@@ -18,7 +18,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class ServerFailed(Exception):
-    """It ended, or did not answer correctly in time; with the last lines of its log."""
+    """A server ended, or did not answer correctly in time; with the last lines of its log."""
 
 
 class ServerProcess:
@@ -72,7 +72,7 @@ class ServerProcess:
         raise ServerFailed(f"{last} in {timeout_s:g} s: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace").strip()[-600:]
 
     def processes(self) -> list[int]:

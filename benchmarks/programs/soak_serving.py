@@ -36,7 +36,7 @@ FLAT_SHARE, FLAT_MB = 0.02, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What came of the requests between two kills, and the box afterwards."""
+    """Outcome of the requests between two kills, and the box afterwards."""
 
     sent: int
     statuses: Mapping[str, int]
@@ -48,7 +48,7 @@ class Slice:
 
 
 def device_process(server: ServerProcess) -> int | None:
-    """The process that holds the model, if it lives."""
+    """Return the process that holds the model, if it lives."""
     for pid in server.processes():
         with contextlib.suppress(OSError):
             if b"rdukit_serving.device.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -92,7 +92,7 @@ def run_slice(server: ServerProcess, target: Target, concurrency: int, rate: int
 
 
 def lost_of(summary: str, count: int) -> int:
-    """Requests without any answer, by h2load's summary. Pure."""
+    """Count requests without any answer, by h2load's summary. Pure."""
     found = re.search(r"requests: .*?(\d+) done.*?(\d+) errored, (\d+) timeout", summary)
     if found is None:
         return count

@@ -381,7 +381,7 @@ class D2dUeException(HwException):
 
 
 class TileFaultException(HwException):
-    """One of the program's tiles hung or was taken out of service."""
+    """A tile of the program hung or was taken out of service."""
 
     code = "tile-fault"
 

@@ -18,7 +18,7 @@ GIB: Final = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class ChipSpec:
-    """One RDU."""
+    """An RDU."""
 
     name: str
     tiles: int
@@ -93,7 +93,7 @@ _LETTERS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One emulated node: ``xrdus`` modules with ``rdus_per_xrdu`` chips each."""
+    """An emulated node: ``xrdus`` modules with ``rdus_per_xrdu`` chips each."""
 
     platform: str
     chip: ChipSpec

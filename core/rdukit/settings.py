@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """One setting. ``home.size`` is ``RDUKIT_HOME_SIZE`` in the environment and ``home: {size: …}`` in the file."""
+    """A setting. ``home.size`` is ``RDUKIT_HOME_SIZE`` in the environment and ``home: {size: …}`` in the file."""
 
     name: str
     default: T

@@ -36,7 +36,7 @@ def default_socket() -> Path:
 
 
 class SndClient(Closable):
-    """One connection to a node daemon. Not for use by several threads at once."""
+    """A connection to a node daemon. Not for use by several threads at once."""
 
     def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
         """Connect.

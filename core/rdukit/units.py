@@ -14,9 +14,12 @@ def format_bytes(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format ``0.00012`` as ``120 us``; from one minute on ``2 min 5 s``, from one hour on ``1 h 2 min``."""
+    """Format ``0.00012`` as ``120 us``; from a minute ``2 min 5 s``, an hour ``1 h 2 min``, a day ``1 d 2 h``."""
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
+    if seconds >= 86400:
+        days, hours = divmod(int(seconds // 3600), 24)
+        return f"{days} d {hours} h" if hours else f"{days} d"
     if seconds >= 3600:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
     if seconds >= 60:

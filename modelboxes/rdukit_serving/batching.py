@@ -143,7 +143,7 @@ class Batcher:
         self._waiting.append(QueuedRequest(request, rows, reply))
         self.idle.clear()
         if not self._is_scheduled and not self._running and not self._holds():
-            if self._delay.goes_at_once:
+            if self._delay.is_immediate:
                 self._dispatch()
             else:
                 self._schedule()

@@ -59,7 +59,7 @@ class ComponentHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeComponent:
-    """One component. ``rdu`` is the flat number of its RDU; ``tile`` counts inside the RDU."""
+    """A component. ``rdu`` is the flat number of its RDU; ``tile`` counts inside the RDU."""
 
     path: str
     kind: ComponentKind
@@ -81,7 +81,7 @@ class NodeComponent:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One tile: its path, its flat RDU number, its number inside that RDU, its flat number."""
+    """A tile: its path, its flat RDU number, its number inside that RDU, its flat number."""
 
     path: str
     rdu: int

@@ -64,7 +64,7 @@ class EndReason(StrEnum):
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether it was taken from a program that did nothing wrong, and whose hardware works."""
+        """Return whether the lease was taken from a program that did nothing wrong, and whose hardware works."""
         return self in (EndReason.EVICTED, EndReason.DRAINED)
 
     @property
@@ -107,7 +107,7 @@ LEASE_TRANSITIONS: Final[dict[tuple[LeaseState, LeaseEvent], tuple[LeaseState, E
 
 @dataclass(frozen=True, slots=True)
 class LeaseStep:
-    """One entry of a lease's history."""
+    """An entry of a lease's history."""
 
     at: float
     event: str

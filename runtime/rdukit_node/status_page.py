@@ -70,7 +70,7 @@ class PageValues(NamedTuple):
 
 
 class StatusPage:
-    """One page, for its writer and its reader. One writer thread at a time."""
+    """A page, for its writer and its reader. One writer thread at a time."""
 
     def __init__(self, memory: memoryview) -> None:
         """``memory``: ``PAGE_BYTES`` writable bytes, zeros at first."""

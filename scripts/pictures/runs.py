@@ -228,3 +228,16 @@ def _write_texts(name: str, folder: Path) -> Path:
     for topic, text in texts.items():
         (folder / f"{topic}.txt").write_text(text)
     return folder
+
+
+def some_wrong(is_right: NDArray[np.bool_], count: int) -> list[int]:
+    """Return the first samples that are right, and as the last two those that are wrong."""
+    right, wrong = np.flatnonzero(is_right), np.flatnonzero(~is_right)[:2]
+    return [*map(int, right[: count - len(wrong)]), *map(int, wrong)]
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    """Return probabilities along the last axis."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    found: NDArray[Any] = powers / powers.sum(-1, keepdims=True)
+    return found

@@ -15,6 +15,11 @@ import rdukit
 TREE = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TREE / "pyproject.toml").read_text())
 ROOTS = PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"]
+#: Words that begin no docstring: what they stand for is elsewhere.
+PRONOUNS = set(
+    "All He How If It Its None Nothing One Ones She Some Such That Their These They This Those What When Where Whether "
+    "Which Who Whose".split()
+)
 
 
 def test_the_eight_source_roots_are_there() -> None:
@@ -77,6 +82,20 @@ def test_few_modules_lie_loose_at_a_packages_root() -> None:
     roots = {path.parent for root in ROOTS for path in (TREE / root).glob("*/__init__.py")}
     loose = {root.name: [path.name for path in root.glob("*.py") if path.name != "__init__.py"] for root in roots}
     assert {name: files for name, files in loose.items() if len(files) > 8} == {}
+
+
+def test_docstrings_stand_alone() -> None:
+    # Ruff's D401 has verbs for functions; this is for classes and properties as well.
+    found = []
+    for path in python_files():
+        if {"support", "fuzzing", "opdb"} & set(path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = (ast.get_docstring(node) or " ").split(" ")[0]
+                if first in PRONOUNS:
+                    found.append(f"{path.relative_to(TREE)}:{node.lineno} {first}")
+    assert found == []
 
 
 def test_a_public_class_name_means_one_thing() -> None:

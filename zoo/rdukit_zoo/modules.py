@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """One layer: attention and a perceptron, each after a norm and added to what came in. [B, L, D] → same."""
+    """A layer: attention and a perceptron, each after a norm and added to what came in. [B, L, D] → same."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

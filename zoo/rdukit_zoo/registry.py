@@ -89,7 +89,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class TextServing:
-    """How a model reads one text at a time, to continue it or to make a vector of it.
+    """Reader of one text at a time, to continue it or to make a vector of it.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, and a static cache in its buffers.
     Its forward takes (text [1, prompt], shares [1, prompt] float) and returns a vector [1, width]; a language model's
@@ -105,7 +105,7 @@ class TextServing:
 
 @dataclass(frozen=True, slots=True)
 class ServedModule:
-    """What requests give and get, where it is not what the model trains with: its pre- and post-processing.
+    """Inputs and outputs of requests, where they are not those of training: pre- and post-processing.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, such as a subclass of it;
     ``make_inputs(batch_size, **sizes)`` makes its named inputs; ``outputs`` names the tensors that its forward returns.
@@ -164,7 +164,7 @@ class ModelEntry:
 
     @property
     def reads(self) -> str:
-        """What the model reads: its own word for it, or its task's; empty: nobody has said."""
+        """Return the modality that the model reads: its own, or its task's; empty: not known."""
         return self.modality or MODALITIES.get(self.task, "")
 
     def check_sizes(self, sizes: Sizes) -> dict[str, SizeValue]:

@@ -13,7 +13,7 @@ QUIET = {"access": {"enabled": False}}
 
 @bentoml.service(workers=1, traffic={"timeout": 30}, logging=QUIET)
 class Plain:
-    """One call, one row."""
+    """A call, one row."""
 
     def __init__(self) -> None:
         self.model = serving_model.make_model()

@@ -17,7 +17,7 @@ MODEL = serving_model.make_model()
 
 
 def infer(request: Any, context: Any) -> Any:
-    """The logits of the first input."""
+    """Return the logits of the first input."""
     row = np.frombuffer(request.raw_input_contents[0], "<f4")
     logits = np.asarray(serving_model.run_rows(MODEL, row), "<f4")
     response = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
@@ -27,12 +27,12 @@ def infer(request: Any, context: Any) -> Any:
 
 
 async def infer_later(request: Any, context: Any) -> Any:
-    """The same for the event loop."""
+    """Return the same for the event loop."""
     return infer(request, context)
 
 
 def serve_in(server: Any, behavior: Any) -> Any:
-    """The server with the one method."""
+    """Return the server with the one method."""
     method = grpc.unary_unary_rpc_method_handler(
         behavior, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
     )

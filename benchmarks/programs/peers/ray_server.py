@@ -26,7 +26,7 @@ serve.start(
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=100, logging_config={"enable_access_log": False})
 class Mlp:
-    """One replica of the model."""
+    """A replica of the model."""
 
     def __init__(self) -> None:
         self.model = serving_model.make_model()

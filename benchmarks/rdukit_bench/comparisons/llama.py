@@ -28,7 +28,7 @@ COMPILED_BAR: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LlamaVariant:
-    """One of our programs, the format of llama.cpp that it is held against, and the bars.
+    """A program of ours, the format of llama.cpp that it is held against, and the bars.
 
     ``bytes_per_weight``: of ours and of the peer. ``tolerance``: largest difference of a logit from plain torch in f32,
     as a share of the largest logit: f32 sums in another order; bf16 has 8 bits; int8 rounds weights once more.

@@ -36,7 +36,7 @@ QUESTIONS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One comparison of ours with one peer.
+    """A comparison of ours with a peer.
 
     Values are medians in ``unit`` and smaller is better. ``ratio`` is the peer's over ours: above 1 ours is better.
     ``bar`` is the least ratio wanted; None where the row only informs. Without a peer's figure (not installed, or it

@@ -73,7 +73,7 @@ SUMMARIES = {
     "--log-level", type=Choice(LEVELS, case_sensitive=False), default=None, help="Level of the log on stderr."
 )
 def cli(log_level: str | None) -> None:
-    """An emulated DataScale system: SDK, compiler, runtime, ModelBoxes and a job platform.
+    """Use an emulated DataScale system: SDK, compiler, runtime, ModelBoxes and a job platform.
 
     rdukit is independent of SambaNova Systems; the accelerator is emulated.
 

@@ -114,7 +114,7 @@ def _keep_token(context: click.Context, text: str | None) -> None:
 
 
 class Choice(click.Choice[str]):
-    """One of some words; a mistyped one is refused with those near it."""
+    """Choice among some words; a mistyped one is refused with those near it."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return click's message with a suggestion."""

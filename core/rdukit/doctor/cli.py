@@ -39,7 +39,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """A thing that was checked."""
 
     #: Such as ``home.mode``; the same thing has the same name in each run.
     check: str

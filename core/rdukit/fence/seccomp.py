@@ -145,7 +145,7 @@ _WORD: Final = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; jumps count from the next one."""
+    """An instruction of the filter; jumps count from the next one."""
 
     code: int
     if_true: int

@@ -37,7 +37,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def find_refusal(address: Address, refused: Sequence[Network]) -> Network | None:
-    """The network for which ``address`` is refused. An IPv4 address inside an IPv6 one counts as itself. Pure."""
+    """Find the network for which ``address`` is refused. An IPv4 address inside an IPv6 one counts as itself. Pure."""
     candidates: list[Address] = [address]
     if isinstance(address, ipaddress.IPv6Address):
         embedded = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
@@ -62,7 +62,7 @@ def is_public(address: str) -> bool:
 def connect_allowed(
     host: str, port: int, timeout_s: float, refused: Sequence[Network], allowed: Sequence[Network] = ()
 ) -> socket.socket:
-    """A connection to the first address of ``host`` that answers and is not refused, or is ``allowed`` all the same.
+    """Connect to the first address of ``host`` that answers and is not refused, or is ``allowed`` all the same.
 
     Raises:
         PermissionDenied: all its addresses are in refused networks.

@@ -39,7 +39,7 @@ class HttpLimits:
 
 
 class ConnectionWatch:
-    """One connection: how long it is silent, and how much it sends that is no body."""
+    """A connection: how long it is silent, and how much it sends that is no body."""
 
     __slots__ = ("_limits", "asked_since", "excess", "head_bytes", "is_in_head", "is_lingering", "unread_since")
 

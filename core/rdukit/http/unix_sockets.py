@@ -30,7 +30,7 @@ class SocketPath(Closable):
     """A path that a UNIX socket can be bound or connected by, until ``close``."""
 
     def __init__(self, path: Path) -> None:
-        """Raises: InvalidArgument: its folder cannot be opened, or its name alone is too long."""
+        """Open the socket's folder. Raises: InvalidArgument: it cannot be opened, or the socket's name is too long."""
         #: What to give to the kernel.
         self.text = os.path.abspath(path)
         self._folder = -1

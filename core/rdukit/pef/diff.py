@@ -33,7 +33,7 @@ _TEXT_LENGTH: Final = 72
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. ``before`` is None for what B adds, ``after`` for what B lacks; else both are plain values."""
+    """A difference of two PEFs. ``before`` is None for what B adds, ``after`` for what B lacks; else plain values."""
 
     #: options, hyperparameters, metadata, signature, graphs, symbols, sections, kernels or cost.
     area: str

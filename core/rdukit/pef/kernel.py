@@ -85,7 +85,7 @@ def packed_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelNode:
-    """One operator call. ``getitem`` takes (tuple value, index)."""
+    """An operator call. ``getitem`` takes (tuple value, index)."""
 
     name: str
     op: str

@@ -110,7 +110,7 @@ _LEASE_MARGIN_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryMoment:
-    """One section's run, in bytes: passing symbols that exist while it runs and after it; scratch comes on top."""
+    """A section's run, in bytes: passing symbols that exist while it runs and after it; scratch comes on top."""
 
     section: int
     name: str

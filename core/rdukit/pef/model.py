@@ -141,7 +141,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One runnable graph: its inputs, outputs and sections in schedule order."""
+    """A runnable graph: its inputs, outputs and sections in schedule order."""
 
     name: str
     inputs: tuple[str, ...]

@@ -64,7 +64,7 @@ _LARGEST: Final = 2**63
 
 
 class OperatorParameter(NamedTuple):
-    """One parameter of an operator."""
+    """A parameter of an operator."""
 
     name: str
     #: As in the file: ``tensor``, ``int[]``, ``float?``.

@@ -27,7 +27,7 @@ _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-(
 
 
 class SpanSink(Protocol):
-    """Where ended spans go."""
+    """Destination of spans that have ended."""
 
     def take(self, span: Span) -> None:
         """Take a span that has ended; never raises."""

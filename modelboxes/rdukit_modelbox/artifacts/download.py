@@ -31,7 +31,7 @@ class Opened:
 
 
 class ByteSource(Protocol):
-    """One remote file."""
+    """A remote file."""
 
     def open(self, start: int, validator: str | None) -> Opened:
         """Ask for the bytes from ``start`` on, if the content is still what ``validator`` names.

@@ -44,7 +44,7 @@ COMPANIONS: Final = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jin
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """What a box serves: its name, the PEF's path and the checkpoint folder's."""
+    """A model that a box serves: its name, the PEF's path and the checkpoint folder's."""
 
     box: str
     pef: str

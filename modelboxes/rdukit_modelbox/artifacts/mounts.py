@@ -40,7 +40,7 @@ class Mounts:
         return self.folders[0] / ARTIFACTS
 
     def resolve(self, text: str, what: str) -> Path:
-        """The path that ``text`` (a path or ``file://`` URI) means, links resolved; it need not exist.
+        """Return the path that ``text`` (a path or ``file://`` URI) means, links resolved; it need not exist.
 
         Raises:
             InvalidArgument: another scheme, or outside the mounts.
@@ -64,7 +64,7 @@ class Mounts:
         return path
 
     def resolve_output(self, text: str) -> Path:
-        """The folder that ``text`` means for outputs; never one that keeps fetched artifacts.
+        """Return the folder that ``text`` means for outputs; never one that keeps fetched artifacts.
 
         Raises:
             InvalidArgument: another scheme, outside the mounts, or among the fetched artifacts.
@@ -101,7 +101,7 @@ def mount_points(box: Box) -> list[Path]:
 
 
 def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]) -> dict[str, Path]:
-    """The input slots of ``verb`` as existing paths, or as the places where remote ones will be.
+    """Return the input slots of ``verb`` as existing paths, or as the places where remote ones will be.
 
     A slot that the request does not name is what lies at its mount point, if anything does.
 

@@ -111,7 +111,7 @@ def parse_output(text: str) -> Reference:
 
 
 def parse_fragment(fragment: str, what: str) -> str | None:
-    """The digest in ``sha256=HEX``; None for an empty fragment.
+    """Return the digest in ``sha256=HEX``; None for an empty fragment.
 
     Raises:
         InvalidArgument: anything else.

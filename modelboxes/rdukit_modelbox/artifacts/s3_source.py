@@ -17,7 +17,7 @@ _FORBIDDEN: Final = frozenset({
 
 
 def make_client(timeout_s: float) -> Any:
-    """A client by the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ….
+    """Return a client by the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ….
 
     Raises:
         Unavailable: boto3 is not installed, or its configuration is wrong.
@@ -38,7 +38,7 @@ def make_client(timeout_s: float) -> Any:
 
 
 class S3Source:
-    """One object."""
+    """An object."""
 
     def __init__(self, client: Any, bucket: str, key: str) -> None:
         self._client = client

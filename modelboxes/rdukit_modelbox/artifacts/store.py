@@ -54,7 +54,7 @@ class ArtifactStore:
         return self.folder / "by-uri" / reference.key
 
     def fetch(self, reference: Reference, kind: str, watch: Watch = lambda done, size: None) -> Path:
-        """The artifact as a ``file`` or ``folder`` on this disk; ``any``: a folder for prefixes and archives.
+        """Return the artifact as a ``file`` or ``folder`` on this disk; ``any``: a folder for prefixes and archives.
 
         What was fetched before is not fetched again: with a digest never, without one if the server says that it is
         the same. ``watch`` hears how far it is and may raise to give up; a later fetch goes on from there.
@@ -113,7 +113,7 @@ class ArtifactStore:
         return path
 
     def _find_known(self, reference: Reference, source: ByteSource) -> Path | None:
-        """The content if it is here already and still what the reference means."""
+        """Return the content if it is here already and still what the reference means."""
         if reference.sha256 is not None:
             return self._find_content(reference.sha256, reference.name)
         try:

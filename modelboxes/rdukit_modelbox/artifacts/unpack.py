@@ -141,7 +141,7 @@ def _tar_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Read
 
 
 class _Readable(Protocol):
-    """All that is asked of a stream here."""
+    """A stream, as far as unpacking needs one."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 

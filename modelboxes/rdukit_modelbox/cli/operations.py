@@ -121,7 +121,7 @@ def cancel(url: str, operation_id: str, as_json: bool) -> None:
 
 
 def _from_here(text: str) -> str:
-    """A relative path as one from the caller's folder; URIs and absolute paths as they are."""
+    """Return a relative path as one from the caller's folder; URIs and absolute paths as they are."""
     return text if "://" in text or text.startswith("/") else os.path.abspath(text)
 
 

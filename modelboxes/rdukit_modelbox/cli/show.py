@@ -18,7 +18,7 @@ from rdukit_modelbox.contract.describe import describe
 
 
 def print_description(told: Mapping[str, Any]) -> None:
-    """A box's ``Description``, as a YAML or a running box gives it."""
+    """Return a box's ``Description``, as a YAML or a running box gives it."""
     click.echo(f"{told['name']}: {told['title']}\n{told['description']}")
     origin = f"module {told['module']}" if told.get("module") else f"model {told['model']}"
     click.echo(f"{origin}, compiler {told['compiler_version']}, mode {told['mode']}, target {told['target']}")
@@ -75,7 +75,7 @@ MAX_YAML_BYTES: Final = 1 << 20
 
 
 def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
-    """Description, readiness and operations of the box at ``url``.
+    """Show description, readiness and operations of the box at ``url``.
 
     Raises:
         Unavailable: nothing answers there, or it is no box.
@@ -94,7 +94,7 @@ def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
 
 
 def inspect_file(box: str) -> dict[str, Any]:
-    """Description of an installed box, or of the one in a folder or file.
+    """Return the description of an installed box, or of the one in a folder or file.
 
     Raises:
         NotFound: there is none.
@@ -130,7 +130,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
 
 
 def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
-    """The box's YAML out of the topmost layer that has one."""
+    """Return the box's YAML out of the topmost layer that has one."""
     import gzip
 
     from rdukit_modelbox.image.layer import unpack_file

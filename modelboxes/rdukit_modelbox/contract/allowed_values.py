@@ -71,7 +71,7 @@ class AllowedValues(BaseModel):
         return self
 
     def limits(self) -> dict[str, Limit]:
-        """The limits that are given, by their keys in the file."""
+        """Return the limits that are given, by their keys in the file."""
         found = {
             "minimum": self.minimum, "maximum": self.maximum, "above": self.above, "below": self.below,
             "multipleOf": self.multiple_of,
@@ -79,7 +79,7 @@ class AllowedValues(BaseModel):
         return {key: limit for key, limit in found.items() if limit is not None}
 
     def named_limits(self) -> dict[str, str]:
-        """The limits that are other parameters' names, by their keys in the file."""
+        """Return the limits that are other parameters' names, by their keys in the file."""
         return {key: limit for key, limit in self.limits().items() if isinstance(limit, str)}
 
 
@@ -149,7 +149,7 @@ def find_objection(kind: ParameterType, legal: AllowedValues, value: object, val
 
 
 def allowed_as_schema(kind: ParameterType, legal: AllowedValues) -> dict[str, object]:
-    """A JSON-schema fragment; limits that other parameters give are under ``x-limits``."""
+    """Return a JSON-schema fragment; limits that other parameters give are under ``x-limits``."""
     types = {"int": "integer", "float": "number", "string": "string", "bool": "boolean"}
     schema: dict[str, object] = {"type": types[kind]}
     if legal.enum is not None:

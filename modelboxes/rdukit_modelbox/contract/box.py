@@ -142,11 +142,11 @@ class Box(StrictModel):
         return self
 
     def parameters_of(self, verb: Verb) -> tuple[BoxParameter, ...]:
-        """The parameters that ``verb`` takes, in the file's order."""
+        """Return the parameters that ``verb`` takes, in the file's order."""
         return tuple(p for p in self.parameters if verb in p.verbs)
 
     def slots_of(self, verb: Verb) -> VerbArtifacts:
-        """The artifacts of ``verb``."""
+        """Return the artifacts of ``verb``."""
         return self.artifacts.get(verb, VerbArtifacts())
 
     def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
@@ -161,7 +161,7 @@ def box_names(folder: Path = BOXES_FOLDER) -> tuple[str, ...]:
 
 
 def find_box_file(box: str) -> Path:
-    """The YAML file of ``box``: a name of a box that is installed, a YAML file, or a folder with one.
+    """Return the YAML file of ``box``: a name of a box that is installed, a YAML file, or a folder with one.
 
     Raises:
         NotFound: none of these; the message lists the names.

@@ -33,7 +33,7 @@ def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[
 
 
 def _value_of(where: str, parameter: BoxParameter, given: Mapping[str, object], values: Values) -> ParameterValue:
-    """The value while the parameters that this one depends on have ``values``."""
+    """Return the value while the parameters that this one depends on have ``values``."""
     default = parameter.default_for(values)
     is_given = parameter.name in given
     value = given.get(parameter.name, default)

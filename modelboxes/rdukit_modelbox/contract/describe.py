@@ -12,7 +12,7 @@ from rdukit_modelbox.contract.parameter import BoxParameter
 
 
 def describe(box: Box) -> dict[str, object]:
-    """The ``Description`` of ``docs/design/wire.md`` as JSON-able values; what the box does not say is left out."""
+    """Return the ``Description`` of ``docs/design/wire.md`` as JSON values; what the box does not say is left out."""
     told: dict[str, object] = {
         "name": box.name,
         "title": box.title,

@@ -64,7 +64,7 @@ class EffectiveDocument:
     faults: tuple[Problem, ...] = ()
 
     def in_file(self, path: Path, words: str) -> Problem:
-        """A fault at ``path`` of the whole document, as one of the file."""
+        """Return a fault at ``path`` of the whole document, as one of the file."""
         for size in range(len(path), 0, -1):
             origin = self.origins.get(path[:size])
             if origin == _EXTENDS:
@@ -77,7 +77,7 @@ class EffectiveDocument:
         return path, words
 
     def to_yaml_value(self) -> dict[str, Any]:
-        """The document as one that extends nothing."""
+        """Return the document as one that extends nothing."""
         return {key: part for key, part in self.value.items() if key not in {"extends", "override", "remove"}}
 
 
@@ -89,7 +89,7 @@ def task_names() -> tuple[str, ...]:
 
 @cache
 def read_task(name: str) -> Mapping[str, Any]:
-    """The whole document of a task: ``mode``, ``target``, ``verbs``, ``parameters`` and ``artifacts``."""
+    """Return the whole document of a task: ``mode``, ``target``, ``verbs``, ``parameters`` and ``artifacts``."""
     marked = read_yaml((TASKS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     assert isinstance(marked.value, dict)
     document = extend_task(marked.value)
@@ -98,7 +98,7 @@ def read_task(name: str) -> Mapping[str, Any]:
 
 
 def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
-    """The whole document of the box, or task, whose file says ``written``.
+    """Return the whole document of the box, or task, whose file says ``written``.
 
     Parts that are wrong in themselves pass through as they are; the box's own check names them.
     """
@@ -118,7 +118,7 @@ def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
 
 
 class _Merge:
-    """One box and its task while they become one document."""
+    """A box and its task while they become one document."""
 
     def __init__(self, written: Mapping[str, Any], task: Mapping[str, Any]) -> None:
         self.task = task
@@ -130,7 +130,7 @@ class _Merge:
         self._verbs = [str(verb) for verb in verbs] if isinstance(verbs, list) else []
 
     def parameters(self) -> object:
-        """The task's parameters with the box's changes, then those that the box adds."""
+        """Return the task's parameters with the box's changes, then those that the box adds."""
         own = self._written.get("parameters", [])
         if not isinstance(own, list):
             return own
@@ -164,7 +164,7 @@ class _Merge:
         return found
 
     def artifacts(self) -> object:
-        """The task's artifacts; those that the box has replace them by name, or are added."""
+        """Return the task's artifacts; those that the box has replace them by name, or are added."""
         own = self._written.get("artifacts", {})
         if not isinstance(own, dict):
             return own
@@ -229,7 +229,7 @@ _SIDES: Final = (("minimum", "above"), ("maximum", "below"), ("multipleOf",))
 
 
 def _narrowed(base: AllowedValues, wanted: AllowedValues) -> dict[str, Any]:
-    """``base`` with each side that ``wanted`` limits replaced; listed values replace all but limits by name."""
+    """Return ``base`` with each side that ``wanted`` limits replaced; listed values replace all but limits by name."""
     limits: Mapping[str, Limit] = base.named_limits() if wanted.enum is not None else base.limits()
     for side in _SIDES:
         if any(key in wanted.limits() for key in side):

@@ -28,7 +28,7 @@ TINY: Final = "tiny"
 
 
 def entry_of(box: Box) -> ModelEntry:
-    """The model that ``box`` names.
+    """Return the model that ``box`` names.
 
     Raises:
         InvalidArgument: the zoo has no such model, or the own module does not make one.
@@ -83,7 +83,7 @@ def model_name_of(box: Box) -> str:
 
 
 def read_shape(box: Box, pef: Path) -> Shape:
-    """The shape that the PEF at ``pef`` was compiled with.
+    """Return the shape that the PEF at ``pef`` was compiled with.
 
     Raises:
         PefError: the file cannot be read.

@@ -33,7 +33,7 @@ class ParameterCase(StrictModel):
 
 
 class BoxParameter(StrictModel):
-    """One named parameter: its type, default, legal values and the verbs that take it."""
+    """A named parameter: its type, default, legal values and the verbs that take it."""
 
     name: Word
     type: ParameterType
@@ -73,7 +73,7 @@ class BoxParameter(StrictModel):
         return self
 
     def case_for(self, values: Values) -> ParameterCase | None:
-        """The first case that holds for the other parameters' ``values``."""
+        """Return the first case that holds for the other parameters' ``values``."""
         return next((case for case in self.cases if holds(case.when, values)), None)
 
     def legal_for(self, values: Values) -> AllowedValues:
@@ -82,7 +82,7 @@ class BoxParameter(StrictModel):
         return self.legal if case is None else case.legal
 
     def default_for(self, values: Values) -> ParameterValue:
-        """The default while the others have ``values``."""
+        """Return the default while the others have ``values``."""
         case = self.case_for(values)
         return self.default if case is None or case.default is None else case.default
 
@@ -107,7 +107,7 @@ class BoxParameter(StrictModel):
         return "; ".join(parts)
 
     def schema_fragment(self) -> dict[str, object]:
-        """A JSON schema of its values: the default, ``x-cases`` and ``x-when`` included where there are any."""
+        """Return a JSON schema of its values: the default, ``x-cases`` and ``x-when`` included where there are any."""
         fragment = {**allowed_as_schema(self.type, self.legal), "default": self.default, "description": self.help}
         if self.unit is not None:
             fragment["x-unit"] = self.unit

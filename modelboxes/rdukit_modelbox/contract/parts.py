@@ -17,7 +17,7 @@ Size = Annotated[int, Strict(), Field(ge=0)]
 
 
 class Verb(StrEnum):
-    """What a box can be asked to do."""
+    """Work that a box can be asked to do."""
 
     PREPROCESS = "preprocess"
     COMPILE = "compile"
@@ -93,7 +93,7 @@ class VerbArtifacts(StrictModel):
 
 
 class BoxResources(StrictModel):
-    """What one replica needs. Each is optional; without it the platform's own default counts."""
+    """Resources that one replica needs. Each is optional; without it the platform's own default counts."""
 
     tiles: Count | None = Field(default=None, ge=1, le=64, description="Tiles to lease.")
     memory: Bytes | None = Field(default=None, description="Memory of the box's processes: 2GiB, 512MiB or bytes.")
@@ -110,7 +110,7 @@ class TensorDescription(StrictModel):
 
 
 class Serving(StrictModel):
-    """What is served over the Open Inference Protocol. Each key is optional; without it the PEF says it."""
+    """Tensors and batches of the Open Inference Protocol. Each key is optional; without it the PEF says it."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] | None = Field(
         default=None, description="Name of the served model; without it the box's."

@@ -36,7 +36,7 @@ def suggest(word: str, legal: Sequence[str]) -> str:
 
 
 def schema_at(path: Path, schema: Schema) -> Schema:
-    """The part of ``schema`` that describes ``path``; empty when there is none."""
+    """Return the part of ``schema`` that describes ``path``; empty when there is none."""
     here: Schema = schema
     for part in path:
         options = [_resolved(option, schema) for option in [here, *here.get("anyOf", ())]]
@@ -58,7 +58,7 @@ def _resolved(part: Schema, schema: Schema) -> Schema:
 
 
 def _key_of(complaint: Any, value: object) -> Path:
-    """The complaint's place in the file, without pydantic's names of a union's members."""
+    """Return the complaint's place in the file, without pydantic's names of a union's members."""
     path: list[str | int] = []
     for part in complaint["loc"]:
         is_there = (isinstance(value, dict) and part in value) or (

@@ -176,7 +176,7 @@ def _defaults(draft: Draft, verb: Verb) -> Iterator[Problem]:
 
 
 def find_inside(folder: Path, relative: str) -> Path:
-    """The regular file ``relative`` to ``folder``, links resolved.
+    """Return the regular file ``relative`` to ``folder``, links resolved.
 
     Raises:
         InvalidArgument: it is outside the folder (by ``..`` or by a link), not there, or not a file.

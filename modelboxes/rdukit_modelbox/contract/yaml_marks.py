@@ -168,7 +168,7 @@ class _Reader:
         return values
 
     def _key(self, event: Any, path: Path) -> str | None:
-        """The key, or None after a fault."""
+        """Return the key, or None after a fault."""
         if not isinstance(event, yaml.ScalarEvent):
             self._value(event, (*path, "?"))
             self._fault(event, path, "a key must be a plain word")

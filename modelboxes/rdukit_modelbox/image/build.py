@@ -121,7 +121,7 @@ def _put_on(
 
 
 def _oci_layer(layer: Descriptor) -> Descriptor:
-    """A base's layer under the name that this format has for it."""
+    """Return a base's layer under the name that this format has for it."""
     names = {
         "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP_TYPE,
         "application/vnd.docker.image.rootfs.diff.tar": LAYER_TYPE,

@@ -37,7 +37,7 @@ _UNCHECKED_HASH: Final = (1).to_bytes(4, "little")
 
 
 def imported_files() -> frozenset[str]:
-    """The source files, as real paths, of all that a box imports when it starts; asked of another process.
+    """Return the source files, as real paths, of all that a box imports when it starts; asked of another process.
 
     Raises:
         Unavailable: something cannot be imported; the message has the last line.
@@ -65,7 +65,7 @@ def bytecode_entries(entries: Iterable[LayerEntry], files: Collection[str]) -> I
 
 
 def compile_source(source: bytes, path: str) -> bytes:
-    """The content of the ``.pyc`` of a module whose tracebacks shall name ``path``."""
+    """Return the content of the ``.pyc`` of a module whose tracebacks shall name ``path``."""
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     try:
         body = marshal.dumps(code, _MARSHAL_VERSION)

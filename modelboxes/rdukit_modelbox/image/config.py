@@ -11,7 +11,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 def empty_config(machine: str, path: str, has_tini: bool) -> dict[str, Any]:
-    """The configuration of an image that has no layer yet."""
+    """Return the configuration of an image that has no layer yet."""
     return {
         "architecture": machine,
         "os": "linux",
@@ -32,7 +32,7 @@ def with_layers(
 
 
 def box_config(base: Mapping[str, Any], labels: Mapping[str, str], diff_id: str, seconds: int) -> dict[str, Any]:
-    """The configuration of a box on ``base``: its user, command, ports, labels and check of health.
+    """Return the configuration of a box on ``base``: its user, command, ports, labels and check of health.
 
     ``Healthcheck`` is the engines' own key; the format lets it pass.
     """

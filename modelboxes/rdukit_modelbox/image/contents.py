@@ -78,18 +78,18 @@ class BoxContents:
         return str(given.get("org.opencontainers.image.version") or given.get("version") or __version__)
 
     def all_files(self) -> dict[str, bytes]:
-        """The files and the bill of materials, by path in ``BOX_FOLDER``."""
+        """Return the files and the bill of materials, by path in ``BOX_FOLDER``."""
         subject = {"name": f"rdukit-box-{self.box.name}", "version": self.version}
         return {**self.files, SBOM_PATH.rpartition("/")[2]: make_sbom(subject, [SbomComponent("rdukit", __version__)])}
 
     def entries(self) -> list[LayerEntry]:
-        """The layer: the files under ``BOX_FOLDER``, the state folder and the user's."""
+        """Return the layer: the files under ``BOX_FOLDER``, the state folder and the user's."""
         found = [LayerEntry(f"{BOX_FOLDER}/{name}", data=data) for name, data in self.all_files().items()]
         return [*found, LayerEntry(STATE_FOLDER, user=USER_ID, mode=0o700)]
 
 
 def read_contents(box: str) -> BoxContents:
-    """The box named ``box`` (an installed one's name, a YAML file, or its folder) and what its image gets.
+    """Return the box named ``box`` (an installed one's name, a YAML file, or its folder) and what its image gets.
 
     Raises:
         NotFound: there is no such box.
@@ -130,7 +130,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 
 
 def make_dockerfile(contents: BoxContents, base: str) -> str:
-    """A Dockerfile for every builder: no syntax line, no mounts, no heredocs. Its context has the files in ``box/``."""
+    """Write a Dockerfile for every builder: no syntax line, mounts or heredocs. Its context has ``box``."""
     labels = " \\\n    ".join(f"{key}={_quoted(value)}" for key, value in sorted(contents.labels.items()))
     return (
         f"ARG BASE_IMAGE={base}\n"

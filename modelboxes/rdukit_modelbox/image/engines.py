@@ -26,7 +26,7 @@ _BUILDS: Final[Mapping[str, Sequence[str]]] = {
 
 
 def find_engine(wanted: str) -> str:
-    """The engine to build with; ``auto`` takes the first that answers of docker, podman, buildah.
+    """Return the engine to build with; ``auto`` takes the first that answers of docker, podman, buildah.
 
     Raises:
         InvalidArgument: there is no such engine.

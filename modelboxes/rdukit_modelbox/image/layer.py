@@ -48,7 +48,7 @@ def write_layer(entries: Iterable[LayerEntry], stream: BinaryIO, seconds: int) -
 
 
 def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
-    """The entries sorted by path, each after the folders that it lies in."""
+    """Return the entries sorted by path, each after the folders that it lies in."""
     known: dict[str, LayerEntry] = {}
     for entry in entries:
         path = _checked_path(entry.path)
@@ -94,7 +94,7 @@ def _add(tar: tarfile.TarFile, entry: LayerEntry, seconds: int) -> None:
 
 
 def unpack_file(stream: BinaryIO, path: str) -> bytes | None:
-    """The content of the file ``path`` in a layer's tar; None when it is not there."""
+    """Return the content of the file ``path`` in a layer's tar; None when it is not there."""
     with tarfile.open(fileobj=stream, mode="r|*") as tar:
         for member in tar:
             if "/" + member.name.removeprefix("./").lstrip("/") == path and member.isfile():

@@ -54,7 +54,7 @@ class ImageLayout:
 
     @classmethod
     def create(cls, folder: Path) -> "ImageLayout":
-        """A layout at ``folder``: the one that is there, or a new empty one.
+        """Return a layout at ``folder``: the one that is there, or a new empty one.
 
         Raises:
             InvalidArgument: the folder is there and holds something else.
@@ -71,7 +71,7 @@ class ImageLayout:
 
     @classmethod
     def open(cls, folder: Path) -> "ImageLayout":
-        """The layout at ``folder``.
+        """Return the layout at ``folder``.
 
         Raises:
             NotFound: there is none.
@@ -96,7 +96,7 @@ class ImageLayout:
         return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def read_blob(self, descriptor: Descriptor) -> bytes:
-        """A blob's bytes, checked.
+        """Return a blob's bytes, checked.
 
         Raises:
             NotFound: it is not there.
@@ -142,11 +142,11 @@ class ImageLayout:
         return ImageLayer(Descriptor(media_type, outer.digest, outer.size), inner.digest)
 
     def references(self) -> dict[str, Descriptor]:
-        """The images by the names that the index gives them."""
+        """Return the images by the names that the index gives them."""
         return {d.annotations[REFERENCE_KEY]: d for d in self._manifests() if REFERENCE_KEY in d.annotations}
 
     def find(self, reference: str | None = None) -> Descriptor:
-        """The image named ``reference``; when that is None the only one, or the only one beside the base.
+        """Return the image named ``reference``; when that is None the only one, or the only one beside the base.
 
         Raises:
             NotFound: there is none, or more than one; the message has the names.
@@ -164,7 +164,7 @@ class ImageLayout:
         raise NotFound(f"{self.folder} has {what}; there: {names}")
 
     def read_image(self, descriptor: Descriptor) -> tuple[dict[str, Any], dict[str, Any]]:
-        """An image's manifest and its configuration."""
+        """Return an image's manifest and its configuration."""
         manifest = json.loads(self.read_blob(descriptor))
         if not isinstance(manifest, dict) or "config" not in manifest:
             raise InvalidArgument(f"{self.folder}: {descriptor.digest} is not an image's manifest")
@@ -243,7 +243,7 @@ class _Digesting:
 
 
 def manifest_blob(config: Descriptor, layers: Iterable[Descriptor], annotations: Mapping[str, str]) -> bytes:
-    """A manifest's bytes."""
+    """Return a manifest's bytes."""
     return compact_json(
         {
             "schemaVersion": 2,

@@ -58,7 +58,7 @@ def is_sha256(digest: str) -> bool:
 
 
 def compact_json(value: object) -> bytes:
-    """The one form in which a value becomes a blob: sorted keys, no spaces, so that equal values have equal digests."""
+    """Return a value as a blob, in one form: sorted keys, no spaces, so that equal values have equal digests."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -82,5 +82,5 @@ def build_time(seconds: int) -> str:
 
 
 def machine_name(machine: str) -> str:
-    """The format's name of a processor: ``amd64`` for ``x86_64``."""
+    """Return the format's name of a processor: ``amd64`` for ``x86_64``."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)

@@ -144,7 +144,7 @@ class _RegistryAuth(httpx.Auth):
         self._header: str | None = None
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """A 401 is answered once; the bodies of uploads come after the first request, which has the answer."""
+        """Answer a 401 once; the bodies of uploads come after the first request, which has the answer."""
         if self._header is not None:
             request.headers["Authorization"] = self._header
         response = yield request

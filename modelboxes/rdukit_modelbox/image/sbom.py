@@ -21,7 +21,7 @@ SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 
 @dataclass(frozen=True, slots=True, order=True)
 class SbomComponent:
-    """One package: its name as the index normalises it, its version, and its licence where it says one."""
+    """A package: its name as the index normalises it, its version, and its licence where it says one."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class SbomComponent:
 
 
 def component_of(distribution: Distribution) -> SbomComponent:
-    """The component that an installed distribution is."""
+    """Return the component that an installed distribution is."""
     metadata = distribution.metadata
     name = str(metadata["Name"]).lower().replace("_", "-").replace(".", "-")
     licence = metadata.json.get("license_expression", "")
@@ -49,7 +49,7 @@ def installed_components() -> list[SbomComponent]:
 
 
 def system_components(status: str) -> list[SbomComponent]:
-    """The installed packages of a Debian, from the text of ``/var/lib/dpkg/status``."""
+    """Return the installed packages of a Debian, from the text of ``/var/lib/dpkg/status``."""
     found = set()
     for block in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", block, re.M))
@@ -59,7 +59,7 @@ def system_components(status: str) -> list[SbomComponent]:
 
 
 def make_sbom(subject: Mapping[str, str], components: Iterable[SbomComponent]) -> bytes:
-    """The document for ``subject`` (``name`` and ``version``) as JSON.
+    """Return the document for ``subject`` (``name`` and ``version``) as JSON.
 
     The same components give the same bytes: it holds no time and no serial number.
     """

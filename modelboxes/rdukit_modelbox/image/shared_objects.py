@@ -22,7 +22,7 @@ class NeededLibraries:
 
 
 def read_needs(path: Path) -> NeededLibraries | None:
-    """The needs of a 64-bit little-endian ELF file; None when it is none, or is linked statically.
+    """Return the needs of a 64-bit little-endian ELF file; None when it is none, or is linked statically.
 
     Source: System V ABI, "Program Header" and "Dynamic Section".
     """

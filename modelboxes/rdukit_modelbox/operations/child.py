@@ -91,7 +91,7 @@ class ChildContext:
         _send(self._events, kind="log", log=text)
 
     def check_cancelled(self) -> None:
-        """Raises ``Cancelled`` once SIGTERM has come."""
+        """Raise ``Cancelled`` once SIGTERM has come."""
         if self._cancelled:
             from rdukit.errors import Cancelled
 

@@ -177,7 +177,7 @@ class OperationJournal:
 
     @contextmanager
     def _or_later(self, what: str) -> Iterator[Callable[[], bool]]:
-        """A transaction; that it failed is logged, once until one succeeds. Gives whether it was written."""
+        """Run a transaction; that it failed is logged, once until one succeeds. Returns whether it was written."""
         is_written = False
         try:
             with self._database:

@@ -48,7 +48,7 @@ class WorkPlanner:
         self._state = state
 
     def plan(self, verb: Verb, call: VerbCall, operation_id: str) -> VerbWork:
-        """The work that ``call`` asks for; the folder for its outputs is made.
+        """Return the work that ``call`` asks for; the folder for its outputs is made.
 
         Raises:
             UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.

@@ -147,7 +147,7 @@ class ChildProcess:
                     on_line(text)
 
     def last_words(self, lines: int = 3) -> str:
-        """The last lines of its log, for a message."""
+        """Return the last lines of its log, for a message."""
         try:
             text = self.log_file.read_bytes()[-4096:].decode(errors="replace")
         except OSError:
@@ -174,7 +174,7 @@ async def _start(request: bytes, events: int) -> RunningProcess:
 
 
 async def _read_line(stream: asyncio.StreamReader) -> bytes:
-    """The next line, or a piece of one that is too long; empty at the end."""
+    """Return the next line, or a piece of one that is too long; empty at the end."""
     try:
         return await stream.readuntil(b"\n")
     except asyncio.IncompleteReadError as end:
@@ -197,7 +197,7 @@ def resident_bytes(pid: int, proc: Path = _PROC) -> int:
 
 
 def peak_bytes(pid: int, proc: Path = _PROC) -> int:
-    """The most resident memory that process ``pid`` alone ever had; 0 when it has ended."""
+    """Return the most resident memory that process ``pid`` alone ever had; 0 when it has ended."""
     return _figure(proc / str(pid) / "status", "VmHWM:") * 1024
 
 

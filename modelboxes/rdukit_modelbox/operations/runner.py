@@ -137,7 +137,7 @@ class OperationRunner:
 
     def _listener(self, operation_id: str) -> Listener:
         def progress(told: Progress) -> None:
-            self._table.tell_progress(operation_id, told)
+            self._table.publish_progress(operation_id, told)
             self._flush_soon()
 
         def log(line: str) -> None:

@@ -211,7 +211,7 @@ async def _keep(child: ChildProcess, watch: Watch, cancel: asyncio.Event, limits
 
 
 async def _look(child: ChildProcess, watch: Watch, limits: ChildLimits) -> VerbEnd:
-    """Returns when the child is out of its limits."""
+    """Wait until the child is out of its limits."""
     while True:
         watch.peak_bytes = max(watch.peak_bytes, peak_bytes(child.pid))
         if limits.memory_bytes:

@@ -127,7 +127,7 @@ class OperationPage:
 
 
 class OperationTable:
-    """All operations of a state folder."""
+    """Operations of a state folder."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class OperationTable:
         return resumed
 
     def find_by_key(self, key: str, asked: str) -> Operation | None:
-        """The operation that the idempotency key ``key`` stands for; ``asked`` is the request in a comparable form.
+        """Find the operation that the idempotency key ``key`` stands for; ``asked`` is the request, to be compared.
 
         Raises:
             Conflict: the key was used for another request.
@@ -187,7 +187,7 @@ class OperationTable:
         return self._operations[known]
 
     def add(self, operation_id: str, verb: Verb, call: VerbCall | None = None) -> Operation:
-        """A new queued operation; its key, unless empty, stands for it from now on.
+        """Return a new queued operation; its key, unless empty, stands for it from now on.
 
         Raises:
             Unavailable: it cannot be written.
@@ -207,7 +207,7 @@ class OperationTable:
         return operation
 
     def get(self, operation_id: str) -> Operation:
-        """The operation as it is now.
+        """Return the operation as it is now.
 
         Raises:
             NotFound: no such operation.
@@ -220,7 +220,7 @@ class OperationTable:
             ) from None
 
     def find(self, operation_id: str) -> Operation | None:
-        """The operation as it is now; None if there is none, or no more."""
+        """Return the operation as it is now; None if there is none, or no more."""
         return self._operations.get(operation_id)
 
     def call_of(self, operation_id: str) -> VerbCall:
@@ -317,7 +317,7 @@ class OperationTable:
         self._on_state(new)
         return new
 
-    def tell_progress(self, operation_id: str, progress: Progress) -> None:
+    def publish_progress(self, operation_id: str, progress: Progress) -> None:
         """Add a progress event; after the end, nothing."""
         if (log := self._logs.get(operation_id)) is not None:
             operation = self._operations[operation_id] = replace(self._operations[operation_id], progress=progress)

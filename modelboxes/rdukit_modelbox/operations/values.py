@@ -12,7 +12,7 @@ from rdukit_modelbox.verbs.context import Progress
 
 
 class OperationState(StrEnum):
-    """Where an operation is. The last three are final."""
+    """State of an operation. The last three are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -51,7 +51,7 @@ TRANSITIONS: Final[Mapping[tuple[OperationState, StateEvent], OperationState]] =
 
 
 def next_state(state: OperationState, event: StateEvent, subject: str) -> OperationState:
-    """The state after ``event``.
+    """Return the state after ``event``.
 
     Raises:
         InvalidTransition: the table has no such pair.
@@ -114,7 +114,7 @@ class VerbCall:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], idempotency_key: str) -> "VerbCall":
-        """The inverse of ``to_json``."""
+        """Return the inverse of ``to_json``."""
         told = value["webhook"]
         webhook = Webhook(told["url"], tuple(told["events"])) if told else None
         return cls(
@@ -134,7 +134,7 @@ class OperationFailure:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One announcement to a webhook: how often it was tried, and what the last answer was.
+    """An announcement to a webhook: how often it was tried, and what the last answer was.
 
     ``status`` is the HTTP status of the last answer, 0 if there was none.
     """
@@ -162,7 +162,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One asked verb. ``result`` and ``outputs`` are set when it succeeded, ``failure`` when it failed.
+    """A verb's run in a box. ``result`` and ``outputs`` are set when it succeeded, ``failure`` when it failed.
 
     ``number`` counts the operations of a state folder; ``runs`` how often it was started, above 1 after a resume.
     """
@@ -212,7 +212,7 @@ class Operation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], number: int) -> "Operation":
-        """The inverse of ``to_json``."""
+        """Return the inverse of ``to_json``."""
         error = value.get("error")
         return cls(
             value["id"], Verb(value["verb"]), OperationState(value["state"]), value["created_at"], number,
@@ -227,7 +227,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """One thing that happened to an operation. Sequence numbers count from 1 and may skip what was dropped."""
+    """An event of an operation. Sequence numbers count from 1 and may skip what was dropped."""
 
     sequence: int
     kind: EventKind
@@ -249,7 +249,7 @@ class OperationEvent:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], number: int) -> "OperationEvent":
-        """The inverse of ``to_json``; ``number`` is that of the operation."""
+        """Return the inverse of ``to_json``; ``number`` is that of the operation."""
         return cls(
             value["sequence"], value["kind"], value["at"],
             Operation.from_json(value["operation"], number) if "operation" in value else None,

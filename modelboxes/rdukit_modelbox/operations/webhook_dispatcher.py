@@ -30,7 +30,7 @@ _CLOSING_S: Final = 1.0
 
 
 class WebhookDispatcher:
-    """One task for each operation that has something to tell, so that its announcements stay in order."""
+    """Sender of announcements: a task for each operation that has some, so that they stay in order."""
 
     def __init__(self, table: Callable[[], OperationTable], box: str, clock: Clock) -> None:
         self._table = table
@@ -113,7 +113,7 @@ LONGEST_BACKOFF_S: Final = 300.0
 
 
 def check_webhook(url: str, events: Sequence[str]) -> Webhook:
-    """A webhook as a caller wrote it; no ``events``: the final states. Looks up no name.
+    """Return a webhook as a caller wrote it; no ``events``: the final states. Looks up no name.
 
     Raises:
         InvalidArgument: the URL is not http or https with a host, or an event is not a state; the detail has ``field``.

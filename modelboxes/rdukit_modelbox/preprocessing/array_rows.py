@@ -83,7 +83,7 @@ class _NpyStream:
         self._stream = stream
 
     def take(self, count: int) -> NDArray[Any]:
-        """The next ``count`` rows."""
+        """Return the next ``count`` rows."""
         shape = (count, *self.shape[1:])
         wanted = int(np.prod(shape)) * self._dtype.itemsize
         data = self._stream.read(wanted)
@@ -204,7 +204,7 @@ class _BadImage(Exception):
 
 
 def _read_image(source: SourceFile, request: RowPreprocessRequest) -> Image.Image:
-    """The image as grey or colour, of the size that is asked for."""
+    """Return the image as grey or colour, of the size that is asked for."""
     try:
         with Image.open(source.path) as image:
             if image.width * image.height > MOST_PIXELS:

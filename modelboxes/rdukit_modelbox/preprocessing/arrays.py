@@ -58,7 +58,7 @@ class ArrayDataset:
         }
 
     def count(self, split: str) -> int:
-        """Samples in a split; 0 where there is none of that name."""
+        """Return the number of samples in a split; 0 where there is none of that name."""
         return len(self._arrays[split][self.names[0]]) if split in self._arrays else 0
 
     def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[tuple[NDArray[Any], ...]]:

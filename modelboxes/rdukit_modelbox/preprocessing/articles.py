@@ -48,7 +48,7 @@ class Pieces:
 
 
 def make_decoder(policy: ArticlePolicy) -> "msgspec.json.Decoder[Any]":
-    """Decodes records that are JSON: a text, an object with the two keys (others are ignored), or a list of these.
+    """Decode records that are JSON: a text, an object with the two keys (others are ignored), or a list of these.
 
     Raises:
         IllegalValue: both keys are the same.
@@ -61,7 +61,7 @@ def make_decoder(policy: ArticlePolicy) -> "msgspec.json.Decoder[Any]":
 
 
 def pair_type(policy: ArticlePolicy) -> Any:
-    """The type of one pair: ``completion`` must be there, ``prompt`` need not."""
+    """Return the type of one pair: ``completion`` must be there, ``prompt`` need not."""
     return msgspec.defstruct(
         "Pair",
         [("completion", str | None), ("prompt", str | None, None)],
@@ -71,7 +71,7 @@ def pair_type(policy: ArticlePolicy) -> Any:
 
 
 def cut_pieces(records: Iterable[Any], policy: ArticlePolicy) -> Pieces:
-    """The pieces of decoded records.
+    """Return the pieces of decoded records.
 
     Source: generative_data_prep, README: one space between prompt and completion unless ``disable_space_separator``;
     a pair without completion is left out unless ``keep_prompt_only_sequences``; an end-of-text token after each pair,
@@ -126,7 +126,7 @@ def _cut_pairs(pairs: Sequence[Any], policy: ArticlePolicy, pieces: Pieces, unit
 
 
 def join_tokens(pieces: Pieces, ids_of_pieces: Sequence[Sequence[int]], end_id: int, begin_id: int | None) -> Tokens:
-    """The units' tokens, with the end-of-text tokens put in.
+    """Return the units' tokens, with the end-of-text tokens put in.
 
     A tokenizer may put begin and end tokens around each text; those that would stand inside a pair are taken out, and
     the end is never there twice.
@@ -168,7 +168,7 @@ def _trimmed(ids: Sequence[int], end_id: int, begin_id: int | None) -> Sequence[
 
 
 def _without_empty(lengths_P: NDArray[np.int64], closes_P: NDArray[np.int32]) -> NDArray[np.int32]:
-    """A pair whose texts have no token at all gets no end either."""
+    """Encode pairs; one whose texts have no token at all gets no end either."""
     closes = closes_P.copy()
     pair_has_tokens = False
     for index, (length, closing) in enumerate(zip(lengths_P.tolist(), closes_P.tolist(), strict=True)):

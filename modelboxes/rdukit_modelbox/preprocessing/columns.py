@@ -86,7 +86,7 @@ MOST_CATEGORIES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Some rows: numbers [N, C] with NaN where one is missing, names [K][N], labels [N] as text."""
+    """A batch of rows: numbers [N, C] with NaN where one is missing, names [K][N], labels [N] as text."""
 
     numbers_NC: NDArray[np.float64] | Floats
     names_KN: tuple[list[str], ...]
@@ -142,7 +142,7 @@ class ColumnFigures:
         return deviation
 
     def to_json(self) -> dict[str, list[float | int | None]]:
-        """Lists by name; a column without any value has no least and most."""
+        """Return lists by name; a column without any value has no least and most."""
         return {
             "count": self.count_C.tolist(), "mean": self.mean_C.tolist(), "std": self.deviation_C.tolist(),
             "min": [value if np.isfinite(value) else None for value in self.least_C.tolist()],

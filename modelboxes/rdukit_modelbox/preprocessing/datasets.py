@@ -64,7 +64,7 @@ class Dataset:
     digest: str
 
     def split(self, name: str) -> Samples:
-        """The split called ``train`` or ``test``."""
+        """Return the split called ``train`` or ``test``."""
         return self.train if name == "train" else self.test
 
 

@@ -21,7 +21,7 @@ MEGABYTE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One output file: ``name`` is ``train_1_of_4``."""
+    """An output file: ``name`` is ``train_1_of_4``."""
 
     kind: str
     number: int
@@ -36,7 +36,7 @@ class Split:
 
 
 def plan_splits(total_bytes: int, training: int, dev_ratio: float, test_ratio: float) -> tuple[Split, ...]:
-    """The output files: training, dev and test, with the shares that the ratios ask for.
+    """Return the output files: training, dev and test, with the shares that the ratios ask for.
 
     Args:
         training: number of training files; 0 chooses by the input's size.
@@ -164,7 +164,7 @@ def bucket_path(folder: Path, file: int, bucket: int) -> Path:
 def read_spilled(
     folder: Path, file: int, buckets: int, seed: int | None, batch_bytes: int, batch_records: int
 ) -> Iterator[list[bytes]]:
-    """The records of one output file in batches: shuffled by ``seed``, or as they came."""
+    """Return the records of one output file in batches: shuffled by ``seed``, or as they came."""
     for bucket in range(buckets):
         path = bucket_path(folder, file, bucket)
         if not path.exists():

@@ -98,7 +98,7 @@ class Packer:
         return self._place(tokens, is_last=False)
 
     def finish(self) -> PackedRows:
-        """The last rows, padded."""
+        """Return the last rows, padded."""
         if self._style == "full":
             return self._fill(self._waiting, is_last=True)
         return self._place(Tokens.none(), is_last=True)
@@ -170,7 +170,7 @@ class Packer:
 
 
 def spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers ``start … start + length - 1`` of each span, one span after the other."""
+    """Return the numbers ``start … start + length - 1`` of each span, one span after the other."""
     total = int(lengths.sum())
     if total == 0:
         return np.zeros(0, np.int64)
@@ -236,7 +236,7 @@ METADATA_NAMES = tuple(f.name for f in fields(TokenStatistics) if f.name not in 
 
 
 def without_prompt_only(rows: PackedRows, statistics: TokenStatistics) -> PackedRows:
-    """The rows that have a completion token; nothing could be learned from the others."""
+    """Return the rows that have a completion token; nothing could be learned from the others."""
     is_kept_R = (rows.types_RL == TokenType.COMPLETION).any(axis=1)
     if is_kept_R.all():
         return rows

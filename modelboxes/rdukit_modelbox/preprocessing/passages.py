@@ -30,7 +30,7 @@ TASKS: Final = frozenset({"masked-language-modelling", "sequence-classification"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How texts become tokens: a tokenizer, or none for bytes; and the tokens with a meaning of their own."""
+    """Way from texts to tokens: a tokenizer, or none for bytes; and the tokens with a meaning of their own."""
 
     tokenizer: Tokenizer | None = None
     padding: int = PADDING

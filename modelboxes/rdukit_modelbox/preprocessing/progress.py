@@ -100,7 +100,7 @@ class WorkFolder:
         write_json_atomic(self.folder / f"{step}.json", note)
 
     def fresh(self, name: str) -> Path:
-        """A path below the folder at which nothing is."""
+        """Return a path below the folder at which nothing is."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         return path

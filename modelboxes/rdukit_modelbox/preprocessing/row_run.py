@@ -25,7 +25,7 @@ SPLITS: Final = ("train", "test")
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """One attempt: what was asked, and what its steps share."""
+    """A run of preprocess on rows: its request, and what its steps share."""
 
     context: VerbContext
     request: RowPreprocessRequest
@@ -40,7 +40,7 @@ class RowRun:
     def begin(
         cls, context: VerbContext, request: RowPreprocessRequest, sources: Sequence[SourceFile], work: WorkFolder
     ) -> "RowRun":
-        """The layout is that of the first file.
+        """Find the layout, which is that of the first file.
 
         Raises:
             InvalidArgument: it has no row, or not the columns that the request names.
@@ -94,7 +94,7 @@ def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> 
 
 
 def _given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
-    """The split that each file's first folder or its own name says; None unless all say one and one says train."""
+    """Read the split of each file from its first folder or its name; None unless all say one and one says train."""
     found = {}
     for source in sources:
         path = PurePosixPath(source.name)
@@ -148,7 +148,7 @@ class RowSpill:
 def read_rows(
     folder: Path, split: int, buckets: int, features: int, seed: int | None
 ) -> Iterator[tuple[Floats, Labels]]:
-    """The rows of a split in pieces: shuffled by ``seed``, or as they came."""
+    """Return the rows of a split in pieces: shuffled by ``seed``, or as they came."""
     kind = row_type(features)
     for bucket in range(buckets):
         path = _path(folder, split, bucket)

@@ -51,7 +51,7 @@ COMPRESSIBLE: Final = frozenset({Format.TXT, Format.JSONL, Format.CSV})
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file; ``name`` is its path relative to what was given, with ``/``."""
+    """An input file; ``name`` is its path relative to what was given, with ``/``."""
 
     path: Path
     name: str
@@ -66,7 +66,7 @@ class SourceFile:
 
 
 def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format]) -> tuple[SourceFile, ...]:
-    """The files that ``data`` means, in the order of their names: itself, or those in it that ``pattern`` matches.
+    """Find the files that ``data`` means, in the order of their names: itself, or those in it that ``pattern`` matches.
 
     In a folder, files whose ending says another format than ``legal`` are left out unless they are all there is; hidden
     files and links that lead out of the folder never count.
@@ -142,7 +142,7 @@ class LineBlock:
 
 
 def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """The file's lines in blocks; a last line without end gets one.
+    """Return the file's lines in blocks; a last line without end gets one.
 
     Raises:
         InvalidArgument: a line is too long, or the compressed data is damaged.

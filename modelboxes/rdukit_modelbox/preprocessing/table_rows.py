@@ -55,7 +55,7 @@ class TableLayout:
 
 
 def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayout:
-    """The layout that the first rows of ``source`` have."""
+    """Return the layout that the first rows of ``source`` have."""
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
             return TableLayout.of(source, file.schema_arrow.names, request)
@@ -69,7 +69,7 @@ def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayou
 def read_table(
     source: SourceFile, layout: TableLayout, request: RowPreprocessRequest, bad: RowErrors
 ) -> Iterator[RowBlock]:
-    """The rows of one file.
+    """Return the rows of one file.
 
     Raises:
         InvalidArgument: a row that cannot be used and ``bad`` refuses, or a damaged file.
@@ -166,7 +166,7 @@ def _checked(
 
 
 def _find_plain_numbers(rows: list[Row], layout: TableLayout) -> list[list[float]] | None:
-    """The numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
+    """Return the numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
     try:
         found = [[float(values[name]) for name in layout.numeric] for _, values in rows]  # type: ignore[arg-type]
     except (TypeError, ValueError, KeyError):

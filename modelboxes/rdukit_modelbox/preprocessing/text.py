@@ -72,7 +72,7 @@ def preprocess_text(
 
 
 def _find_finished(folder: Path, identity: str) -> dict[str, Any] | None:
-    """The figures of a finished data set that the same request made."""
+    """Return the figures of a finished data set that the same request made."""
     try:
         dataset = load_token_dataset(folder)
     except (NotFound, InvalidArgument):

@@ -87,7 +87,7 @@ def write_dataset(
 def _write_split(
     run: TextRun, folder: Path, kind: str, statistics: Sequence[TokenStatistics]
 ) -> tuple[TokenStatistics, list[int], dict[str, Any]]:
-    """Sums, rows of each file, and the manifest's entry of ``train`` or ``dev``."""
+    """Return sums, rows of each file, and the manifest's entry of ``train`` or ``dev``."""
     sums = TokenStatistics()
     chosen = [(split, of) for split, of in zip(run.splits, statistics, strict=True) if split.kind == kind]
     for _, of in chosen:
@@ -115,7 +115,7 @@ def _check_enough(run: TextRun, kind: str, files: int, sums: TokenStatistics) ->
 
 
 def _write_test(run: TextRun, folder: Path, file: int) -> Path:
-    """A test file stays text: lines of the source, or of JSON if it was a table."""
+    """Copy a test file as text: lines of the source, or of JSON if it was a table."""
     is_text = run.sources[0].format == Format.TXT
     path = folder / "test_files" / f"{run.splits[file].name}.{'txt' if is_text else 'jsonl'}"
     decode = msgspec.json.Decoder(str).decode
@@ -187,7 +187,7 @@ LEARN_BYTES: Final = 16 << 20
 
 
 def make_tokenizer(run: TextRun, parameters: Mapping[str, ParameterValue]) -> TextTokenizer:
-    """The tokenizer when none is given: of bytes, of codons, or learned from the first training file's records."""
+    """Make a tokenizer when none is given: of bytes, of codons, or learned from the first training file's records."""
     if parameters["tokenizer"] == "byte_level":
         return byte_level_tokenizer()
     if parameters["tokenizer"] == "codons":

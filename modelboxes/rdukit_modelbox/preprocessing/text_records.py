@@ -32,7 +32,7 @@ class RecordBlock:
 def read_records(
     source: SourceFile, policy: ArticlePolicy, decoder: "msgspec.json.Decoder[Any]", bad: RowErrors
 ) -> Iterator[RecordBlock]:
-    """The records of one file, in its order.
+    """Return the records of one file, in its order.
 
     Raises:
         InvalidArgument: a record that cannot be used and ``bad`` refuses, or a damaged file.

@@ -81,7 +81,7 @@ class TextRun:
         return cls(context, request, sources, work, splits, buckets)
 
     def records_of(self, file: int) -> Iterator[list[bytes]]:
-        """The records of one output file, in their final order, in batches."""
+        """Return the records of one output file, in their final order, in batches."""
         folder = self.work.folder / "records"
         return read_spilled(folder, file, self.buckets, self.request.seed, BATCH_BYTES, BATCH_RECORDS)
 

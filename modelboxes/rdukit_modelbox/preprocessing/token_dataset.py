@@ -30,7 +30,7 @@ HELD_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Some sequences: ids and types [B, L] int32. Types: 0 prompt, 1 completion, 2 padding, 3 end of an article."""
+    """A batch of sequences: ids and types [B, L] int32. Types: 0 prompt, 1 completion, 2 padding, 3 article's end."""
 
     input_ids_BL: Ints
     token_type_ids_BL: Ints
@@ -61,7 +61,7 @@ class TokenDataset:
         return self.rows(split) // batch_size
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the sequences."""
+        """Return the tokenizer that made the sequences."""
         return Tokenizer.from_file(str(self.folder / "tokenizer" / FILE_NAME))
 
     def batches(
@@ -109,7 +109,7 @@ class TokenSplit:
         return self._rows
 
     def take(self, rows_B: NDArray[np.int64]) -> TokenRows:
-        """The rows with these numbers, in their order."""
+        """Return the rows with these numbers, in their order."""
         if self._held is not None:
             return TokenRows(self._held.input_ids_BL[rows_B], self._held.token_type_ids_BL[rows_B])
         ids, types = [], []

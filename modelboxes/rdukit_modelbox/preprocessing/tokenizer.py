@@ -55,7 +55,7 @@ class TextTokenizer:
 
 
 def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
-    """A tokenizer from a ``tokenizer.json`` or a folder with one.
+    """Return a tokenizer from a ``tokenizer.json`` or a folder with one.
 
     Args:
         end_of_text: its end-of-text token; empty takes it from the configuration beside it, or a usual name.
@@ -206,7 +206,7 @@ class RecordTokenizer:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def tokens_of(self, batches: Iterable[tuple[int, list[bytes]]]) -> Iterator[TokenBatch]:
-        """The tokens of each batch, given with its output file."""
+        """Return the tokens of each batch, given with its output file."""
         pending: deque[tuple[int, int, Pieces, Future[list[Encoding]]]] = deque()
         for file, batch in batches:
             pieces = cut_pieces(self._decode(batch), self._policy)
@@ -229,7 +229,7 @@ class RecordTokenizer:
 
 
 def texts_of(records: Iterable[bytes], policy: ArticlePolicy) -> Iterator[str]:
-    """The texts of records, for learning a tokenizer."""
+    """Return the texts of records, for learning a tokenizer."""
     decoder: msgspec.json.Decoder[Any] = make_decoder(policy)
     for record in records:
         yield from cut_pieces([decoder.decode(record)], policy).texts

@@ -22,7 +22,7 @@ RECIPES_FILE: Final = "recipes.yaml"
 
 
 class Kind(StrEnum):
-    """What a recipe does. Each may start from one of a kind above it."""
+    """Kind of a recipe. Each may start from one of a kind above it."""
 
     TRAIN = "train"
     FINE_TUNE = "fine-tune"

@@ -36,7 +36,7 @@ _NOT_ABOUT_MODEL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave: the figures of its verb, and its outputs by slot."""
+    """Results of a step: the figures of its verb, and its outputs by slot."""
 
     figures: Mapping[str, Any]
     outputs: Mapping[str, str]

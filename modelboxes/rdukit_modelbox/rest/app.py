@@ -22,7 +22,7 @@ _TAGS: Final = [
 
 
 def make_app(service: BoxService, more: Sequence[APIRouter] = (), told: Mapping[str, Any] | None = None) -> FastAPI:
-    """The application for ``service``, with ``more`` routes.
+    """Return the application for ``service``, with ``more`` routes.
 
     ``told``: paths that others answer, for ``/openapi.json``.
     """

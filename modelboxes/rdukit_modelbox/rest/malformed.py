@@ -24,7 +24,7 @@ def malformed_request(errors: Sequence[Any], content_type: str) -> MalformedRequ
 
 
 def _place(location: Location) -> str:
-    """The field's own name, without ``body`` or ``query`` before it."""
+    """Return the field's own name, without ``body`` or ``query`` before it."""
     parts = _fields(location)
     if location and location[0] == "body" and parts and isinstance(parts[0], int):
         parts = []  # the place of a JSON error

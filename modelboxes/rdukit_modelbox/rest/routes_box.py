@@ -15,7 +15,7 @@ def box_routes(service: BoxService) -> APIRouter:
 
     @router.get("/health/live", response_model=Status, responses=errors())
     async def live() -> Response:
-        """The process answers."""
+        """Say whether the process answers."""
         return JsonAnswer({"status": "live"})
 
     @router.get(
@@ -24,7 +24,7 @@ def box_routes(service: BoxService) -> APIRouter:
         responses={**errors(), 503: {"model": Status, "description": "not ready"}},
     )
     async def ready() -> Response:
-        """The box takes work now."""
+        """Say whether the box takes work now."""
         health = await service.readiness()
         if health.is_ready:
             return JsonAnswer({"status": "ready"})

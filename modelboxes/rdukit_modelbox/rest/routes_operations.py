@@ -9,7 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import OperationEvent, OperationState
 from rdukit_modelbox.rest.events import stream_events
-from rdukit_modelbox.rest.schemas import OperationsTold, OperationTold, errors
+from rdukit_modelbox.rest.schemas import OperationResponse, OperationsResponse, errors
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer
 
@@ -31,7 +31,7 @@ def operation_routes(service: BoxService) -> APIRouter:
     """List, look, follow, cancel."""
     router = APIRouter(tags=["operations"], prefix="/v1/operations")
 
-    @router.get("", response_model=OperationsTold, responses=errors())
+    @router.get("", response_model=OperationsResponse, responses=errors())
     async def list_operations(
         state: OperationState | None = None,
         verb: Verb | None = None,
@@ -42,9 +42,9 @@ def operation_routes(service: BoxService) -> APIRouter:
         page = service.operations.page(state, verb, limit, cursor)
         return JsonAnswer({"operations": [o.to_json() for o in page.operations], "next_cursor": page.cursor})
 
-    @router.get("/{operation_id}", response_model=OperationTold, responses=errors(404))
+    @router.get("/{operation_id}", response_model=OperationResponse, responses=errors(404))
     async def get_operation(operation_id: str) -> Response:
-        """One operation as it is now."""
+        """Show an operation as it is now."""
         return JsonAnswer(service.operations.get(operation_id).to_json())
 
     @router.get(
@@ -60,7 +60,7 @@ def operation_routes(service: BoxService) -> APIRouter:
         follow: Annotated[bool, Query(description="Go on until the result; false: what there is now.")] = True,
         last_event_id: Annotated[str, Header(description="Continues as `after` does.")] = "",
     ) -> Response:
-        """What happens to it, as it happens; ends after the result."""
+        """Stream what happens to it, as it happens; ends after the result."""
         service.operations.get(operation_id)
         last = last_event_id if last_event_id.isascii() and last_event_id.isdigit() else "0"
         start = max(after, min(int(last[:20]), _LAST))
@@ -70,7 +70,7 @@ def operation_routes(service: BoxService) -> APIRouter:
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )  # fmt: skip
 
-    @router.post("/{operation_id}/cancel", response_model=OperationTold, responses=errors(404))
+    @router.post("/{operation_id}/cancel", response_model=OperationResponse, responses=errors(404))
     async def cancel(operation_id: str) -> Response:
         """Cancel it, queued or running, and wait until it has ended; one that has ended stays as it is."""
         operation = await service.cancel(operation_id)

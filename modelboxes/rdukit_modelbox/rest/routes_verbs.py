@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
 
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.rest.schemas import InferBody, OperationTold, RowsTold, VerbBody, errors
+from rdukit_modelbox.rest.schemas import InferBody, OperationResponse, RowsResponse, VerbBody, errors
 from rdukit_modelbox.rest.strict_route import StrictRoute
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer, while_connected
@@ -40,34 +40,34 @@ def verb_routes(service: BoxService) -> APIRouter:
     def submit(verb: Verb, body: VerbBody) -> Response:
         return JsonAnswer(service.submit(verb, body.to_call()).to_json(), 202)
 
-    @router.post("/v1/preprocess", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    @router.post("/v1/preprocess", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def preprocess(body: Asked) -> Response:
         """Raw data to a data set."""
         return submit(Verb.PREPROCESS, body)
 
-    @router.post("/v1/compile", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    @router.post("/v1/compile", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def compile_model(body: Asked) -> Response:
-        """The model to a PEF."""
+        """Compile the model to a PEF."""
         return submit(Verb.COMPILE, body)
 
-    @router.post("/v1/train", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    @router.post("/v1/train", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def train(body: Asked) -> Response:
-        """A PEF and a data set to checkpoints."""
+        """Train: a PEF and a data set to checkpoints."""
         return submit(Verb.TRAIN, body)
 
-    @router.post("/v1/evaluate", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    @router.post("/v1/evaluate", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def evaluate(body: Asked) -> Response:
-        """A PEF, a data set and a checkpoint to figures."""
+        """Evaluate: a PEF, a data set and a checkpoint to figures."""
         return submit(Verb.EVALUATE, body)
 
     @router.post(
-        "/v1/infer", status_code=202, response_model=OperationTold,
+        "/v1/infer", status_code=202, response_model=OperationResponse,
         responses={
-            **errors(404, 409, 500, 503, 504), 200: {"model": RowsTold, "description": "rows were answered"},
+            **errors(404, 409, 500, 503, 504), 200: {"model": RowsResponse, "description": "rows were answered"},
         },
     )  # fmt: skip
     async def infer(body: Annotated[InferBody, Body(openapi_examples=_INFER_EXAMPLES)], request: Request) -> Response:
-        """A data set (202, an operation), or the rows in the body (200, the answer; ends with its client)."""
+        """Infer a data set (202, an operation), or the rows in the body (200, the answer; ends with its client)."""
         if isinstance(body, VerbBody):
             return submit(Verb.INFER, body)
         answer = await while_connected(request, service.inferencer.infer(body.to_call()))

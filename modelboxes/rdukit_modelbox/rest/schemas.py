@@ -22,7 +22,7 @@ class _Asked(BaseModel):
 
 
 class WebhookBody(_Asked):
-    """Where to announce an operation, by POST; signed as the Standard Webhooks specification says."""
+    """URL that is told of an operation, by POST; signed as the Standard Webhooks specification says."""
 
     url: str = Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+", examples=["https://example.com/told"])
     events: list[State] = Field(default_factory=list, description="States to announce; none: the last three.")
@@ -65,7 +65,7 @@ class VerbBody(_Asked):
     webhook: WebhookBody | None = None
 
     def to_call(self) -> VerbCall:
-        """The service's form.
+        """Return the service's form.
 
         Raises:
             InvalidArgument: the webhook's URL is none.
@@ -87,7 +87,7 @@ class RowsBody(_Asked):
     inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; none: the newest model.")
 
     def to_call(self) -> InferCall:
-        """The inferencer's form."""
+        """Return the inferencer's form."""
         return InferCall(rows=self.rows, inputs=self.inputs)
 
 
@@ -99,7 +99,7 @@ InferBody = Annotated[Annotated[RowsBody, Tag(ROWS)] | Annotated[VerbBody, Tag(V
 
 
 class BoxErrorDetail(BaseModel):
-    """What went wrong."""
+    """An error: its code, message and detail."""
 
     code: str = Field(examples=["illegal-value"])
     message: str
@@ -114,7 +114,7 @@ class ErrorBody(BaseModel):
 
 
 class Status(BaseModel):
-    """Whether the box is live or ready, and why not."""
+    """Health of the box: live or ready, or why not."""
 
     status: str
     reason: str = ""
@@ -143,8 +143,8 @@ class Failed(BaseModel):
     detail: dict[str, Any]
 
 
-class ProgressTold(BaseModel):
-    """How far a stage is."""
+class ProgressResponse(BaseModel):
+    """Progress of a stage."""
 
     stage: str
     step: int
@@ -154,8 +154,8 @@ class ProgressTold(BaseModel):
     eta_s: Number | None = Field(default=None, description="Seconds until the stage ends.")
 
 
-class DeliveryTold(BaseModel):
-    """One announcement to the webhook."""
+class DeliveryResponse(BaseModel):
+    """An announcement to the webhook."""
 
     id: str
     event: str = Field(examples=["operation.succeeded"])
@@ -166,8 +166,8 @@ class DeliveryTold(BaseModel):
     at: float
 
 
-class OperationTold(BaseModel):
-    """One asked verb; what is not known is left out."""
+class OperationResponse(BaseModel):
+    """An operation; what is not known is left out."""
 
     id: str = Field(examples=["op-0123456789abcdef"])
     verb: VerbName
@@ -176,22 +176,22 @@ class OperationTold(BaseModel):
     started_at: float | None = None
     runs: int | None = Field(default=None, description="How often it was started; above 1 after a resume.")
     ended_at: float | None = None
-    progress: ProgressTold | None = None
+    progress: ProgressResponse | None = None
     error: Failed | None = None
     result: dict[str, Any] | None = None
     outputs: dict[str, str] | None = None
     peak_memory_bytes: int | None = None
-    deliveries: list[DeliveryTold] | None = None
+    deliveries: list[DeliveryResponse] | None = None
 
 
-class OperationsTold(BaseModel):
+class OperationsResponse(BaseModel):
     """A part of the list, newest first."""
 
-    operations: list[OperationTold]
+    operations: list[OperationResponse]
     next_cursor: str = Field(description="For the next part; empty at the end.")
 
 
-class RowsTold(BaseModel):
+class RowsResponse(BaseModel):
     """Outputs and the class with the highest, row by row."""
 
     outputs: list[list[Number]]
@@ -215,5 +215,5 @@ _MEANINGS: Final = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route; 431 and 413 can come from every one."""
+    """Return the error answers of a route; 431 and 413 can come from every one."""
     return {s: {"model": ErrorBody, "description": _MEANINGS[s]} for s in sorted({*statuses, 400, 413, 422, 431})}

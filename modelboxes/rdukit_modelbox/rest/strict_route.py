@@ -13,7 +13,7 @@ class StrictRequest(Request):
     """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
 
     async def json(self) -> Any:
-        """The body's value.
+        """Return the body's value.
 
         Raises:
             InvalidArgument: an object has a key twice.

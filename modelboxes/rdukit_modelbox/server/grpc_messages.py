@@ -18,7 +18,7 @@ from rdukit_serving.signature import RawTensor
 
 
 def call_from(request: pb.VerbRequest) -> VerbCall:
-    """A verb's request; whole doubles count as ints when the parameters are checked.
+    """Return a verb's request; whole doubles count as ints when the parameters are checked.
 
     Raises:
         InvalidArgument: the webhook is none.
@@ -91,7 +91,7 @@ def answer_message(answer: InferAnswer) -> pb.Answer:
 
 
 def error_message(error: RdukitError) -> pb.Error:
-    """An error inside a stream."""
+    """Return an error inside a stream."""
     detail = as_words(error.detail)
     assert isinstance(detail, dict)
     status = status_code_of(error).value[0]
@@ -99,7 +99,7 @@ def error_message(error: RdukitError) -> pb.Error:
 
 
 def operation_message(operation: Operation) -> pb.Operation:
-    """An operation; what is not set stays empty."""
+    """Return an operation; what is not set stays empty."""
     message = pb.Operation(
         id=operation.id,
         verb=str(operation.verb),

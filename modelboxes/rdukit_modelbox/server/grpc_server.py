@@ -46,11 +46,11 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         return description_message(self._service.describe())
 
     async def Compile(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
-        """The model to a PEF."""
+        """Compile the model to a PEF."""
         return self._submit(Verb.COMPILE, request)
 
     async def Train(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
-        """A PEF and a data set to checkpoints."""
+        """Train: a PEF and a data set to checkpoints."""
         return self._submit(Verb.TRAIN, request)
 
     async def Preprocess(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
@@ -58,7 +58,7 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         return self._submit(Verb.PREPROCESS, request)
 
     async def Evaluate(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
-        """A PEF, a data set and a checkpoint to figures."""
+        """Evaluate: a PEF, a data set and a checkpoint to figures."""
         return self._submit(Verb.EVALUATE, request)
 
     async def Infer(self, request: pb.InferRequest, context: Context) -> pb.InferResponse:

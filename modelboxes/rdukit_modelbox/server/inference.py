@@ -86,7 +86,7 @@ class ModelInferencer:
 
 
 def check_one_kind(call: InferCall) -> None:
-    """Raises ``InvalidArgument`` unless there are rows or tensors, and not both."""
+    """Raise ``InvalidArgument`` unless there are rows or tensors, and not both."""
     if bool(call.rows) == bool(call.tensors):
         what = "both rows and tensors" if call.rows else "neither rows nor tensors"
         raise InvalidArgument(f"the request has {what}; legal: one of them, not empty", field="rows")

@@ -27,7 +27,7 @@ class LatestModel:
         return (self._paths["pef"], self._paths["checkpoint"]) if self._paths else None
 
     def remember(self, verb: Verb, inputs: Mapping[str, Path], outputs: Mapping[str, str]) -> None:
-        """An operation succeeded. Of a checkpoint that went elsewhere nothing is remembered."""
+        """Remember that an operation succeeded. Of a checkpoint that went elsewhere nothing is remembered."""
         match verb:
             case Verb.TRAIN if "://" not in outputs["checkpoint"]:
                 self._paths = {"pef": inputs["pef"], "checkpoint": Path(outputs["checkpoint"])}

@@ -38,19 +38,19 @@ class Metrics:
         self.registry.register(ServingCollector(repository))
 
     def count_ended(self, operation: Operation) -> None:
-        """An operation reached a final state."""
+        """Count an operation that reached a final state."""
         self._operations.labels(self._box, operation.verb, operation.state).inc()
         self._seconds.labels(self._box, operation.verb).observe(
             max(0.0, (operation.ended_at or operation.created_at) - operation.created_at)
         )
 
     def count_rows(self, rows: int, seconds: float) -> None:
-        """A synchronous inference was answered."""
+        """Count a synchronous inference that was answered."""
         self._rows.inc(rows)
         self._rows_seconds.observe(seconds)
 
     def text(self, operations: list[Operation]) -> bytes:
-        """The exposition."""
+        """Return the exposition."""
         self._queued.set(sum(o.state is OperationState.QUEUED for o in operations))
         self._running.set(sum(o.state is OperationState.RUNNING for o in operations))
         return generate_latest(self.registry)

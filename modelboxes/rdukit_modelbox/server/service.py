@@ -44,7 +44,7 @@ class Health:
 
 
 class BoxService:
-    """One running box."""
+    """A running box."""
 
     def __init__(self, box_file: Path, state: Path, mounts: Sequence[Path] = (), clock: Clock | None = None) -> None:
         """``state`` is created; requests may name paths under it and under ``mounts``.

@@ -51,7 +51,7 @@ class StateFolder:
         return ""
 
     def make_output(self, mounts: Mounts, text: str, operation_id: str) -> Path:
-        """The folder for an operation's outputs, made: the one that ``text`` means, or if that is empty one in here.
+        """Make the folder for an operation's outputs: the one that ``text`` means, or if that is empty one in here.
 
         Raises:
             InvalidArgument: it is outside ``mounts``, or cannot be made.

@@ -23,7 +23,7 @@ TASKS: Final = {
 
 
 def task_of(name: str) -> Task:
-    """The task called ``name``; imports only its file.
+    """Return the task called ``name``; imports only its file.
 
     Raises:
         InvalidArgument: there is none.

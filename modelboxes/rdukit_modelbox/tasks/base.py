@@ -54,7 +54,7 @@ class TaskData(Protocol):
         ...
 
     def count(self, split: str) -> int:
-        """Samples in a split; 0 where there is none of that name."""
+        """Return the number of samples in a split; 0 where there is none of that name."""
         ...
 
     def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[Batch]:
@@ -70,7 +70,7 @@ class Task(Protocol):
     """A kind of model."""
 
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> TaskData:
-        """The data set in ``folder``, for a model.
+        """Return the data set in ``folder``, for a model.
 
         Raises:
             NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
@@ -90,12 +90,12 @@ class Task(Protocol):
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
         inputs: Mapping[str, Path], output: Path,
     ) -> VerbResult:  # fmt: skip
-        """The infer verb."""
+        """Run the infer verb."""
         ...
 
 
 def evaluation_split(data: TaskData) -> str | None:
-    """The split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
+    """Return the split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
     return next((split for split in ("dev", "test") if data.count(split)), None)
 
 

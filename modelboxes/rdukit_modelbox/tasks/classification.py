@@ -87,11 +87,11 @@ class RowData:
         self.digest = dataset.digest
 
     def split(self, name: str) -> Samples | None:
-        """The split called ``name``; None if this data set has none."""
+        """Return the split called ``name``; None if this data set has none."""
         return self.dataset.split(name) if name in {"train", "test"} else None
 
     def count(self, split: str) -> int:
-        """Samples in it."""
+        """Return the number of samples in it."""
         samples = self.split(split)
         return 0 if samples is None else len(samples)
 
@@ -111,7 +111,7 @@ class Classification:
     """The task; see ``Task``."""
 
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> RowData:
-        """A data set that preprocess made of rows with labels."""
+        """Return a data set that preprocess made of rows with labels."""
         dataset = load_dataset(folder)
         check_dataset_fits(dataset, shape.features, shape.classes)
         return RowData(dataset)

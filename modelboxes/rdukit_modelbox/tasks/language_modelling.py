@@ -30,7 +30,7 @@ class LanguageModelling:
     """The task; see ``Task``."""
 
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> TextData:
-        """A data set that preprocess made of texts."""
+        """Return a data set that preprocess made of texts."""
         return open_texts(shape, folder)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
@@ -42,7 +42,7 @@ class LanguageModelling:
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
         inputs: Mapping[str, Path], output: Path,
     ) -> VerbResult:  # fmt: skip
-        """The perplexity of a data set, or with ``figure=continuations`` continuations of prompts.
+        """Return the perplexity of a data set, or with ``figure=continuations`` continuations of prompts.
 
         Raises:
             InvalidArgument: data set, prompts or checkpoint are not of the PEF's model, or it cannot generate.
@@ -232,7 +232,7 @@ def _prompts_in(path: Path, tokenizer: Tokenizer) -> Iterator[Prompt]:
 
 
 def _prompts_of(data: TextData, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
-    """The prompt at the beginning of each sequence; of plain text its first tokens."""
+    """Return the prompt at the beginning of each sequence; of plain text its first tokens."""
     for index, (tokens, labels) in enumerate(data.held_out(split, 1)):
         counts = np.flatnonzero(labels[0] != IGNORED)
         # The label at a position is the token after it: the prompt ends with the first that predicts.

@@ -127,7 +127,7 @@ class ModelProgram:
 
     @property
     def output_scale(self) -> float:
-        """What an output is multiplied by to be in the model's unit."""
+        """Return the factor that brings an output into the model's unit."""
         scale = self._entry.output_scale
         return float(self.shape.sizes[scale]) if scale else 1.0
 
@@ -334,7 +334,7 @@ def _filled_anew(values: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def plain_tensor(value: Any) -> torch.Tensor:
-    """A torch tensor from what a converted model's ``state_dict`` holds."""
+    """Return a torch tensor from what a converted model's ``state_dict`` holds."""
     tensor: torch.Tensor = samba.to_torch(value)
     return tensor.detach().clone()
 

@@ -71,7 +71,7 @@ class TextData:
             yield tokens.copy(), labels.copy()
 
     def keep_with(self, checkpoint: Path) -> None:
-        """The tokenizer, which token ends a text, and how many tokens there are."""
+        """Return the tokenizer, which token ends a text, and how many tokens there are."""
         write_atomic(checkpoint / TOKENIZER_FILE, self.dataset.tokenizer().to_str(pretty=True).encode())
         dataset = self.dataset
         known = {
@@ -81,7 +81,7 @@ class TextData:
 
 
 def open_texts(shape: Shape, folder: Path) -> TextData:
-    """The data set in ``folder``, of the PEF's sequence length and with tokens that it has.
+    """Return the data set in ``folder``, of the PEF's sequence length and with tokens that it has.
 
     Raises:
         NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.

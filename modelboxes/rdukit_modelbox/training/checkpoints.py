@@ -41,7 +41,7 @@ class Identity:
     lora_rank: int = 0
 
     def find_difference(self, other: "Identity") -> str | None:
-        """The first field that differs, in words."""
+        """Return the first field that differs, in words."""
         for name, value in asdict(self).items():
             theirs = getattr(other, name)
             if theirs != value:
@@ -113,12 +113,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """A training left at least one whole checkpoint there."""
+    """Return whether a training left at least one whole checkpoint there."""
     return (folder / LATEST).is_file()
 
 
 def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
-    """The checkpoint that ``latest.json`` in ``folder`` names, or with ``which`` "best" ``best.json``.
+    """Return the checkpoint that ``latest.json`` in ``folder`` names, or with ``which`` "best" ``best.json``.
 
     With "previous" the one before the newest, which is kept in case the newest file is damaged later.
 

@@ -54,7 +54,7 @@ class TrainingJournal:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, object]]:
-    """The whole lines of a journal; a half-written last one is left out."""
+    """Return the whole lines of a journal; a half-written last one is left out."""
     if not path.is_file():
         return
     for text in path.read_text().splitlines():
@@ -98,7 +98,7 @@ _STYLE: Final = """
 
 
 def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
-    """A complete SVG document from a journal's lines; without finite losses it says so."""
+    """Return a complete SVG document from a journal's lines; without finite losses it says so."""
     steps: list[Point] = []
     held: list[Point] = []
     split = ""

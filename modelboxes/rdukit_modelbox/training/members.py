@@ -19,7 +19,7 @@ from rdukit_runtime.process_group import join_process_group
 
 
 class Members:
-    """This process's place among the members; alone it costs nothing."""
+    """Place of this process among the members; alone it costs nothing."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count

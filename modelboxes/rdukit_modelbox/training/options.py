@@ -65,7 +65,7 @@ class TrainingOptions:
 
 
 def options_from(parameters: Mapping[str, ParameterValue]) -> TrainingOptions:
-    """The options that a box's parameters give.
+    """Return the options that a box's parameters give.
 
     Raises:
         InvalidArgument: two of them do not fit together.
@@ -84,7 +84,7 @@ def options_from(parameters: Mapping[str, ParameterValue]) -> TrainingOptions:
 
 
 def learning_rate(step: int, total: int, lr: float, schedule: str, warmup_steps: int, final_share: float) -> float:
-    """The rate of the step with index ``step`` of ``total``.
+    """Return the rate of the step with index ``step`` of ``total``.
 
     It rises in equal parts to ``lr`` at the last warm-up step; from there ``linear`` and ``cosine`` fall to
     ``final_share * lr`` at the last step, and ``constant`` stays.

@@ -7,6 +7,6 @@ from rdukit_modelbox.verbs.context import VerbFunction
 
 
 def load_verb(verb: Verb) -> VerbFunction:
-    """The function of ``verb``; imports only its file."""
+    """Return the function of ``verb``; imports only its file."""
     function: VerbFunction = getattr(import_module(f"rdukit_modelbox.verbs.{verb}"), f"run_{verb}")
     return function

@@ -35,7 +35,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
-        """The inverse of ``to_json``."""
+        """Return the inverse of ``to_json``."""
         figures = {name: find_number(value.get(name)) for name in ("loss", "throughput", "eta_s")}
         return cls(value["stage"], value["step"], value["total"], **figures)
 

@@ -46,7 +46,7 @@ def run_preprocess(
 def compile_parameters(
     box: Box, figures: Mapping[str, object], parameters: Mapping[str, ParameterValue]
 ) -> dict[str, object]:
-    """The parameters of compile that a data set decides, of those that the box has; others stay as one likes. Pure."""
+    """Choose the parameters of compile that a data set decides, of those that the box has. Pure."""
     decided: dict[str, object] = {
         "num_features": figures.get("features"), "num_classes": figures.get("classes"),
         "context_length": parameters.get("max_seq_length"), "vocabulary": figures.get("vocab_size"),

@@ -143,7 +143,7 @@ def _picture(context: VerbContext, output: Path, steps: int) -> str:
 
 
 def _in_words(figures: Mapping[str, object], scores: Scores | None) -> str:
-    """The figures of the result that people look for, under their names and with its digits."""
+    """Return the figures of the result that people look for, under their names and with its digits."""
     words = f"trained {figures['steps']} steps; ended by {figures['ended_by']}"
     if figures["loss"] is not None:
         words += f"; loss {plain(figures['loss'])} (mean of the epoch's steps)"
@@ -183,7 +183,7 @@ def _starting_point(
 
 
 def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
-    """The newest checkpoint, or where its file was damaged since it was written the one before."""
+    """Return the newest checkpoint, or where its file was damaged since it was written the one before."""
     try:
         return load_checkpoint(folder)
     except InvalidArgument as damage:

@@ -78,8 +78,9 @@ def render_infer(
     name: str, version: str, signature: ServedSignature, request: InferRequest, answer: InferResponse, is_raw: bool,
     load_us: int = 0,
 ) -> Any:  # fmt: skip
-    """The answer, in the caller's form; where time went is in its parameters, in microseconds: nothing is compiled for
-    a request, ``load_us`` is what loading the version once took.
+    """Return the answer in the caller's form, with where its time went among its parameters, in microseconds.
+
+    Nothing is compiled for a request; ``load_us`` is what loading the version once took.
     """
     response = _fixed_part(name, version, signature, answer, load_us)
     for tensor, data in zip(response.outputs, answer.outputs, strict=True):

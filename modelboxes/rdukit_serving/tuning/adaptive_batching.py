@@ -47,8 +47,8 @@ class BatchDelayPolicy:
         self._good = 0
 
     @property
-    def goes_at_once(self) -> bool:
-        """Return whether a lone caller's request goes at once: a call in vain would take no time."""
+    def is_immediate(self) -> bool:
+        """Return whether a lone caller's request goes without a wait: a call in vain would take no time."""
         return self.expected == 1 and 0 < self._share_s < QUICK_S * SHARE
 
     def is_worth_waiting(self, waiting: int) -> bool:
@@ -111,7 +111,7 @@ class FixedDelay(BatchDelayPolicy):
         self._delay_s = delay_s
 
     @property
-    def goes_at_once(self) -> bool:
+    def is_immediate(self) -> bool:
         """Return whether nothing is waited for."""
         return self._delay_s <= 0
 

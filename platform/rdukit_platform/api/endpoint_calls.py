@@ -90,7 +90,7 @@ class ReplicaConnection:
     """Connections to one replica."""
 
     def __init__(self, replica: ReadyReplica, answer_s: float) -> None:
-        """Raises: Unavailable: there is no socket of the box where the replica is said to listen."""
+        """Open the way to the replica. Raises: Unavailable: no socket of the box is where it is said to listen."""
         address = parse_rest_address(replica.address)
         self._wires: FencedWires | None = None
         path = None

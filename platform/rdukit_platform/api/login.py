@@ -48,7 +48,7 @@ class DevicePoll(RequestBody):
 
 
 class DeviceToken(BaseModel):
-    """Whether the user has answered; if so, the token, whose text is shown this once."""
+    """Answer of the user, if there is one yet: the token, whose text is shown this once."""
 
     status: Literal["pending", "done"]
     token: str | None = None

@@ -10,7 +10,7 @@ from rdukit_platform.jobs import service
 from rdukit_platform.jobs.clone import CloneRequest, clone_request
 from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, read_runs
 from rdukit_platform.jobs.fit import with_tiles
-from rdukit_platform.jobs.metrics import MetricPage, read_told, show_page
+from rdukit_platform.jobs.metrics import MetricPage, read_progress_events, show_page
 from rdukit_platform.jobs.promotion import made_inputs
 from rdukit_platform.jobs.schemas import Job, show_job
 from rdukit_platform.jobs.trace import JobTrace, read_trace
@@ -43,7 +43,7 @@ def metrics(
     """List what each of a job's progress events said, oldest first."""
     with platform_of(request).database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
-        return show_page(read_told(session, job.id, after, limit + 1), limit)
+        return show_page(read_progress_events(session, job.id, after, limit + 1), limit)
 
 
 @router.get("/{job_id}/trace")

@@ -59,7 +59,7 @@ class UploadState(BaseModel):
 
 
 class Came(BaseModel):
-    """How many bytes of a file have come."""
+    """State of a file's upload: the bytes that have come."""
 
     offset: int
 

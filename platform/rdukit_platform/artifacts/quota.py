@@ -18,7 +18,7 @@ MAX_PROPOSED = 3
 
 @dataclass(frozen=True, slots=True)
 class ArtifactUse:
-    """How many artifacts a tenant has, their bytes, and the bytes that it may have; 0: any number."""
+    """A tenant's artifacts: how many, their bytes, and the bytes that it may have; 0: any number."""
 
     artifacts: int
     bytes: int

@@ -36,7 +36,7 @@ class ContentDamaged(RdukitError):
 
 
 class ContentDiffers(Conflict):
-    """What came is not the content that was announced: it has another digest."""
+    """Content arrived with another digest than was announced. Send it again."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(f"what came has the SHA-256 {found}, not {wanted}; send it again")
@@ -118,12 +118,12 @@ class BlobStore(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """Where the content is, in words."""
+        """Return in words where the store keeps its content."""
 
     @property
     @abstractmethod
     def pieces(self) -> PiecePlace:
-        """Place of uploads that have not ended."""
+        """Return the place of uploads that have not ended."""
 
     @abstractmethod
     def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:

@@ -142,7 +142,7 @@ class FencedWires(Closable):
     """The sockets of a box, as this process reaches them: always what was there when it was ready."""
 
     def __init__(self, folder: Path, uid: int | None) -> None:
-        """Raises: Unavailable: what is at the place of the REST wire is no socket of the box."""
+        """Open the sockets. Raises: Unavailable: what is at the place of the REST wire is no socket of the box."""
         path = folder / REST_SOCKET
         self._descriptor = -1
         try:

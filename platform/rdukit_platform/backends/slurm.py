@@ -125,7 +125,7 @@ class SlurmBox(ProcessBox):
     """A box in an allocation of Slurm's."""
 
     def __init__(self, backend: "SlurmBackend", program: SlurmProgram, spec: BoxSpec, started: float) -> None:
-        """Raises: Unavailable: where its sockets should be is none of its own."""
+        """Open the box's sockets. Raises: Unavailable: one of them is not the box's own."""
         announced, wires = open_wires(spec, own_folder(spec) / ANNOUNCEMENT)
         limits = {"slurm": f"applied: job {program.job_id}", **(fenced_limits(spec, spec.fence) if spec.fence else {})}
         files = JobFiles(spec.state)

@@ -49,12 +49,12 @@ class SlurmLook:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has no allocation yet."""
+        """Return whether the job waits for its allocation."""
         return self.state in WAITING
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has no allocation any more."""
+        """Return whether the job's allocation is over."""
         return self.state not in WAITING and self.state not in HELD
 
 

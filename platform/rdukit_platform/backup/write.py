@@ -48,7 +48,7 @@ WAIT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far it is: what is done now, bytes so far and in all (0: not known yet)."""
+    """Progress of a backup: what is done now, bytes so far and in all (0: not known yet)."""
 
     what: str
     done: int = 0

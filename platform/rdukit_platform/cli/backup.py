@@ -78,7 +78,7 @@ def restore(place: Path, force: bool, database: str, verify: bool, as_json: bool
 
 
 class _Incomplete(RdukitError):
-    """Some of what was to be backed up could not be read."""
+    """Content that belongs to the backup could not be read."""
 
     code = "content-damaged"
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit.units import format_seconds
 from rdukit_platform.cli.token import Life
 
 
@@ -361,7 +362,7 @@ def _part_words(endpoint: Mapping[str, Any], revision: int) -> str:
 
 def _idle_words(endpoint: Mapping[str, Any]) -> str:
     idle_s = endpoint["idle_s"]
-    return "" if idle_s is None else f", none after {idle_s:g} s without a call"
+    return "" if idle_s is None else f", none after {format_seconds(idle_s)} without a call"
 
 
 def _path(name: str) -> str:

@@ -11,6 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.units import format_seconds
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
 from rdukit_platform.cli.job_files import check_bodies, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
@@ -179,7 +180,7 @@ def show_(job_id: str, as_json: bool) -> None:
         ("priority", found["priority"] or None),
         ("preemptible", "yes" if found["preemptible"] else None),
         ("preempted", f"{found['preemptions']} times" if found["preemptions"] else None),
-        ("run limit", f"{found['run_limit_s']:g} s" if found["run_limit_s"] else None),
+        ("run limit", format_seconds(found["run_limit_s"]) if found["run_limit_s"] else None),
         ("deadline", f"{show.clock(found['deadline_at'])} UTC" if found["deadline_at"] else None),
         *(
             (f"retry {k.replace('_', ' ')}", ", ".join(v) if isinstance(v, list) else f"{v:g}")

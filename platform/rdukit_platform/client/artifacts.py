@@ -17,7 +17,7 @@ class Artifact:
 
     @property
     def info(self) -> ArtifactInfo:
-        """What the artifact is."""
+        """Return the artifact's description, read from the API on first use."""
         if self._info is None:
             self._info = ArtifactInfo.of(self._api.get(f"/v1/artifacts/{self.id}"))
         return self._info

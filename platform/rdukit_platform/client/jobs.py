@@ -28,7 +28,7 @@ class Job:
 
     @property
     def info(self) -> JobInfo:
-        """All that the API says of the job."""
+        """Return the job as the API describes it."""
         return self._info
 
     @property
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the state is final."""
+        """Return whether the job's state is final."""
         return self._info.state in FINAL_STATES
 
     @property

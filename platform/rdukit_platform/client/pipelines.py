@@ -40,12 +40,12 @@ class Pipeline:
 
     @property
     def state(self) -> str:
-        """The state of its jobs together, such as ``running``."""
+        """Return the state of the pipeline's jobs together, such as ``running``."""
         return self.info.state
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """Its jobs by step, such as ``train[0]``; a step that it lacks is ``NotFound``, which names those there are."""
+        """Return the pipeline's jobs by step, such as ``train[0]``; one that it lacks is ``NotFound``."""
         return Steps({job.step or job.id: Job(self._api, job) for job in self.info.jobs})
 
     def refresh(self) -> "Pipeline":

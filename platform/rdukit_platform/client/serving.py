@@ -118,7 +118,7 @@ class ServedEndpoint:
 
     @property
     def url(self) -> str:
-        """Where its routes begin, as a client of OpenAI's or of the Open Inference Protocol takes it."""
+        """Return the base URL of the endpoint, for clients of OpenAI's API and of the Open Inference Protocol."""
         return f"{self._api.url}{self.info.path}"
 
     def refresh(self) -> "ServedEndpoint":

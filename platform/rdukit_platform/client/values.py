@@ -86,7 +86,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened to a job: ``kind`` is ``state``, ``progress`` or ``log``."""
+    """An event of a job: ``kind`` is ``state``, ``progress`` or ``log``."""
 
     sequence: int
     kind: str

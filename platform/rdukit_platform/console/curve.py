@@ -101,7 +101,7 @@ def draw_curves(series: Sequence[Sequence[Point]]) -> Curves | None:
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """Where steps and losses lie in the picture."""
+    """Scales of the picture: where steps and losses lie in it."""
 
     first: float
     last: float

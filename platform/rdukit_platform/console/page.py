@@ -14,9 +14,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rdukit import __version__
 from rdukit.errors import RdukitError, Unauthenticated
-from rdukit.units import format_bytes, format_count
+from rdukit.units import format_bytes, format_count, format_seconds
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.login import DEVICE_PAGE
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.api.tenants import read_user
 from rdukit_platform.catalog.figures import figure_text, figure_words
@@ -46,6 +47,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"bytes": format_bytes, "clock": clock_words, "date": date_words, "count": format_count}
+    environment.filters["seconds"] = format_seconds
     environment.filters["figure"] = lambda value, name: figure_text(name, value)
     environment.filters["figure_words"] = lambda value, name: figure_words(name, value)
     return environment
@@ -125,7 +127,7 @@ def _tenants_of(request: Request, caller: Caller | None) -> list[str]:
 
 def _to_login(request: Request) -> Response:
     here = request.url.path if request.method == "GET" else "/console/"
-    if here == "/console/device" and "code" in request.query_params:
+    if here == DEVICE_PAGE and "code" in request.query_params:
         here += f"?code={quote(request.query_params['code'], safe='')}"
     if "hx-request" in request.headers:
         return Response(status_code=401, headers={**SECURITY_HEADERS, "HX-Redirect": LOGIN})

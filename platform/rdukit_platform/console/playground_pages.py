@@ -44,7 +44,7 @@ CHAT, ROWS = "chat", "rows"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What one endpoint answered, in how many seconds, or why it did not."""
+    """Answer of an endpoint and its seconds, or why there is none."""
 
     endpoint: str
     seconds: float

@@ -239,7 +239,7 @@ def submit_command(
                         ("priority", "--priority"), ("run_limit_s", "--run-limit")):  # fmt: skip
         if queue.get(key) is not None:
             value = queue[key]
-            words.append(f"{option} {quote(f'{value:g}' if isinstance(value, float) else str(value))}")
+            words.append(f"{option} {quote(f'{value:.15g}' if isinstance(value, float) else str(value))}")
     labels = queue.get("labels")
     if isinstance(labels, Mapping):
         words += [f"--label {quote(f'{key}={value}')}" for key, value in labels.items()]

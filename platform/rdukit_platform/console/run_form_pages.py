@@ -281,7 +281,7 @@ def _given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
     if row.priority:
         given["priority"] = str(row.priority)
     if row.run_limit_s is not None:
-        given["run_limit"] = f"{row.run_limit_s:g}"
+        given["run_limit"] = f"{row.run_limit_s:.15g}"
     if row.max_attempts != resolve(JOB_MAX_ATTEMPTS):
         given["max_attempts"] = str(row.max_attempts)
     return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}

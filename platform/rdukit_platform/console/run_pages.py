@@ -16,7 +16,7 @@ from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.views import view_job
 from rdukit_platform.jobs import listing, service
 from rdukit_platform.jobs.compare import MOST, Comparison, Line, compare_runs, read_ids, read_runs
-from rdukit_platform.jobs.metrics import points_of, read_all_told
+from rdukit_platform.jobs.metrics import iterate_progress_events, points_of
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.tenants.service import Caller
 
@@ -52,7 +52,9 @@ def compare(
     boxes, now = platform.catalog.boxes(), platform.clock.now()
     with platform.database.read() as session:
         runs = read_runs(session, boxes, caller.tenant_id, chosen)
-        series = [points_of((told.values for told in read_all_told(session, one)), "loss") for one in chosen]
+        series = [
+            points_of((event.values for event in iterate_progress_events(session, one)), "loss") for one in chosen
+        ]
     found = compare_runs(runs)
     return page(
         request, "compare.html", section="Jobs", views=[view_job(run.job, now) for run in runs], tables=_tables(found),

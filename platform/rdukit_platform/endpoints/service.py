@@ -103,7 +103,7 @@ def create_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class EndpointChange:
-    """What of an endpoint is to be otherwise; ``None`` stays as it is."""
+    """Change of an endpoint; ``None`` stays as it is."""
 
     serving: ServedParts | None = None
     replicas: int | None = None

@@ -26,12 +26,12 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class KeyUnknown(Unauthenticated):
-    """None of the keys that are known has signed a token; the issuer may have new ones."""
+    """A token is signed by a key that is not known; the issuer may have new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedIdentity:
-    """Who somebody is, as the issuer says."""
+    """A user's identity, as the issuer says."""
 
     issuer: str
     subject: str

@@ -49,7 +49,7 @@ MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What the issuer publishes of itself."""
+    """Metadata that the issuer publishes."""
 
     authorization_endpoint: str
     token_endpoint: str

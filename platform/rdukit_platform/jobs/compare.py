@@ -15,7 +15,7 @@ from rdukit_platform.catalog.figures import figures_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes
 from rdukit_platform.catalog.own import box_of, find_version
 from rdukit_platform.db.models import ArtifactRow, JobRow
-from rdukit_platform.jobs.metrics import Summary, read_all_told, summarize
+from rdukit_platform.jobs.metrics import Summary, iterate_progress_events, summarize
 from rdukit_platform.jobs.schemas import Job, show_job
 from rdukit_platform.jobs.service import get_job
 
@@ -123,7 +123,7 @@ def _read_run(session: Session, boxes: Boxes, row: JobRow) -> Run:
     return Run(
         job=show_job(row),
         defaults={} if verb is None else {p.name: p.default for p in verb.parameters if p.default is not None},
-        metrics=summarize(told.values for told in read_all_told(session, row.id)),
+        metrics=summarize(event.values for event in iterate_progress_events(session, row.id)),
         digests={one.id: one.digest for one in artifacts if one is not None and one.tenant_id == row.tenant_id},
     )
 

@@ -18,7 +18,7 @@ PLACES: Final = frozenset({"step", "total"})
 BATCH: Final = 5000
 
 
-class Told(NamedTuple):
+class ProgressEvent(NamedTuple):
     """A progress event: its sequence number, time, attempt, and what it said."""
 
     sequence: int
@@ -52,31 +52,31 @@ class Summary:
     highest: float | None
 
 
-def read_told(session: Session, job_id: str, after: int = 0, limit: int = BATCH) -> list[Told]:
+def read_progress_events(session: Session, job_id: str, after: int = 0, limit: int = BATCH) -> list[ProgressEvent]:
     """Read a job's progress events after a sequence number, oldest first."""
     columns = (JobEventRow.id, JobEventRow.at, JobEventRow.attempt, JobEventRow.data)
     query = select(*columns).where(JobEventRow.job_id == job_id, JobEventRow.kind == "progress", JobEventRow.id > after)
-    return [Told(*row) for row in session.execute(query.order_by(JobEventRow.id).limit(limit))]
+    return [ProgressEvent(*row) for row in session.execute(query.order_by(JobEventRow.id).limit(limit))]
 
 
-def read_all_told(session: Session, job_id: str) -> Iterator[Told]:
+def iterate_progress_events(session: Session, job_id: str) -> Iterator[ProgressEvent]:
     """Yield all progress events of a job, oldest first, a batch at a time."""
     after = 0
-    while batch := read_told(session, job_id, after):
+    while batch := read_progress_events(session, job_id, after):
         yield from batch
         after = batch[-1].sequence
 
 
-def show_page(told: Sequence[Told], limit: int) -> MetricPage:
+def show_page(events: Sequence[ProgressEvent], limit: int) -> MetricPage:
     """Return a page from up to ``limit + 1`` events (pure)."""
-    points = [MetricPoint.model_validate(one._asdict()) for one in told[:limit]]
-    return MetricPage(points=points, next_after=points[-1].sequence if len(told) > limit else None)
+    points = [MetricPoint.model_validate(one._asdict()) for one in events[:limit]]
+    return MetricPage(points=points, next_after=points[-1].sequence if len(events) > limit else None)
 
 
-def summarize(told: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
+def summarize(events: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
     """Sum up the metrics of progress events, oldest first (pure)."""
     found: dict[str, Summary] = {}
-    for values in told:
+    for values in events:
         for name, value in values.items():
             number = None if name in PLACES else find_number(value)
             if number is None:
@@ -88,10 +88,10 @@ def summarize(told: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
     return found
 
 
-def points_of(told: Iterable[Mapping[str, object]], metric: str) -> list[tuple[float, float]]:
+def points_of(events: Iterable[Mapping[str, object]], metric: str) -> list[tuple[float, float]]:
     """Return (step, value) of the progress events that have both, finite (pure)."""
     points = []
-    for values in told:
+    for values in events:
         step, value = find_number(values.get("step")), find_number(values.get(metric))
         if step is not None and value is not None and math.isfinite(step) and math.isfinite(value):
             points.append((step, value))

@@ -45,7 +45,7 @@ MAX_CAUSES: Final = 32
 
 
 class RetryPolicy(RequestBody):
-    """When a job is tried again; what is left out is as usual."""
+    """Rules for trying a job again; what is left out is as usual."""
 
     backoff_s: Seconds | None = Field(default=None, description="Pause after the first failure; it doubles.")
     max_backoff_s: Seconds | None = Field(default=None, description="Longest pause; by default 60.")
@@ -118,7 +118,7 @@ class JobRequest(QueueChoices):
 
 
 class CheckedJob(BaseModel):
-    """What a request would be recorded as; nothing was. ``job``: its idempotency key has given this one already."""
+    """Job that a request would become; nothing was recorded. ``job``: its idempotency key has given this already."""
 
     box: str
     verb: str

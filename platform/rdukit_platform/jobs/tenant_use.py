@@ -1,4 +1,4 @@
-"""What tenants use now: tiles and jobs, and bytes of artifacts, of all that are asked for in three queries."""
+"""Use of the platform by tenants now: tiles, jobs and bytes of artifacts, for many tenants in three queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from rdukit_platform.settings import ARTIFACT_TENANT_BYTES, SCHEDULER_TENANT_JOB
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """What a tenant uses now, and what holds for it where it has no limit of its own.
+    """Tiles, jobs and bytes that a tenant uses now, and the limits that hold where it has none of its own.
 
     ``tiles`` are those that its active jobs have or are about to get; 0 as a limit is any number.
     """

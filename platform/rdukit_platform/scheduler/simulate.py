@@ -61,7 +61,7 @@ class SimulatedSystem:
 
 
 class SimulatedEnd(StrEnum):
-    """How an attempt ended."""
+    """End of an attempt."""
 
     DONE = "done"
     PREEMPTED = "preempted"

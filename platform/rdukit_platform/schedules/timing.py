@@ -1,4 +1,4 @@
-"""When a schedule is due, and what becomes of a due time (pure).
+"""Due times of a schedule, and what becomes of them (pure).
 
 Cron expressions are cronsim's: the five fields of cron as Debian has them. A time that a zone skips in spring is due
 when it would have come; one that it has twice in autumn is due once, unless the hour is a star.
@@ -20,21 +20,21 @@ _FIELDS: Final = 5
 
 
 class Missed(StrEnum):
-    """What becomes of due times at which the platform was not there."""
+    """Rule for due times that passed while the platform was down."""
 
     SKIP = "skip"
     LATEST = "latest"
 
 
 class Overlap(StrEnum):
-    """What becomes of a due time at which the pipeline of the run before still goes on."""
+    """Rule for a due time at which the run before has not ended."""
 
     SKIP = "skip"
     QUEUE = "queue"
 
 
 class RunState(StrEnum):
-    """What became of a due time."""
+    """State of the run of a due time."""
 
     #: Its pipeline was submitted.
     STARTED = "started"

@@ -20,7 +20,7 @@ from rdukit_platform.catalog.model import BoxDescription, read_selector
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow, SweepRow, TrialRow
 from rdukit_platform.jobs.changes import apply_event, lock_job
-from rdukit_platform.jobs.metrics import points_of, read_all_told
+from rdukit_platform.jobs.metrics import iterate_progress_events, points_of
 from rdukit_platform.jobs.schemas import MAX_LABELS
 from rdukit_platform.jobs.service import cancel_job, record_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState
@@ -45,7 +45,7 @@ def advance_sweeps(database: Database, now: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be done, decided at a version of the sweep."""
+    """Next steps of a sweep, decided at a version of it."""
 
     version: int
     #: Trials that have ended since the last time.
@@ -101,7 +101,7 @@ def _read_trials(session: Session, sweep: SweepRequest, sweep_id: str) -> tuple[
     for row, job in trials_of(session, sweep_id):
         curve: Sequence[tuple[float, float]] = ()
         if metric is not None and row.curve is None and job.progress is not None:
-            curve = points_of((told.values for told in read_all_told(session, job.id)), metric)
+            curve = points_of((event.values for event in iterate_progress_events(session, job.id)), metric)
         trial = as_trial(row, job, curve)
         if row.curve is None and trial.state in FINAL:
             if trial.state is JobState.SUCCEEDED:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TileRequest:
-    """How many tiles, and for whom: ``id`` is the job's, or a replica's."""
+    """Request for tiles: how many, and for whom; ``id`` is the job's, or a replica's."""
 
     application: str
     tiles: int

@@ -39,7 +39,7 @@ class AttemptTrace:
 
     @property
     def context(self) -> SpanContext:
-        """What the attempt's spans lie in."""
+        """Return the span that the attempt's spans lie in."""
         return self._span.context
 
     def environment(self, parent: SpanContext) -> dict[str, str]:

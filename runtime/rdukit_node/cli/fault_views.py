@@ -23,7 +23,7 @@ _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One listing: the operation that fills it and its columns.
+    """A listing: the operation that fills it and its columns.
 
     ``accepted`` are the filters that the daemon applies; ``columns`` those of ``--csv``, ``more`` the further ones of
     ``--csv --verbose``; ``cells`` the short line's.
@@ -344,7 +344,7 @@ class HealthVerdict:
 
     @property
     def line(self) -> str:
-        """One line for people."""
+        """Return a line for people."""
         reasons = [f"{row['severity']} {row['fault_type']} {row['comp_name']}" for row in self.faults]
         reasons += [f"{row['comp_name']} is {row['state']}" for row in self.rdus]
         return self.word + (": " + "; ".join(reasons) if reasons else "")

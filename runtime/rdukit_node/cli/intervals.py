@@ -74,7 +74,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsTool:
-    """One of the three: pure functions from two readings to what is shown."""
+    """A table of an interval tool: pure functions from two readings to what is shown."""
 
     name: str
     has_components: bool
@@ -318,7 +318,7 @@ _WHO: Final = ("pid", "user", "command", "application", "tenant", "job", "phase"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of a row: its name for machines, and for people a head, a width and decimals; no head: not shown."""
+    """A figure of a row: its name for machines, and for people a head, a width and decimals; no head: not shown."""
 
     name: str
     value: Callable[[Traffic], float]

@@ -62,7 +62,7 @@ _NOBODY: Final = Peer()
 
 
 class NodeDaemon:
-    """One node and everybody connected to it."""
+    """A node and everybody connected to it."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class NodeEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """One event. ``seq`` counts from 1 without gaps; ``time`` is in seconds since the epoch."""
+    """An event. ``seq`` counts from 1 without gaps; ``time`` is in seconds since the epoch."""
 
     seq: int
     time: float

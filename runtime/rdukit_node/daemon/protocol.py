@@ -35,7 +35,7 @@ _MAX_NUMBER: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: ``read`` returns the value or raises ``ValueError``."""
+    """An argument: ``read`` returns the value or raises ``ValueError``."""
 
     read: Callable[[object], object]
     legal: str

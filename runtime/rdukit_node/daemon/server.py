@@ -55,7 +55,7 @@ _LONGEST_WAIT_S: Final = 3600.0
 
 @dataclass(slots=True)
 class _Peer:
-    """One connection's buffers."""
+    """A connection's buffers."""
 
     number: int
     socket: socket.socket

@@ -91,7 +91,7 @@ class FaultMachine:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """One an error type."""
+        """Policies, one for each error type."""
         return tuple(self._registry.policies.values())
 
     @property

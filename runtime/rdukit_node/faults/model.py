@@ -92,7 +92,7 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """One diagnosis. It is over when somebody cleared it or repaired its component."""
+    """A diagnosis. It is over when somebody cleared it or repaired its component."""
 
     fault_uuid: str
     fault_type: str
@@ -158,7 +158,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class HangRow:
-    """One recovery from a hang. ``number`` counts them on the node and is not shown."""
+    """A recovery from a hang. ``number`` counts them on the node and is not shown."""
 
     number: int
     rdu: int

@@ -20,7 +20,7 @@ Row = TypeVar("Row", ErrorRow, FaultRow)
 
 @dataclass(frozen=True, slots=True)
 class RowPage(Generic[Row]):
-    """One page of rows, and whether there are more after it."""
+    """A page of rows, and whether there are more after it."""
 
     rows: tuple[Row, ...]
     more: bool

@@ -161,7 +161,7 @@ class MeasureState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IsolationMeasure:
-    """One measure. ``detail``: what exactly was applied, or why it could not be."""
+    """A measure. ``detail``: what exactly was applied, or why it could not be."""
 
     name: str
     state: MeasureState

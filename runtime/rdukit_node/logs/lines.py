@@ -43,7 +43,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class LogLine(NamedTuple):
-    """One event. ``time``: local, to the second, as ``YYYY-MM-DDThh:mm:ss``."""
+    """An event. ``time``: local, to the second, as ``YYYY-MM-DDThh:mm:ss``."""
 
     time: str
     level: LogLevel

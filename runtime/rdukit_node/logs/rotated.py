@@ -27,7 +27,7 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOF
 
 
 class LogFile:
-    """One log file, opened at the first line. Threads and forks may share it."""
+    """A log file, opened at the first line. Threads and forks may share it."""
 
     def __init__(
         self, path: Path, mode: int = 0o644, max_bytes: int = 0, keep: int = 1, patience_s: float = PATIENCE_S

@@ -19,7 +19,7 @@ _KINDS: Final = frozenset({ComponentKind.NODE, ComponentKind.XRDU, ComponentKind
 
 
 class MaintenanceBoard:
-    """What administrators keep from being allocated on one node."""
+    """Parts of a node that administrators keep from being allocated."""
 
     def __init__(self, node: NodeSpec) -> None:
         self._node: Final = node

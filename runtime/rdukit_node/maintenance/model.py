@@ -46,7 +46,7 @@ class MaintenanceWindow:
 
     @property
     def deadline(self) -> int | None:
-        """When leases that are still there are ended."""
+        """Return the time at which leases that are still there are ended."""
         return None if self.grace_ns is None else self.starts_at + self.grace_ns
 
     def has_begun(self, now_ns: int) -> bool:

@@ -65,7 +65,7 @@ def _open_channel(target: str) -> grpc.Channel:
 
 
 class SnmlClient(Closable):
-    """One channel to one node. Safe for several threads."""
+    """A channel to one node. Safe for several threads."""
 
     def __init__(
         self,

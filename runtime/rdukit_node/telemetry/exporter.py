@@ -28,7 +28,7 @@ COLLECTORS: Final = ("platform", "tile", "ddr", "hbm", "pcie", "lease", "emulate
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name that is exported. ``kind`` is ``gauge`` or ``counter``."""
+    """A name that is exported. ``kind`` is ``gauge`` or ``counter``."""
 
     name: str
     kind: str
@@ -39,7 +39,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric, with its labels' values in order."""
+    """A value of a metric, with its labels' values in order."""
 
     metric: str
     labels: tuple[str, ...]

@@ -23,7 +23,7 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 
 @dataclass(frozen=True, slots=True)
 class TileCell:
-    """One tile. ``slot``: its application's number; ``None``: nobody has it."""
+    """A tile. ``slot``: its application's number; ``None``: nobody has it."""
 
     slot: int | None
     #: Percent of the window in which it was not idle.
@@ -34,7 +34,7 @@ class TileCell:
 
 @dataclass(frozen=True, slots=True)
 class RduPicture:
-    """One RDU: its tiles and its traffic. ``exec_percent``: mean of the tiles that somebody has, if any."""
+    """An RDU: its tiles and its traffic. ``exec_percent``: mean of the tiles that somebody has, if any."""
 
     name: str
     cells: tuple[TileCell, ...]
@@ -44,7 +44,7 @@ class RduPicture:
 
 @dataclass(frozen=True, slots=True)
 class XrduPicture:
-    """One module of RDUs."""
+    """A module of RDUs."""
 
     name: str
     rdus: tuple[RduPicture, ...]
@@ -52,7 +52,7 @@ class XrduPicture:
 
 @dataclass(frozen=True, slots=True)
 class RunningApplication:
-    """One application: all leases of a launch together."""
+    """An application: all leases of a launch together."""
 
     slot: int
     holders: tuple[TileHolder, ...]

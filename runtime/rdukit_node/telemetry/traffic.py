@@ -108,7 +108,7 @@ def _health(row: Mapping[str, Any]) -> str:
 
 
 class _Parts:
-    """One RDU's bytes: first by lease, then by component."""
+    """An RDU's bytes: first by lease, then by component."""
 
     def __init__(
         self,

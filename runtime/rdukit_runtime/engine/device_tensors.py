@@ -20,7 +20,7 @@ from rdukit_runtime.engine.operators import dequantize_rows, quantize_rows
 
 
 class DeviceTensors:
-    """One slot per symbol of a PEF; those that outlive a run lie in device memory.
+    """A slot per symbol of a PEF; those that outlive a run lie in device memory.
 
     Args:
         memory: writable, zeroed, at least as large as ``persistent_layout`` says.

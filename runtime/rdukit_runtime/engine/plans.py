@@ -59,7 +59,7 @@ class ExecutionPlan(NamedTuple):
 
 
 class PlanStep(NamedTuple):
-    """One section bound to slots.
+    """A section bound to slots.
 
     ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
     ``taken`` are inputs that nothing reads after it: their slots are emptied before, so that the kernel may free them.

@@ -18,7 +18,7 @@ from rdukit_runtime.engine.portable import Kernel, build_portable
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator with one set of operand shapes, in all sections of one kernel. Figures are of one step, measured."""
+    """An operator with one set of operand shapes, in all sections of one kernel. Figures are of one step, measured."""
 
     section: str
     operator: str
@@ -100,7 +100,7 @@ def operators_to_dicts(rows: Sequence[OperatorRow]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One operator as a kernel of its own. ``dead``: values that nothing reads after it."""
+    """An operator as a kernel of its own. ``dead``: values that nothing reads after it."""
 
     name: str
     operator: str

@@ -48,7 +48,7 @@ class SectionWork:
 
 @dataclass(frozen=True, slots=True)
 class SectionRow:
-    """One section, or several that share a kernel, of which ``first`` is the first. Figures are of one step."""
+    """A section, or several that share a kernel, of which ``first`` is the first. Figures are of one step."""
 
     first: Section
     form: str

@@ -10,7 +10,7 @@ from rdukit.errors import InvalidArgument
 
 
 class Event:
-    """One event name's next occurrence: ``with profiler.event('fwd'):``, or ``@profiler.event('fwd')``."""
+    """An event name's next occurrence: ``with profiler.event('fwd'):``, or ``@profiler.event('fwd')``."""
 
     def __init__(self, profiler: "Profiler", name: str) -> None:
         self._profiler, self._name = profiler, name

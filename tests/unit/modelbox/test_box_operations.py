@@ -65,7 +65,7 @@ def test_nothing_happens_after_the_end(table: OperationTable) -> None:
     with pytest.raises(InvalidTransition):
         table.apply("a", StateEvent.START)
     table.tell_log("a", "late")
-    table.tell_progress("a", Progress("train", 1, 2))
+    table.publish_progress("a", Progress("train", 1, 2))
     assert [event.kind for event in table.events_after("a")] == ["state", "state", "result"]
 
 
@@ -89,7 +89,7 @@ def test_old_progress_is_dropped_but_states_stay(table: OperationTable) -> None:
     table.add("a", Verb.TRAIN)
     table.apply("a", StateEvent.START)
     for step in range(KEPT_EVENTS + 10):
-        table.tell_progress("a", Progress("train", step, 9999))
+        table.publish_progress("a", Progress("train", step, 9999))
     events = table.events_after("a")
     assert len(events) == KEPT_EVENTS + 2
     assert [event.sequence for event in events[:3]] == [1, 2, 13]
@@ -114,7 +114,7 @@ async def test_a_follower_sees_everything_once_and_stops_after_the_result(table:
     await asyncio.sleep(0)
     table.apply("a", StateEvent.START)
     for step in range(3):
-        table.tell_progress("a", Progress("train", step, 3))
+        table.publish_progress("a", Progress("train", step, 3))
         await asyncio.sleep(0)
     table.apply("a", StateEvent.SUCCEED, result={}, outputs={})
     assert await early == [1, 2, 3, 4, 5, 6, 7]

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs, what metrics told, and the curves of several on the same axes."""
+"""Runs side by side: what differs, what metrics say, and the curves of several on the same axes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from rdukit_platform.cli.job_runs import comparison_rows, metrics_csv
 from rdukit_platform.console import curve
 from rdukit_platform.console.curve import draw_curve, draw_curves
 from rdukit_platform.jobs.compare import MOST, Comparison, Run, compare_runs, read_ids
-from rdukit_platform.jobs.metrics import Summary, Told, points_of, show_page, summarize
+from rdukit_platform.jobs.metrics import ProgressEvent, Summary, points_of, show_page, summarize
 from rdukit_platform.jobs.schemas import Job
 
 
@@ -72,20 +72,20 @@ def test_two_to_eight_different_runs_are_compared() -> None:
 
 
 def test_metrics_are_summed_up_and_what_is_no_number_is_kept_as_its_word() -> None:
-    told: list[dict[str, object]] = [
+    events: list[dict[str, object]] = [
         {"stage": "train", "step": 1, "total": 3, "loss": 2.0}, {"step": 2, "loss": 3.0, "rate": 7},
         {"step": 3, "loss": "NaN", "note": "hot", "done": True},
     ]  # fmt: skip
-    assert summarize(told) == {"loss": Summary("NaN", 2.0, 3.0), "rate": Summary(7.0, 7.0, 7.0)}
-    assert points_of(told, "loss") == [(1.0, 2.0), (2.0, 3.0)]
+    assert summarize(events) == {"loss": Summary("NaN", 2.0, 3.0), "rate": Summary(7.0, 7.0, 7.0)}
+    assert points_of(events, "loss") == [(1.0, 2.0), (2.0, 3.0)]
     assert summarize([{"loss": "Infinity"}]) == {"loss": Summary("Infinity", None, None)}
 
 
 def test_a_page_of_metrics_says_whether_there_are_more() -> None:
-    told = [Told(number, 1.0, 1, {"step": number}) for number in (3, 7, 9)]
-    page = show_page(told, 2)
+    events = [ProgressEvent(number, 1.0, 1, {"step": number}) for number in (3, 7, 9)]
+    page = show_page(events, 2)
     assert ([point.sequence for point in page.points], page.next_after) == ([3, 7], 7)
-    assert show_page(told, 3).next_after is None
+    assert show_page(events, 3).next_after is None
     assert show_page([], 3).points == []
 
 

@@ -10,6 +10,7 @@ from rdukit_platform.console import curve
 from rdukit_platform.console.access import ConsoleSession, find_session, seal
 from rdukit_platform.console.curve import draw_curve, nice_ticks
 from rdukit_platform.console.page import safe_next
+from rdukit_platform.console.run_form import read_time, submit_command
 from rdukit_platform.console.tiles import draw_node
 from rdukit_platform.console.views import (
     REASONS,
@@ -256,3 +257,9 @@ def test_tiles_are_named_by_rdu() -> None:
 )
 def test_ages_are_in_words(at: float | None, words: str) -> None:
     assert age_words(at, 1000.0) == words
+
+
+def test_a_year_as_run_limit_is_written_so_that_the_form_and_the_command_line_read_it() -> None:
+    command = submit_command("logreg", "train", {}, {}, {"run_limit_s": 365 * 86400.0})
+    assert command == "rdukit job submit logreg train --run-limit 31536000"
+    assert read_time(command.split()[-1]) == 365 * 86400

@@ -121,7 +121,7 @@ def test_a_fixed_delay_is_waited_for_by_every_batch_with_room_and_nothing_is_lea
 
 def test_no_delay_sends_every_request_at_once() -> None:
     none = make_delay_policy(0)
-    assert none.goes_at_once
+    assert none.is_immediate
     assert not none.is_worth_waiting(1)
 
 

@@ -12,7 +12,7 @@ from rdukit.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one RDU holds: forward's sections from the first to the last, by name; bytes of parameters and of all."""
+    """Content of an RDU: forward's sections from the first to the last, by name; bytes of parameters and of all."""
 
     rdu: int
     first: str

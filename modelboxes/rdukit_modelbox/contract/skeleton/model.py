@@ -29,7 +29,7 @@ class Model(nn.Module):
 def make_inputs(
     batch_size: int, num_features: int = 784, hidden_size: int = 64, num_classes: int = 10
 ) -> tuple[samba.SambaTensor, ...]:
-    """Dummy inputs to trace with, the batch first: ``image`` [B, F] and ``label`` [B]."""
+    """Return dummy inputs to trace with, the batch first: ``image`` [B, F] and ``label`` [B]."""
     image = samba.randn(batch_size, num_features, name="image", batch_dim=0)
     return image, samba.randint(num_classes, (batch_size,), name="label", batch_dim=0)
 
