@@ -85,7 +85,7 @@ def test_few_modules_lie_loose_at_a_packages_root() -> None:
 
 
 def test_docstrings_stand_alone() -> None:
-    # Ruff's D401 has verbs for functions; this is for classes and properties as well.
+    # Ruff's D401 has verbs for functions; this is for classes and properties as well: begin with a verb or a noun.
     found = []
     for path in python_files():
         if {"support", "fuzzing", "opdb"} & set(path.parts):

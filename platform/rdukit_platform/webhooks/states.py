@@ -39,7 +39,7 @@ def pause_s(attempts: int, chance: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimit:
-    """How much a webhook may fail before it is disabled."""
+    """Failures after which a webhook is disabled."""
 
     #: Tries one after another; 0: any number.
     tries: int
