@@ -26,7 +26,7 @@ import uvloop
 
 from rdukit.errors import InvalidArgument, PermissionDenied
 from rdukit.fence.kernel import signal_on_parent_death
-from rdukit.files.atomic import write_json_atomic
+from rdukit.files.atomic import write_json_unflushed
 from rdukit.files.home import make_folder
 from rdukit.http.limits import HostRule
 from rdukit.http.tls import find_server_files, make_server_context
@@ -140,11 +140,11 @@ async def _serve(options: ServerOptions, make_service: Callable[[], Service], pa
     announced = {"rest": servers.rest_url, "grpc": servers.grpc_address, "pid": os.getpid(), "box": service.name}
     announcement = options.announce or running_file(os.getpid())
     if options.announce is not None:
-        write_json_atomic(announcement, announced)
+        write_json_unflushed(announcement, announced)
     else:
         with suppress(OSError, PermissionDenied):  # only ``rdukit status`` would miss it
             make_folder(announcement.parent)
-            write_json_atomic(announcement, announced)
+            write_json_unflushed(announcement, announced)
     # What is there now stays: collections look at requests' objects only.
     gc.collect()
     gc.freeze()

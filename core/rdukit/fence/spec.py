@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
 #: Readable in every fence, where they exist: programs, libraries, the compiler and its headers, what they look up. Of
@@ -120,4 +119,5 @@ def choose_way(is_root: bool) -> Way:
 def outermost(paths: Sequence[str]) -> list[str]:
     """Return the paths that lie in none of the others, each once, in order (pure)."""
     chosen = list(dict.fromkeys(paths))
-    return [path for path in chosen if not any(other != path and Path(other) in Path(path).parents for other in chosen)]
+    folders = {path: path.rstrip("/") + "/" for path in chosen}
+    return [path for path in chosen if not any(o != path and path.startswith(f) for o, f in folders.items())]

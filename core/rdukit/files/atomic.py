@@ -22,17 +22,26 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
             stream.write(data)
 
 
+def write_unflushed(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write as ``write_atomic`` does, but leave it to the kernel when: for what means nothing once the machine is off.
+
+    A crash of any process leaves the old file or the new one; a power failure may leave neither.
+    """
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_reports(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files that can be made again, by path relative to ``folder``: whole or not at all, but not flushed."""
     for name, data in files.items():
-        path = folder / name
-        make_folder(path.parent)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_unflushed(folder / name, data)
 
 
 @contextmanager
@@ -60,7 +69,16 @@ def atomic_target(path: Path) -> Iterator[Path]:
 
 def write_json_atomic(path: Path, value: object, mode: int = 0o644) -> None:
     """Write indented JSON atomically, with words for floats that JSON lacks."""
-    write_atomic(path, json.dumps(as_words(value), indent=2, sort_keys=True).encode() + b"\n", mode)
+    write_atomic(path, _json_bytes(value), mode)
+
+
+def write_json_unflushed(path: Path, value: object, mode: int = 0o644) -> None:
+    """Write indented JSON as ``write_unflushed`` does."""
+    write_unflushed(path, _json_bytes(value), mode)
+
+
+def _json_bytes(value: object) -> bytes:
+    return json.dumps(as_words(value), indent=2, sort_keys=True).encode() + b"\n"
 
 
 def remove_tree(folder: Path) -> None:

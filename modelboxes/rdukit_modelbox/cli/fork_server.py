@@ -54,11 +54,13 @@ def find_modules() -> list[str]:
 
 
 async def _warm_up() -> None:
-    """Build what every box builds, once: its routes for all of them."""
-    from rdukit_modelbox.contract.box import find_box_file
+    """Build what every box builds, once: its routes for all of them, and what the files of the installed boxes say."""
+    from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
     from rdukit_modelbox.rest.routes_ahead import build_routes_ahead
     from rdukit_modelbox.server.serve import BoxOptions, ServedBox
 
+    for name in box_names():
+        load_box(find_box_file(name))
     with tempfile.TemporaryDirectory() as folder:
         service = ServedBox(BoxOptions(find_box_file("logreg"), Path(folder)))
         build_routes_ahead(service)

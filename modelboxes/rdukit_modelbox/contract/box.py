@@ -4,6 +4,7 @@ A box is one model and one compiler version behind a few verbs, with named param
 are in ``contract/``; ``contract/modelbox.schema.json`` is the same as a JSON schema.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -186,6 +187,17 @@ def load_box(path: Path) -> Box:
         NotFound: there is no file.
         InvalidArgument: something is wrong; the message has every fault with file, line, key and what is legal.
     """
+    if path.parent.parent == BOXES_FOLDER and path.is_file():
+        return _load_installed(path, path.stat().st_mtime_ns)
+    return _load_box(path)
+
+
+@functools.lru_cache(maxsize=128)
+def _load_installed(path: Path, changed_ns: int) -> Box:
+    return _load_box(path)
+
+
+def _load_box(path: Path) -> Box:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:

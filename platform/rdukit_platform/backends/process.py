@@ -16,7 +16,7 @@ from rdukit.box.client import BoxClient
 from rdukit.box.image import BoxEnd
 from rdukit.errors import Cancelled, InvalidArgument, RdukitError, Unavailable
 from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT
-from rdukit.files.atomic import write_json_atomic
+from rdukit.files.atomic import write_json_unflushed
 from rdukit.files.home import make_folder
 from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Clock, SystemClock
@@ -318,7 +318,7 @@ class ProcessBackend:
             return None
         path = self._folder() / f"{pid}-{ticks}.json"
         facts = {"pid": pid, "start_ticks": ticks, "box": spec.box, "owner": spec.owner.id, "epoch": spec.owner.epoch}
-        write_json_atomic(path, facts)
+        write_json_unflushed(path, facts)
         return path
 
 

@@ -3,13 +3,14 @@
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import Session
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 BUSY_TIMEOUT_S: Final = 15.0
 #: Seconds in which a server must take a connection, unless the URL says otherwise.
 CONNECT_S: Final = 5
+#: Option of connections that write: whether their commits wait for the disk.
 _WRITES: Final = "rdukit_writes"
 #: What boxes report may hold floats that JSON lacks; PostgreSQL refuses them. Rows of earlier versions have them bare.
 _JSON: Final[dict[str, Any]] = {
@@ -47,12 +49,19 @@ class Database:
             self.engine = create_engine(self.url, connect_args=arguments, pool_size=20, max_overflow=20, **_JSON)
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+            self._turn: threading.Lock | None = threading.Lock()
         else:
             # A server whose machine is gone does not even refuse: without a bound a connection waits for minutes.
             is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
             bound = {} if is_bound else {"connect_timeout": CONNECT_S}
             self.engine = create_engine(self.url, pool_pre_ping=True, connect_args=bound, **_JSON)
-        self._writer: Engine = self.engine.execution_options(**{_WRITES: True})
+            if self.url.get_backend_name() == "postgresql":
+                event.listen(self.engine, "begin", _begin_postgresql)
+            self._turn = None
+        self._writers = {
+            is_durable: self.engine.execution_options(**{_WRITES: "durable" if is_durable else "soon"})
+            for is_durable in (True, False)
+        }
 
     @classmethod
     def of_home(cls, home: Home) -> Self:
@@ -76,16 +85,37 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
-        """Yield a session whose changes are committed together when the block ends, or not at all when it raises."""
-        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+    def write(self, *, is_durable: bool = True) -> Iterator[Session]:
+        """Yield a session whose changes are committed together when the block ends, or not at all when it raises.
+
+        Args:
+            is_durable: the commit waits for the disk. Without it the crash of any process loses nothing either, but a
+                power failure may take the last commits, always the last first: for what a machine that was off has
+                no use for, such as who had begun what. The next durable commit takes those before it along.
+
+        Source: SQLite's ``synchronous=NORMAL`` in WAL mode, PostgreSQL's ``synchronous_commit=off``.
+        """
+        with self._in_turn(), Session(self._writers[is_durable], expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def write_connection(self) -> Iterator[Connection]:
         """Open ``write`` as a bare connection, for migrations."""
-        with self._writer.begin() as connection:
+        with self._in_turn(), self._writers[True].begin() as connection:
             yield connection
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Let SQLite's writers of this process wait in line: it has one at a time, and the others ask again and again.
+
+        Who waits too long goes on, to be refused by the database.
+        """
+        has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
+        try:
+            yield
+        finally:
+            if self._turn is not None and has_turn:
+                self._turn.release()
 
     def close(self) -> None:
         """Close all connections."""
@@ -117,8 +147,20 @@ def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> 
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    writes = connection.get_execution_options().get(_WRITES)
+    if writes is None:
+        connection.exec_driver_sql("BEGIN")
+        return
+    # A pooled connection keeps what it was last told, and cannot be told inside a transaction.
+    if connection.info.get(_WRITES, "durable") != writes:
+        connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
+        connection.info[_WRITES] = writes
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    if connection.get_execution_options().get(_WRITES) == "soon":
+        connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
 
 
 def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> None:

@@ -152,7 +152,7 @@ class Scheduler:
         """Run one pass: recover, admit. Returns how many messages were sent."""
         now = self._clock.now()
         if self._clock.monotonic() - self._beaten_at > BEAT_S:
-            with self._database.write() as session:
+            with self._database.write(is_durable=False) as session:
                 beat_service(session, self.name, "scheduler", 0, now)
             self._beaten_at = self._clock.monotonic()
         if self._clock.monotonic() - self._pruned_at > PRUNE_S:
@@ -220,7 +220,8 @@ class Scheduler:
         news = find_news(snapshot.queued, decision.waits, now)
         if not decision.admissions and not news and not decision.preemptions:
             return []
-        with self._database.write() as session:
+        # A message that a power failure takes was of an attempt that it took too: the job is still queued.
+        with self._database.write(is_durable=False) as session:
             preempted = [each for each in decision.preemptions if ask_preemption(session, each.job_id, now)]
             fencing_tokens, admitted = [], list[tuple[JobRow, int]]()
             for job_id in decision.admissions:

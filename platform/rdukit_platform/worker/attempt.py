@@ -18,7 +18,6 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.box.client import BoxClient
@@ -26,14 +25,11 @@ from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
     DiskFull,
-    InvalidArgument,
     LeaseLost,
     LeaseWithdrawn,
     NoResources,
     NotFenced,
-    NotFound,
     OutputRefused,
-    PermissionDenied,
     QuotaExceeded,
     RdukitError,
     Unavailable,
@@ -41,27 +37,24 @@ from rdukit.errors import (
 from rdukit.fence.outputs import OutputLimits, check_output
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
-from rdukit.pef.file import read_tiles
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
 from rdukit.telemetry.spans import begin_span, collecting, end_span, span, within
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
-from rdukit_platform.catalog.model import Selector
-from rdukit_platform.db.models import ArtifactRow, JobRow
+from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken, Output
-from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
 from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.carried import bring_work, keeping_work
-from rdukit_platform.worker.context import WorkerContext, bring_own_box
+from rdukit_platform.worker.context import WorkerContext
+from rdukit_platform.worker.inputs import AttemptFailure, bring_box, bring_inputs, check_tiles
 from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.tiles import LeasedTiles, TileRequest, environment_of, is_withdrawn, leased_tiles
@@ -88,15 +81,6 @@ MAX_LOG_LINES: Final = 10_000
 MAX_LOG_CHARACTERS: Final = 4_000
 
 
-class AttemptFailure(Exception):
-    """Outcome that an attempt ends with, raised inside it."""
-
-    def __init__(self, outcome: AttemptOutcome, error: RdukitError) -> None:
-        super().__init__(error.message)
-        self.outcome = outcome
-        self.error: dict[str, object] = {"code": error.code, "message": error.message, "detail": dict(error.detail)}
-
-
 class AttemptRun:
     """Attempt that this worker may get to run."""
 
@@ -119,7 +103,7 @@ class AttemptRun:
     def run(self) -> None:
         """Run it to its end. Does nothing if somebody else has it."""
         context = self._context
-        with context.database.write() as session:
+        with context.database.write(is_durable=False) as session:
             now, lease_s = context.clock.now(), context.heartbeat.lease_s
             job = execution.claim(session, self._fencing, context.name, lease_s, now, context.node)
         if job is None:
@@ -223,9 +207,9 @@ class AttemptRun:
             self._end_earlier_boxes()
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
                 patiently(lambda: bring_work(self._context, job, self._folder / "out"), self._stop)
-                inputs = patiently(lambda: self._bring_inputs(job), self._stop)
-                self._check_pef(job, inputs)
-                own = patiently(lambda: self._bring_box(job), self._stop)
+                inputs = patiently(lambda: bring_inputs(self._context, job, self._folder / "in"), self._stop)
+                check_tiles(job, inputs)
+                own = patiently(lambda: bring_box(self._context, job, self._folder / "box"), self._stop)
             leases = list[LeasedTiles]()
             if job.tiles:
                 with span("lease tiles", {"rdukit.tiles": job.tiles, "rdukit.members": job.members}):
@@ -275,47 +259,6 @@ class AttemptRun:
                     raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, error) from cause
             time.sleep(0.05)
 
-    def _bring_inputs(self, job: JobRow) -> dict[str, str]:
-        incoming = self._folder / "in"
-        remove_tree(incoming)
-        incoming.mkdir()
-        paths: dict[str, str] = {}
-        with self._context.database.read() as session:
-            rows = session.scalars(select(ArtifactRow).where(ArtifactRow.id.in_(job.inputs.values()))).all()
-            artifacts = {row.id: row for row in rows}
-        for slot, artifact_id in job.inputs.items():
-            target = incoming / slot
-            try:
-                artifact = artifacts[artifact_id]
-                if not artifact.is_folder and artifact.file_name:
-                    target = target / artifact.file_name
-                self._context.store.materialize(artifact.digest, artifact.is_folder, target)
-            except (KeyError, NotFound, ContentDamaged) as cause:
-                error = NotFound(f"input {slot!r}: the content of artifact {artifact_id} is not in the store: {cause}")
-                raise AttemptFailure(AttemptOutcome.INPUT_LOST, error) from cause
-            paths[slot] = str(target)
-        return paths
-
-    def _bring_box(self, job: JobRow) -> OwnBox | None:
-        """Fetch what a box that the job's tenant installed runs from; ``None``: the box comes with rdukit."""
-        if job.box_version is None:
-            return None
-        try:
-            return bring_own_box(self._context, job.tenant_id, Selector(job.box, job.box_version), self._folder / "box")
-        except (PermissionDenied, InvalidArgument) as refused:
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-        except NotFound as lost:
-            raise AttemptFailure(AttemptOutcome.INPUT_LOST, lost) from lost
-
-    def _check_pef(self, job: JobRow, inputs: Mapping[str, str]) -> None:
-        """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles than the job has."""
-        path = Path(inputs.get(PEF, ""))
-        if job.tiles and path.is_file():
-            try:
-                check_pef(job.tiles, read_tiles(path))
-            except RdukitError as refused:
-                raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> list[LeasedTiles]:
         limit_s = MAX_RUN_LIMIT_S if job.run_limit_s is None else job.run_limit_s
         asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=limit_s)
@@ -328,7 +271,7 @@ class AttemptRun:
                 tiles += lease["tiles"]
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
-        self._write(lambda session: execution.hold_tiles(session, self._fencing, tiles))
+        self._note(lambda session: execution.hold_tiles(session, self._fencing, tiles))
         return members
 
     def _run_box(
@@ -363,7 +306,7 @@ class AttemptRun:
                 except RdukitError as refused:
                     raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
                 described = self._describe_box(box)
-                self._write(lambda session: execution.start(session, self._fencing, described, context.clock.now()))
+                self._note(lambda session: execution.start(session, self._fencing, described, context.clock.now()))
                 return self._follow(client, str(operation["id"]), box)
         except BackendUnavailable:
             raise
@@ -386,7 +329,7 @@ class AttemptRun:
             end_span(work)
 
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
-        self._write(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
+        self._note(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
 
     def _describe_box(self, box: RunningBox) -> dict[str, object]:
         return {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
@@ -406,7 +349,7 @@ class AttemptRun:
                 self._record_logs([text])
             is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
             if pending is not None and (is_due or kind == "result"):
-                self._write(partial(execution.record_progress, fencing=self._fencing, progress=pending, now=now))
+                self._note(partial(execution.record_progress, fencing=self._fencing, progress=pending, now=now))
                 written_at, pending = context.clock.monotonic(), None
             if kind == "result":
                 operation: dict[str, Any] = event.get("operation") or {}
@@ -442,13 +385,17 @@ class AttemptRun:
             self._record_logs(lines)
 
     def _record_logs(self, lines: Sequence[str]) -> None:
-        self._write(lambda session: execution.record_logs(session, self._fencing, lines, self._context.clock.now()))
+        self._note(lambda session: execution.record_logs(session, self._fencing, lines, self._context.clock.now()))
 
-    def _write(self, change: Callable[[Session], T]) -> T:
+    def _note(self, change: Callable[[Session], None]) -> None:
+        """Write how the attempt goes, which is nothing to a machine that was off: its attempts are over."""
+        self._write(change, is_durable=False)
+
+    def _write(self, change: Callable[[Session], T], *, is_durable: bool = True) -> T:
         """Write to the database, as soon as there is room for that."""
 
         def write() -> T:
-            with self._context.database.write() as session:
+            with self._context.database.write(is_durable=is_durable) as session:
                 return change(session)
 
         return patiently(write, self._stop, inf)

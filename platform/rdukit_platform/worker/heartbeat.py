@@ -89,7 +89,7 @@ class LeaseHeartbeat:
         end_service(self._database, self._name)
 
     def _beat(self, fencing_tokens: list[FencingToken], is_service_due: bool) -> list[FencingToken]:
-        with self._database.write() as session:
+        with self._database.write(is_durable=False) as session:
             now = self._clock.now()
             if is_service_due:
                 beat_service(session, self._name, "worker", self._slots, now, self._walls, self._node)

@@ -62,7 +62,7 @@ class ReplicaKeeper:
         if not held:
             return
         context = self._context
-        with context.database.write() as session:
+        with context.database.write(is_durable=False) as session:
             states = beat(session, held, context.heartbeat.lease_s, context.clock.now())
         for fencing, state in states.items():
             replica, _ = held[fencing]

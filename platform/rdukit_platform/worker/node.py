@@ -86,7 +86,7 @@ class NodeAgent:
 
     def _beat(self, look: NodeLook | None) -> None:
         context = self._context
-        with context.database.write() as session:
+        with context.database.write(is_durable=False) as session:
             state = registry.beat(session, self._identity, look, context.clock.now())
         self._beaten_at, self.is_up = context.clock.monotonic(), state is NodeLife.UP
 
