@@ -1,7 +1,8 @@
 """How long do lists of jobs take where there are very many? The service's functions on a database of its own.
 
 Jobs of one large tenant in all states, and a hundred of a small one, spread among them. Every second job has the label
-``often=yes``, one in a thousand ``seldom=yes``. Prints the median and the 99th percentile of each list. ::
+``often=yes``, one in a thousand ``seldom=yes``; the oldest one of the large tenant is called ``needle``. Prints the median
+and the 99th percentile of each list, and of a search's page; and how long a search takes that goes through all jobs. ::
 
     python benchmarks/programs/bench_job_reads.py [--json FILE] [--jobs 1000000] [--rounds 50] [--database URL]
 """
@@ -21,7 +22,7 @@ from sqlalchemy.orm import Session
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobLabelRow, JobRow, TenantRow
-from rdukit_platform.jobs.listing import list_jobs
+from rdukit_platform.jobs.listing import find_jobs, list_jobs
 
 #: Jobs in a thousand that are in each state; the rest have succeeded.
 SHARES = {"queued": 100, "failed": 30, "running": 1, "cancelled": 20}
@@ -48,7 +49,8 @@ def fill(database: Database, jobs: int) -> None:
     for first in range(0, jobs, BLOCK):
         rows = [
             {
-                "id": f"job-{number:012d}", "tenant_id": "small" if number % every == 0 else "large", "name": "train",
+                "id": f"job-{number:012d}", "tenant_id": "small" if number % every == 0 else "large",
+                "name": "needle" if number == 1 else f"train #{number % 97}",
                 "box": "logreg", "verb": "train", "parameters": {"steps": 5}, "inputs": {}, "outputs": {}, "tiles": 1,
                 "max_attempts": 3, "state": state_of(number), "created_at": float(number), "queued_at": float(number),
             }
@@ -82,6 +84,17 @@ def time_read(database: Database, read: Callable[[Session], object], rounds: int
     return found
 
 
+def look_through(database: Database, words: str) -> tuple[int, int]:
+    """Search page after page until all jobs were looked through; returns how many were found, on how many pages."""
+    found = pages = 0
+    cursor: str | None = None
+    while pages == 0 or cursor is not None:
+        with database.read() as session:
+            page = find_jobs(session, "large", words, cursor=cursor)
+        found, pages, cursor = found + len(page.jobs), pages + 1, page.next_cursor
+    return found, pages
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -112,6 +125,23 @@ def main() -> None:
                 }
                 print(f"{tenant} tenant, {state or 'all':9s} {label or '':6s} "
                       f"median {statistics.median(times) * 1e3:8.2f} ms, p99 {late * 1e3:8.2f} ms")  # fmt: skip
+        searches = {
+            "word of all": "train", "word of none": "absent", "word of one": "needle", "id": "job-000000000001",
+            "label": "seldom=yes train", "words and state": "train #5 queued",
+        }  # fmt: skip
+        for what, words in searches.items():
+
+            def search(session: Session, words: str = words) -> object:
+                return find_jobs(session, "large", words)
+
+            times = sorted(time_read(database, search, options.rounds))
+            late = times[min(len(times) * 99 // 100, len(times) - 1)]
+            figures[f"search {what}"] = {"median_s": statistics.median(times), "p99_s": late}
+            print(f"search, {what:16s} median {statistics.median(times) * 1e3:8.2f} ms, p99 {late * 1e3:8.2f} ms")
+        began = time.perf_counter()
+        found, pages = look_through(database, "needle")
+        figures["search through all"] = {"s": time.perf_counter() - began, "pages": pages, "found": found}
+        print(f"search through all: {found} found on {pages} pages in {time.perf_counter() - began:.2f} s")
         database.close()
     if options.json:
         write_json(options.json, {"job_reads": figures})

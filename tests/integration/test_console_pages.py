@@ -313,6 +313,11 @@ def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(
     failed = client.get("/console/?state=failed").text
     assert jobs["failed"] in failed
     assert jobs["running"] not in failed
+    found = client.get(f"/console/?q={jobs['failed']}").text
+    assert f"/console/jobs/{jobs['failed']}" in found and jobs["running"] not in found
+    assert f'href="/console/?state=failed&amp;q={jobs["failed"]}"' in found and f'value="{jobs["failed"]}"' in found
+    nothing = client.get("/console/?q=%3Cb%3Enothing&state=failed").text
+    assert "No job that is failed has all of “&lt;b&gt;nothing”" in nothing
     refused = client.get("/console/?state=flying")
     assert refused.status_code == 400
     assert "no job state is called" in refused.text

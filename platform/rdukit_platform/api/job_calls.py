@@ -18,7 +18,7 @@ def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
     with platform.database.read() as session:
         body = with_tiles(platform.store, session, caller.tenant_id, body)
     with platform.database.write() as session:
-        job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
+        job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now(), caller.submitter)
         shown = show_job(job, service.list_attempts(session, job.id))
     platform.notifier.wake()
     return shown
@@ -33,12 +33,19 @@ def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJo
 
 
 def list_jobs(
-    platform: Platform, caller: Caller, state: str | None, limit: int, cursor: str | None, labels: Mapping[str, str]
+    platform: Platform,
+    caller: Caller,
+    state: str | None,
+    limit: int,
+    cursor: str | None,
+    labels: Mapping[str, str],
+    search: str = "",
 ) -> JobPage:
-    """Return a page of the tenant's jobs. Raises as ``listing.list_jobs``."""
+    """Return a page of the tenant's jobs. Raises as ``listing.find_jobs``."""
     with platform.database.read() as session:
-        rows, following = listing.list_jobs(session, caller.tenant_id, state, limit, cursor, labels)
-    return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
+        found = listing.find_jobs(session, caller.tenant_id, search, state, limit, cursor, labels)
+    jobs = [show_job(row) for row in found.jobs]
+    return JobPage(jobs=jobs, next_cursor=found.next_cursor, searched_to=found.searched_to)
 
 
 def read_job(platform: Platform, caller: Caller, job_id: str) -> Job:

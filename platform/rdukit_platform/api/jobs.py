@@ -30,6 +30,7 @@ from rdukit_platform.jobs.schemas import (
     show_event,
     show_pipeline,
 )
+from rdukit_platform.jobs.search import MAX_SEARCH
 from rdukit_platform.jobs.service import get_job, list_events
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.tenants.service import Caller, is_token_valid
@@ -39,6 +40,10 @@ router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictJsonRoute)
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
 EVENT_STREAM = "text/event-stream"
 _TEXT: Final = {"schema": {"type": "string"}}
+SEARCH: Final = (
+    "Words that each have to be in a job's name, box, verb, reason, labels or submitter, or begin its id. "
+    "A page may have few jobs or none and a next_cursor: it goes on where this one stopped looking."
+)
 #: Numbers of events are below what databases hold.
 LAST = (1 << 63) - 1
 
@@ -65,10 +70,11 @@ def list_(
     limit: int = 50,
     cursor: str | None = None,
     label: Annotated[list[str], Query(max_length=MAX_LABELS)] = [],  # noqa: B006
+    q: Annotated[str, Query(max_length=MAX_SEARCH, description=SEARCH)] = "",
 ) -> JobPage:
     """Return the tenant's jobs, newest first; of ``label`` (key=value) those that have all of them."""
     labels = service.read_labels(label)
-    return job_calls.list_jobs(platform_of(request), caller, state, limit, cursor, labels)
+    return job_calls.list_jobs(platform_of(request), caller, state, limit, cursor, labels, q)
 
 
 @router.get("/jobs/{job_id}")
@@ -151,7 +157,9 @@ def submit_pipeline(
         steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in body.steps]
     body = body.model_copy(update={"steps": steps})
     with platform.database.write() as session:
-        row, jobs = pipelines.submit_pipeline(session, boxes, caller.tenant_id, body, platform.clock.now())
+        row, jobs = pipelines.submit_pipeline(
+            session, boxes, caller.tenant_id, body, platform.clock.now(), caller.submitter
+        )
         shown = show_pipeline(row, jobs)
     platform.notifier.wake()
     return shown

@@ -67,7 +67,7 @@ def clone(
         asked = clone_request(cloned, body, made_inputs(session, cloned))
         asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     with platform.database.write() as session:
-        job = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now())
+        job = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now(), caller.submitter)
         shown = show_job(job, service.list_attempts(session, job.id))
     platform.notifier.wake()
     return shown

@@ -23,7 +23,7 @@ def submit(request: Request, caller: JobsWriter, body: SweepRequest, idempotency
         job = with_tiles(platform.store, session, caller.tenant_id, body.job)
         body = service.check_sweep(session, boxes, caller.tenant_id, body.model_copy(update={"job": job}))
     with platform.database.write() as session:
-        row = service.submit_sweep(session, caller.tenant_id, body, platform.clock.now())
+        row = service.submit_sweep(session, caller.tenant_id, body, platform.clock.now(), caller.submitter)
         shown = show_sweep(row, service.trials_of(session, row.id), with_trials=True)
     platform.notifier.wake()
     return shown

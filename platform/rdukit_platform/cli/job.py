@@ -132,18 +132,31 @@ def submit(
 @job.command("list")
 @click.option("--state", type=Choice([str(s) for s in JobState]), default=None, help="Only jobs in this state.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only jobs with this label, and all such.")
+@click.option(
+    "--search", default=None, metavar="WORDS",
+    help="Only jobs with all these words in name, box, verb, reason, labels or submitter, or at their id's beginning.",
+)  # fmt: skip
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
-def list_(state: str | None, labels: Sequence[str], limit: int, cursor: str | None, as_json: bool) -> None:
+def list_(
+    state: str | None, labels: Sequence[str], search: str | None, limit: int, cursor: str | None, as_json: bool
+) -> None:
     """List jobs, newest first.
 
-    Example: rdukit job list --state running --label project=genes
+    Example: rdukit job list --state failed --label project=genes --search "gpt2 ada@"
     """
     wanted = [f"{key}={value}" for key, value in parse_name_values("--label", labels).items()]
     with _client() as client:
-        page = client.get("/v1/jobs", state=state, label=wanted or None, limit=limit, cursor=cursor)
+        page = client.get("/v1/jobs", state=state, label=wanted or None, q=search, limit=limit, cursor=cursor)
+        # A search looks through so many jobs at a time.
+        while search and len(page["jobs"]) < limit and page["next_cursor"]:
+            more = client.get(
+                "/v1/jobs", state=state, label=wanted or None, q=search, limit=limit - len(page["jobs"]),
+                cursor=page["next_cursor"],
+            )  # fmt: skip
+            page = {**more, "jobs": [*page["jobs"], *more["jobs"]]}
     show = _show()
     if as_json:
         show.print_json(page)
@@ -196,6 +209,7 @@ def show_(job_id: str, as_json: bool) -> None:
         *((f"input {k}", v) for k, v in found["inputs"].items()),
         *((f"output {k}", v) for k, v in found["outputs"].items()),
         *((f"result {k}", v) for k, v in (found["result"] or {}).items()),
+        ("submitted by", found["submitted_by"]),
         ("created", show.clock(found["created_at"])),
         ("started", show.clock(found["started_at"])),
         ("ended", show.clock(found["ended_at"])),

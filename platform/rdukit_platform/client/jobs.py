@@ -213,10 +213,16 @@ class Jobs:
         """
         return Job(self._api, JobInfo.of(self._api.get(f"/v1/jobs/{job_id}")))
 
-    def list(self, *, state: str | None = None, labels: Mapping[str, str] | None = None) -> Iterator[Job]:
-        """Yield jobs, newest first, of ``labels`` those that have all; pages are fetched as they are needed."""
+    def list(
+        self, *, state: str | None = None, labels: Mapping[str, str] | None = None, search: str | None = None
+    ) -> Iterator[Job]:
+        """Yield jobs, newest first, of ``labels`` those that have all; pages are fetched as they are needed.
+
+        Args:
+            search: words that are all in name, box, verb, reason, labels or submitter, or begin the id.
+        """
         wanted: Sequence[str] | None = [f"{key}={value}" for key, value in (labels or {}).items()] or None
-        for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, limit=200):
+        for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, q=search, limit=200):
             yield Job(self._api, JobInfo.of(each))
 
 

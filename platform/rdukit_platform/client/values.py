@@ -69,6 +69,7 @@ class JobInfo:
     step: str | None = None
     references: dict[str, str] = field(default_factory=dict)
     cached_from: str | None = None
+    submitted_by: str | None = None
     version: int = 0
     created_at: float = 0.0
     queued_at: float | None = None

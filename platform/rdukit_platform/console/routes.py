@@ -2,8 +2,9 @@
 
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
@@ -39,6 +40,7 @@ from rdukit_platform.console.views import log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
 from rdukit_platform.jobs import listing, pipelines, service
 from rdukit_platform.jobs.schemas import show_job
+from rdukit_platform.jobs.search import MAX_SEARCH, name_people
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.jobs.steps_picture import draw_steps, steps_of_jobs
 from rdukit_platform.jobs.trace import read_trace
@@ -55,6 +57,7 @@ STATIC_TYPES: Final = {
     "icon.svg": "image/svg+xml",
 }
 
+SearchWords = Annotated[str, Query(max_length=MAX_SEARCH)]
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 PICTURE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -119,18 +122,21 @@ def log_out(request: Request) -> Response:
 
 
 @router.get("/")
-def overview(request: Request, caller: Visitor, state: str | None = None, cursor: str | None = None) -> Response:
-    """Show all jobs, or those in one state."""
-    part = _jobs_part(request, caller, state, cursor)
+def overview(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
+    """Show all jobs, or those in one state, with some words, or both."""
+    part = _jobs_part(request, caller, state, q, cursor)
     return page(
-        request, "overview.html", section="Jobs", live=part, state=state or "", states=[str(s) for s in JobState]
-    )
+        request, "overview.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState], q=q.strip(),
+        query=job_query,
+    )  # fmt: skip
 
 
 @router.get("/parts/jobs")
-def overview_part(request: Request, caller: Visitor, state: str | None = None, cursor: str | None = None) -> Response:
+def overview_part(
+    request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = ""
+) -> Response:
     """Return the overview's table again."""
-    return fragment(request, _jobs_part(request, caller, state, cursor))
+    return fragment(request, _jobs_part(request, caller, state, q, cursor))
 
 
 @router.get("/jobs/{job_id}")
@@ -247,19 +253,27 @@ def nodes_part(request: Request, caller: Visitor) -> Response:
     return fragment(request, _nodes_part(request, caller))
 
 
-def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str | None) -> Markup:
+def job_query(**asked: str) -> str:
+    """Write the query of a list of jobs, which keeps what is asked; empty: nothing is (pure)."""
+    kept = {name: value for name, value in asked.items() if value}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def _jobs_part(request: Request, caller: Caller, state: str, q: str, cursor: str) -> Markup:
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.read() as session:
-        rows, following = listing.list_jobs(session, caller.tenant_id, state or None, 50, cursor)
-        views = [view_job(show_job(row), now) for row in rows]
+        found = listing.find_jobs(session, caller.tenant_id, q, state or None, 50, cursor or None)
+        views = [view_job(show_job(row), now) for row in found.jobs]
+        people = name_people(session, [row.submitted_by for row in found.jobs])
         counts = count_tones(platform.counts.read(session, caller.tenant_id, platform.clock))
-    query = "&".join(f"{key}={value}" for key, value in (("state", state), ("cursor", cursor)) if value)
-    found = [] if state else view_nodes(nodes_seen(platform, caller))
+    q = q.strip()
+    nodes = [] if state or q else view_nodes(nodes_seen(platform, caller))
     return live(
-        request, "jobs", f"/console/parts/jobs{'?' + query if query else ''}", "_jobs.html",
-        views=views, counts=counts, state=state or "", next_cursor=following,
-        node=found[0] if found else {"state": "unknown"},
+        request, "jobs", f"/console/parts/jobs{job_query(state=state, q=q, cursor=cursor)}", "_jobs.html",
+        views=views, counts=counts, state=state, q=q, next_cursor=found.next_cursor, searched_to=found.searched_to,
+        here=f"/console/{job_query(state=state, q=q)}", people=people, node=nodes[0] if nodes else {"state": "unknown"},
+        seconds=10 if q else 2,
     )  # fmt: skip
 
 
@@ -270,6 +284,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         row = service.get_job(session, caller.tenant_id, job_id)
         found, name = read_job_page(session, row, now), row.name
         spans = read_trace(session, row).spans
+        submitter = name_people(session, [row.submitted_by]).get(row.submitted_by or "", "")
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
@@ -278,6 +293,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
         clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),
+        submitter=submitter,
     )  # fmt: skip
     return part, name
 

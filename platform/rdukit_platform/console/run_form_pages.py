@@ -243,7 +243,7 @@ def _submit(platform: Platform, caller: Caller, asked: JobRequest) -> str:
     with platform.database.read() as session:
         asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     with platform.database.write() as session:
-        job_id = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now()).id
+        job_id = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now(), caller.submitter).id
     platform.notifier.wake()
     return job_id
 
@@ -255,7 +255,9 @@ def _submit_pipeline(platform: Platform, caller: Caller, asked: PipelineRequest)
                  for step in asked.steps]  # fmt: skip
     asked = asked.model_copy(update={"steps": steps})
     with platform.database.write() as session:
-        row, _ = pipelines.submit_pipeline(session, boxes, caller.tenant_id, asked, platform.clock.now())
+        row, _ = pipelines.submit_pipeline(
+            session, boxes, caller.tenant_id, asked, platform.clock.now(), caller.submitter
+        )
         pipeline_id = row.id
     platform.notifier.wake()
     return pipeline_id

@@ -187,6 +187,8 @@ class JobRow(Base):
     #: Not admitted before this time.
     not_before: Mapped[float | None]
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    #: Id of the user, or of the tenant's token; none: nobody, as for a schedule.
+    submitted_by: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     queued_at: Mapped[float | None]
     started_at: Mapped[float | None]
@@ -319,6 +321,8 @@ class SweepRow(Base):
     #: Grows with each change; who decided by an older one begins nothing.
     version: Mapped[int] = mapped_column(Integer, default=0)
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    #: As of a job; its trials have the same.
+    submitted_by: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     ended_at: Mapped[float | None]
 

@@ -72,16 +72,20 @@ def after_cursor(
         at, last_id = float(at), str(last_id)
     except (ValueError, TypeError, binascii.Error) as cause:
         raise InvalidArgument(f"{cursor!r} is not a cursor; use next_cursor of the page before") from cause
-    return or_(created_at < at, and_(created_at == at, row_id < last_id))
+    # The first condition says no more, but is one that an index begins with.
+    return and_(created_at <= at, or_(created_at < at, row_id < last_id))
 
 
 def cut_page(rows: Sequence[R], limit: int) -> tuple[list[R], str | None]:
     """Return the page and the next cursor, from up to ``limit + 1`` rows."""
     page = list(rows[:limit])
-    if len(rows) <= limit:
-        return page, None
-    text = json.dumps([page[-1].created_at, page[-1].id]).encode()
-    return page, base64.urlsafe_b64encode(text).decode().rstrip("=")
+    return page, cursor_at(page[-1].created_at, page[-1].id) if len(rows) > limit else None
+
+
+def cursor_at(created_at: float, row_id: str) -> str:
+    """Return the cursor that goes on after a row."""
+    text = json.dumps([created_at, row_id]).encode()
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"

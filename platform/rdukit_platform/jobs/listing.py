@@ -1,16 +1,17 @@
-"""Pages of a tenant's jobs, by state and labels, each read along an index however many jobs there are; their counts."""
+"""Pages of a tenant's jobs, by state, labels and words, each read along an index however many jobs there are; their counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Clock
 from rdukit_platform.db.models import JobLabelRow, JobRow
-from rdukit_platform.db.rows import read_page
+from rdukit_platform.db.rows import after_cursor, check_limit, cursor_at, read_page
+from rdukit_platform.jobs.search import LOOKED_THROUGH, MOST_PREFIXED, begins_with, has_words, read_search
 from rdukit_platform.jobs.states import JobState
 
 #: A label of fewer jobs is rare: those are looked through for the rest of what is asked.
@@ -18,6 +19,16 @@ RARE: Final = 2000
 #: Counts that took longer than ``SOON_S`` are kept ``KEPT`` times as long: counting takes no more of the time.
 SOON_S: Final = 0.01
 KEPT: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs:
+    """A page of a search."""
+
+    jobs: list[JobRow]
+    next_cursor: str | None
+    #: Where not all jobs were looked through: when the last one that was was submitted.
+    searched_to: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +76,7 @@ def list_jobs(
     Raises:
         InvalidArgument: unknown state, limit or cursor.
     """
-    if state is not None and state not in set(JobState):
-        raise InvalidArgument(f"no job state is called {state!r}; legal: {[str(s) for s in JobState]}")
+    _check_state(state)
     asked = list((labels or {}).items())
     if asked:
         counts = {label: _count(session, tenant_id, label) for label in asked}
@@ -78,6 +88,78 @@ def list_jobs(
     if state is not None:
         query = query.where(JobRow.state == state)
     return read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor)
+
+
+def find_jobs(
+    session: Session,
+    tenant_id: str,
+    text: str,
+    state: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> FoundJobs:
+    """Return those of the tenant's jobs that have all words of ``text``, as ``jobs.search`` says; else as ``list_jobs``.
+
+    Raises:
+        InvalidArgument: unknown state, limit or cursor, or a search that is too long.
+    """
+    search, labels = read_search(text), dict(labels or {})
+    for key, value in (search.labels or {}).items():
+        if key not in labels and _count(session, tenant_id, (key, value)):
+            labels[key] = value
+    words = [word for word in search.words if word not in {f"{k}={v}".lower() for k, v in labels.items()}]
+    if not words:
+        rows, following = list_jobs(session, tenant_id, state, limit, cursor, labels)
+        return FoundJobs(rows, following)
+    _check_state(state)
+    matches = has_words(session, tenant_id, words)
+    if state is not None:
+        matches.append(JobRow.state == state)
+    if search.id_prefix:
+        begin = select(JobRow.id).where(begins_with(search.id_prefix), JobRow.tenant_id == tenant_id)
+        ids = session.scalars(begin.limit(MOST_PREFIXED)).all()
+        query = select(JobRow).where(
+            JobRow.id.in_(ids), *(_has(JobRow.id, label) for label in labels.items()), *matches
+        )
+        return FoundJobs(*read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor))
+    if not labels:
+        begins = [JobRow.tenant_id == tenant_id] + ([JobRow.state == state] if state is not None else [])
+        return _look_through(session, JobRow, JobRow.id, begins, matches, limit, cursor)
+    rarest = min(labels.items(), key=lambda label: _count(session, tenant_id, label))
+    job = select(JobRow.id).where(JobRow.id == JobLabelRow.job_id, *matches).exists()
+    others = [_has(JobLabelRow.job_id, label) for label in labels.items() if label != rarest]
+    begins = [*_is(JobLabelRow, tenant_id, rarest)]
+    return _look_through(session, JobLabelRow, JobLabelRow.job_id, begins, [job, *others], limit, cursor)
+
+
+def _look_through(
+    session: Session, table: type[JobRow] | type[JobLabelRow], row_id: InstrumentedAttribute[str],
+    begins: list[ColumnElement[bool]], matches: list[ColumnElement[bool]], limit: int, cursor: str | None,
+) -> FoundJobs:  # fmt: skip
+    """Look through the rows that ``begins`` finds along an index, so many of them, for those with all ``matches``."""
+    check_limit(limit)
+    at = table.created_at
+    if cursor is not None:
+        begins = [*begins, after_cursor(cursor, at, row_id)]
+    order = (at.desc(), row_id.desc())
+    last = session.execute(
+        select(at, row_id).where(*begins).order_by(*order).offset(LOOKED_THROUGH - 1).limit(1)
+    ).first()
+    within = [] if last is None else [at >= last[0], or_(at > last[0], row_id >= last[1])]
+    query = select(at, row_id).where(*begins, *within, *matches).order_by(*order).limit(limit + 1)
+    found = session.execute(query).all()
+    page = found[:limit]
+    jobs = {row.id: row for row in session.scalars(select(JobRow).where(JobRow.id.in_([one[1] for one in page])))}
+    rows = [jobs[one[1]] for one in page]
+    if len(found) > limit:
+        return FoundJobs(rows, cursor_at(*page[-1]))
+    return FoundJobs(rows, None) if last is None else FoundJobs(rows, cursor_at(*last), float(last[0]))
+
+
+def _check_state(state: str | None) -> None:
+    if state is not None and state not in set(JobState):
+        raise InvalidArgument(f"no job state is called {state!r}; legal: {[str(s) for s in JobState]}")
 
 
 def _list_labelled(

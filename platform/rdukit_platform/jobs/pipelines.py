@@ -28,9 +28,9 @@ from rdukit_platform.jobs.states import FINAL, JobState
 
 
 def submit_pipeline(
-    session: Session, boxes: Boxes, tenant_id: str, request: PipelineRequest, now: float
+    session: Session, boxes: Boxes, tenant_id: str, request: PipelineRequest, now: float, by: str | None = None
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
-    """Record a pipeline and all its jobs, or nothing.
+    """Record a pipeline and all its jobs, which ``by`` submits, or nothing.
 
     Raises:
         InvalidArgument: a step is not legal, or refers to what no earlier step has.
@@ -59,7 +59,7 @@ def submit_pipeline(
     jobs = [
         record_job(
             session, tenant_id, step, found[step.name], now + number * 1e-6, pipeline_id=pipeline.id,
-            is_cached=request.cache and step.cache,
+            is_cached=request.cache and step.cache, by=by,
         )
         for number, step in enumerate(request.steps)
     ]  # fmt: skip

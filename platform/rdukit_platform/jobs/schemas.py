@@ -220,6 +220,7 @@ class Job(BaseModel):
     step: str | None
     references: dict[str, str] = {}
     cached_from: str | None = None
+    submitted_by: str | None = Field(default=None, description="Id of the user, or of the tenant's token.")
     version: int
     created_at: float
     queued_at: float | None
@@ -233,6 +234,10 @@ class JobPage(BaseModel):
 
     jobs: list[Job]
     next_cursor: str | None
+    searched_to: float | None = Field(
+        default=None,
+        description="Of a search that has not looked through all jobs: when the last one it came to was submitted.",
+    )
 
 
 class Pipeline(BaseModel):

@@ -29,8 +29,10 @@ HOST_VERBS: Final = frozenset({"compile", "preprocess"})
 GANG_VERBS: Final = frozenset({"train"})
 
 
-def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> JobRow:
-    """Record a job; the scheduler takes it from there.
+def submit_job(
+    session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float, by: str | None = None
+) -> JobRow:
+    """Record a job that ``by`` submits (``Caller.submitter``); the scheduler takes it from there.
 
     Raises:
         NotFound: the box, or an artifact of this tenant, does not exist.
@@ -42,7 +44,7 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
         if earlier is not None:
             return _same_request(earlier, request)
     box = check_job(session, boxes, tenant_id, request, now)
-    job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
+    job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key, by=by)
     job.cache_key = cache_key(session, cache_base(box, request.verb, request.parameters, job.members), job.inputs)
     apply_event(session, job, JobEvent.READY, now)
     return job
@@ -85,6 +87,7 @@ def record_job(
     key: str | None = None,
     pipeline_id: str | None = None,
     is_cached: bool = False,
+    by: str | None = None,
 ) -> JobRow:
     """Add the row of a request that has been checked; with ``is_cached`` another job's outputs may become its own."""
     found = chosen(request, now)
@@ -123,6 +126,7 @@ def record_job(
         failures=0,
         losses=0,
         idempotency_key=key,
+        submitted_by=by,
         created_at=now,
     )
     session.add(job)

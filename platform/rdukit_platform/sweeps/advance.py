@@ -152,7 +152,9 @@ def _begin(session: Session, sweep: SweepRow, number: int, parameters: dict[str,
         "labels": labels if len(labels) <= MAX_LABELS else common.labels,
     }
     # A microsecond apart, so that listing them keeps their order.
-    job = record_job(session, sweep.tenant_id, common.model_copy(update=changes), box, now + number * 1e-6)
+    job = record_job(
+        session, sweep.tenant_id, common.model_copy(update=changes), box, now + number * 1e-6, by=sweep.submitted_by
+    )
     apply_event(session, job, JobEvent.READY, now)
     session.add(TrialRow(sweep_id=sweep.id, number=number, job_id=job.id, parameters=parameters))
     session.flush()

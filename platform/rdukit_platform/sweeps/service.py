@@ -49,8 +49,10 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
     return request.model_copy(update={"job": pinned, "name": request.name or f"{job.box} {job.verb}"})
 
 
-def submit_sweep(session: Session, tenant_id: str, request: SweepRequest, now: float) -> SweepRow:
-    """Record a sweep that ``check_sweep`` returned; the scheduler begins its trials.
+def submit_sweep(
+    session: Session, tenant_id: str, request: SweepRequest, now: float, by: str | None = None
+) -> SweepRow:
+    """Record a sweep of ``by`` that ``check_sweep`` returned; the scheduler begins its trials.
 
     Raises:
         Conflict: the idempotency key belongs to another request.
@@ -74,6 +76,7 @@ def submit_sweep(session: Session, tenant_id: str, request: SweepRequest, now: f
         state=str(SweepState.RUNNING),
         version=0,
         idempotency_key=request.idempotency_key,
+        submitted_by=by,
         created_at=now,
     )
     session.add(row)

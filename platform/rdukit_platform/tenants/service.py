@@ -35,6 +35,11 @@ class Caller:
     #: Whether it is a session of the console.
     is_session: bool = False
 
+    @property
+    def submitter(self) -> str:
+        """Who submits what it submits: the user, or else the tenant's token."""
+        return self.user_id or self.token_id
+
 
 class TokenEnded(Exception):
     """The cause of ``Unauthenticated`` where the token was valid once. ``caller``: whose it was."""

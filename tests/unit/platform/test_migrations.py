@@ -166,6 +166,10 @@ UPDATE nodes SET given_labels = '{"zone": "b"}' WHERE name = 'one';
 UPDATE webhooks SET disabled_at = 24.0, disabled_reason = 'it failed', failures = 20, failing_since = 21.0
     WHERE id = 'hook-1';
 """,
+    "0031": """
+UPDATE jobs SET submitted_by = 'tok-1' WHERE id = 'job-2';
+UPDATE sweeps SET submitted_by = 'usr-1' WHERE id = 'swe-1';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

@@ -1,0 +1,115 @@
+"""Search in a tenant's jobs: words that each have to be in a job's name, box, verb, reason, labels, submitter or id.
+
+There is no index of words. Jobs are looked through from the newest on, so many at a time that no answer takes long;
+where that was not all of them, the page has a cursor that goes on, and says how far it came. Labels and the beginnings
+of ids are found along indexes, however old the job is.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, SQLColumnExpression, Text, and_, cast, or_, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import InvalidArgument
+from rdukit_platform.db.models import JobRow, MembershipRow, TokenRow, UserRow
+from rdukit_platform.jobs.schemas import LABEL_KEY
+
+MAX_SEARCH: Final = 200
+MAX_WORDS: Final = 8
+#: Jobs that one answer looks through; measured by ``benchmarks/programs/bench_job_reads.py``.
+LOOKED_THROUGH: Final = 10_000
+#: An id as far as it is given, enough to be one of few.
+ID_PREFIX: Final = re.compile(r"^job-[0-9a-z]{4,12}$")
+#: Jobs whose id begins so that are looked at, and people that a word may mean.
+MOST_PREFIXED: Final = 1000
+MOST_PEOPLE: Final = 100
+_ESCAPE: Final = "\\"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched for (pure)."""
+
+    words: tuple[str, ...] = ()
+    #: Words of the form ``KEY=VALUE``, each perhaps a label.
+    labels: Mapping[str, str] | None = None
+
+    @property
+    def id_prefix(self) -> str:
+        """How the job's id begins; empty: none was given."""
+        return next((word for word in self.words if ID_PREFIX.match(word)), "")
+
+
+def read_search(text: str) -> Search:
+    """Return the words of a search, in lower case (pure).
+
+    Raises:
+        InvalidArgument: it is too long, or has too many words.
+    """
+    if len(text) > MAX_SEARCH:
+        raise InvalidArgument(f"the search has {len(text)} characters; legal: up to {MAX_SEARCH}")
+    if "\x00" in text:  # databases do not take it
+        raise InvalidArgument("the search has a character of code 0; legal: words")
+    found = list(dict.fromkeys(text.split()))
+    if len(found) > MAX_WORDS:
+        raise InvalidArgument(f"the search has {len(found)} words; legal: up to {MAX_WORDS}")
+    labels = {}
+    for word in found:
+        key, is_pair, value = word.partition("=")
+        if is_pair and LABEL_KEY.match(key) and key not in labels:
+            labels[key] = value
+    return Search(tuple(dict.fromkeys(word.lower() for word in found)), labels)
+
+
+def has_words(session: Session, tenant_id: str, words: Sequence[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions that a job has all of the words."""
+    return [_has(session, word, find_people(session, tenant_id, word)) for word in words]
+
+
+def find_people(session: Session, tenant_id: str, word: str) -> list[str]:
+    """Return the ids of the tenant's users and tokens whose name, address or id has the word; of many, some."""
+    users = select(UserRow.id).join(MembershipRow, MembershipRow.user_id == UserRow.id)
+    is_user = or_(_contains(session, UserRow.email, word), _contains(session, UserRow.name, word), UserRow.id == word)
+    users = users.where(MembershipRow.tenant_id == tenant_id, is_user).limit(MOST_PEOPLE)
+    is_token = or_(_contains(session, TokenRow.name, word), TokenRow.id == word)
+    tokens = select(TokenRow.id).where(TokenRow.tenant_id == tenant_id, TokenRow.user_id.is_(None), is_token)
+    return [*session.scalars(users), *session.scalars(tokens.limit(MOST_PEOPLE))]
+
+
+def name_people(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Return what those who submitted jobs are called: a user's address, or a token's name."""
+    asked = {one for one in ids if one}
+    users = session.execute(select(UserRow.id, UserRow.email, UserRow.name).where(UserRow.id.in_(asked)))
+    tokens = session.execute(select(TokenRow.id, TokenRow.name).where(TokenRow.id.in_(asked)))
+    return {row.id: row.email or row.name or row.id for row in users} | {
+        row.id: f"token {row.name or row.id}" for row in tokens
+    }
+
+
+def _has(session: Session, word: str, people: Sequence[str]) -> ColumnElement[bool]:
+    found = [_contains(session, column, word) for column in (JobRow.name, JobRow.box, JobRow.verb, JobRow.reason)]
+    found.append(_contains(session, cast(JobRow.labels, Text), json.dumps(word)[1:-1]))
+    found.append(JobRow.id.like(f"{_escape(word)}%", escape=_ESCAPE))
+    if people:
+        found.append(JobRow.submitted_by.in_(people))
+    return or_(*found)
+
+
+def _contains(session: Session, column: SQLColumnExpression[Any], word: str) -> ColumnElement[bool]:
+    pattern = f"%{_escape(word)}%"
+    # SQLite's LIKE takes either case, and is three times as fast as that of two lower().
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    return column.like(pattern, escape=_ESCAPE) if is_sqlite else column.ilike(pattern, escape=_ESCAPE)
+
+
+def _escape(word: str) -> str:
+    return word.replace(_ESCAPE, _ESCAPE * 2).replace("%", r"\%").replace("_", r"\_")
+
+
+def begins_with(prefix: str) -> ColumnElement[bool]:
+    """Return the condition that a job's id begins so, as a range of the primary key."""
+    return and_(JobRow.id >= prefix, JobRow.id < prefix + "~")
