@@ -1,8 +1,8 @@
 """How long do lists of jobs take where there are very many? The service's functions on a database of its own.
 
 Jobs of one large tenant in all states, and a hundred of a small one, spread among them. Every second job has the label
-``often=yes``, one in a thousand ``seldom=yes``; the oldest one of the large tenant is called ``needle``. Prints the median
-and the 99th percentile of each list, and of a search's page; and how long a search takes that goes through all jobs. ::
+``often=yes``, one in a thousand ``seldom=yes``; the oldest one of the large tenant is called ``needle``. Prints the
+median and the 99th percentile of each list, and of a search's page; and how long a search takes through all. ::
 
     python benchmarks/programs/bench_job_reads.py [--json FILE] [--jobs 1000000] [--rounds 50] [--database URL]
 """

@@ -139,6 +139,18 @@ def test_every_route_with_a_json_body_reads_it_strictly(platform: Platform) -> N
     assert found <= strict
 
 
+def test_every_parameter_that_is_no_part_of_a_path_is_described(platform: Platform) -> None:
+    described = create_app(platform).openapi()["paths"]
+    bare = [
+        f"{method.upper()} {path}: {parameter['name']}"
+        for path, methods in described.items()
+        for method, operation in methods.items()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] != "path" and not parameter.get("description")
+    ]
+    assert "/v1/jobs" in described and bare == []
+
+
 def _all_routes(routes: Any) -> Iterator[APIRoute]:
     for route in routes:
         if isinstance(route, APIRoute):

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from rdukit.errors import InvalidArgument, PreconditionFailed, RangeNotSatisfiable
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, platform_of
+from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, Cursor, Limit, platform_of
 from rdukit_platform.artifacts.quota import check_quota, read_use
 from rdukit_platform.artifacts.removal import delete_artifact, pin_artifact, unpin_artifact
 from rdukit_platform.artifacts.service import (
@@ -44,10 +44,10 @@ router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
 def list_(
     request: Request,
     caller: ArtifactsReader,
-    kind: str | None = None,
-    job: str | None = None,
-    limit: int = 50,
-    cursor: str | None = None,
+    kind: Annotated[str | None, Query(description="Only artifacts of this kind, such as pef.")] = None,
+    job: Annotated[str | None, Query(description="Only what this job made.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> ArtifactPage:
     """Return the tenant's artifacts, newest first."""
     with platform_of(request).database.read() as session:

@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Admin, Reader, platform_of
+from rdukit_platform.api.dependencies import Admin, Cursor, Limit, Reader, platform_of
 from rdukit_platform.audit.chain import export, verify
 from rdukit_platform.audit.service import (
     ADMINISTRATOR,
@@ -96,13 +96,13 @@ def export_(request: Request, caller: Admin) -> StreamingResponse:
 def list_(
     request: Request,
     caller: Reader,
-    action: str | None = None,
-    outcome: str | None = None,
+    action: Annotated[str | None, Query(description="Only this action, such as token.create.")] = None,
+    outcome: Annotated[str | None, Query(description=f"Only acts that were {' or '.join(AuditOutcome)}.")] = None,
     about: Annotated[
         str | None, Query(max_length=160, description="Beginning of the target, or the actor: a token's id, nobody, …")
     ] = None,
-    limit: int = 50,
-    cursor: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> AuditPage:
     """Return the audit log, newest first: of the caller's tenant; with the scope admin of all."""
     return read_entries(platform_of(request), caller, action, outcome, limit, cursor, about)

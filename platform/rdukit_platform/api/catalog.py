@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, platform_of
+from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, Cursor, Limit, platform_of
 from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_relative
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.backends.job_boxes import open_backend
@@ -106,7 +106,7 @@ def picture(request: Request, box: str, caller: BoxesReader) -> Response:
 
 
 @router.get("/boxes")
-def list_installed(request: Request, caller: BoxesReader, limit: int = 50, cursor: str | None = None) -> InstalledPage:
+def list_installed(request: Request, caller: BoxesReader, limit: Limit = 50, cursor: Cursor = None) -> InstalledPage:
     """Return the versions of boxes that the tenant installed, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = list_own(session, caller.tenant_id, limit, cursor)

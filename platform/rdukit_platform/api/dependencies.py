@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +18,16 @@ from rdukit_platform.tenants.service import Caller, authenticate
 
 #: Names the tenant of a request that carries a token of the issuer's.
 TENANT_HEADER: Final = "Rdukit-Tenant"
+#: Of lists; what is legal is checked where they are read.
+Limit = Annotated[int, Query(description="Rows of a page, 1 to 200.")]
+Cursor = Annotated[str | None, Query(description="next_cursor of the page before.")]
+OtherTenant = Annotated[
+    str | None, Query(description="Name or id of another tenant, for those who may manage it; by default one's own.")
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=128, description="The same key, here or in the body, gives the same answer."),
+]
 _bearer = HTTPBearer(auto_error=False, description="API token, or a token of the issuer's")
 
 

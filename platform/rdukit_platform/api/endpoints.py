@@ -8,7 +8,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.dependencies import EndpointsReader, EndpointsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.dependencies import (
+    Cursor,
+    EndpointsReader,
+    EndpointsWriter,
+    Limit,
+    StrictJsonRoute,
+    platform_of,
+)
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.catalog.experts import selector_of
 from rdukit_platform.db.models import EndpointRevisionRow, EndpointRow, ExpertRow
@@ -32,7 +39,7 @@ Name = Annotated[str, Path(description="Name of an endpoint.")]
 
 
 @router.get("")
-def list_(request: Request, caller: EndpointsReader, limit: int = 50, cursor: str | None = None) -> EndpointPage:
+def list_(request: Request, caller: EndpointsReader, limit: Limit = 50, cursor: Cursor = None) -> EndpointPage:
     """Return the tenant's endpoints, newest first."""
     platform = platform_of(request)
     with platform.database.read() as session:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import BoxesReader, platform_of
+from rdukit_platform.api.dependencies import BoxesReader, Cursor, Limit, platform_of
 from rdukit_platform.catalog.comparison import MAX_COMPARED, ComparedLine, compare_entries
 from rdukit_platform.catalog.entries import Entry, EntryKind, EntryList, EntryQuery, EntrySort, find_entries
 from rdukit_platform.catalog.listing import get_entry, read_entries
@@ -56,8 +56,8 @@ def list_(
     sort: Annotated[EntrySort, Query(description="What comes first.")] = EntrySort.BEST,
     metric: Annotated[str, Query(max_length=64, description="What sort=metric sorts by; the best first.")] = "",
     reverse: Annotated[bool, Query(description="The other way round.")] = False,
-    limit: int = 50,
-    cursor: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> EntryPage:
     """Return what a search finds of all kinds: boxes, sizes of models, experts, checkpoints, PEFs and data sets.
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Request, status
 from pydantic import BaseModel, Field, JsonValue
 
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, Cursor, Limit, StrictJsonRoute, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.catalog.experts import (
     MAX_LICENCE,
@@ -88,8 +88,8 @@ def list_(
     search: Annotated[str, Query(max_length=200, description="Words of names, descriptions and boxes.")] = "",
     box: Annotated[str | None, Query(max_length=128, description="NAME, or NAME:VERSION of one's own.")] = None,
     deprecated: Annotated[bool, Query(description="Those that are deprecated too.")] = False,
-    limit: int = 50,
-    cursor: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> ExpertPage:
     """Return the versions of the tenant's experts, newest first."""
     with platform_of(request).database.read() as session:

@@ -12,7 +12,15 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from rdukit.errors import InvalidArgument
 from rdukit_platform.api import job_calls
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.dependencies import (
+    Cursor,
+    IdempotencyKey,
+    JobsReader,
+    JobsWriter,
+    Limit,
+    StrictJsonRoute,
+    platform_of,
+)
 from rdukit_platform.db.models import JobEventRow, JobRow
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.fit import with_tiles
@@ -37,9 +45,9 @@ from rdukit_platform.tenants.service import Caller, is_token_valid
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictJsonRoute)
 
-IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
 EVENT_STREAM = "text/event-stream"
 _TEXT: Final = {"schema": {"type": "string"}}
+Follow = Annotated[bool, Query(description="Go on with lines as they come, until the job ends.")]
 SEARCH: Final = (
     "Words that each have to be in a job's name, box, verb, reason, labels or submitter, or begin its id. "
     "A page may have few jobs or none and a next_cursor: it goes on where this one stopped looking."
@@ -66,10 +74,12 @@ def check(request: Request, caller: JobsWriter, body: JobRequest) -> CheckedJob:
 def list_(
     request: Request,
     caller: JobsReader,
-    state: str | None = None,
-    limit: int = 50,
-    cursor: str | None = None,
-    label: Annotated[list[str], Query(max_length=MAX_LABELS)] = [],  # noqa: B006
+    state: Annotated[str | None, Query(description=f"Only jobs in this state: {', '.join(JobState)}.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    label: Annotated[
+        list[str], Query(max_length=MAX_LABELS, description="KEY=VALUE; repeat: jobs that have all of them.")
+    ] = [],  # noqa: B006
     q: Annotated[str, Query(max_length=MAX_SEARCH, description=SEARCH)] = "",
 ) -> JobPage:
     """Return the tenant's jobs, newest first; of ``label`` (key=value) those that have all of them."""
@@ -88,10 +98,12 @@ def events(
     request: Request,
     job_id: str,
     caller: JobsReader,
-    after: Annotated[int, Query(ge=0, le=LAST)] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-    accept: Annotated[str, Header()] = "*/*",
-    last_event_id: Annotated[str | None, Header()] = None,
+    after: Annotated[int, Query(ge=0, le=LAST, description="Only events of a later sequence.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Events of a page.")] = 1000,
+    accept: Annotated[str, Header(description=f"{EVENT_STREAM}: as server-sent events, until it ends.")] = "*/*",
+    last_event_id: Annotated[
+        str | None, Header(description="As after, as clients send it that attach to a stream again.")
+    ] = None,
 ) -> Response | EventPage:
     """List what happened to a job: JSON, or server-sent events until it ends (``Accept: text/event-stream``)."""
     platform = platform_of(request)
@@ -113,7 +125,7 @@ def events(
 
 
 @router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": _TEXT}}})
-def logs(request: Request, job_id: str, caller: JobsReader, follow: bool = False) -> Response:
+def logs(request: Request, job_id: str, caller: JobsReader, follow: Follow = False) -> Response:
     """Return the job's log as text; with ``follow=true`` until it ends."""
     platform = platform_of(request)
     with platform.database.read() as session:
@@ -166,7 +178,7 @@ def submit_pipeline(
 
 
 @router.get("/pipelines")
-def list_pipelines(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> PipelinePage:
+def list_pipelines(request: Request, caller: JobsReader, limit: Limit = 50, cursor: Cursor = None) -> PipelinePage:
     """Return the tenant's pipelines, newest first, with their jobs."""
     with platform_of(request).database.read() as session:
         rows, following = pipelines.list_pipelines(session, caller.tenant_id, limit, cursor)

@@ -7,7 +7,16 @@ from pydantic import BaseModel, Field
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.dependencies import Admin, MembersKeeper, Reader, StrictJsonRoute, platform_of
+from rdukit_platform.api.dependencies import (
+    Admin,
+    Cursor,
+    Limit,
+    MembersKeeper,
+    OtherTenant,
+    Reader,
+    StrictJsonRoute,
+    platform_of,
+)
 from rdukit_platform.api.tenants import Tenant
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import UserRow
@@ -117,12 +126,12 @@ class OrganisationRequest(RequestBody):
 
 
 @router.get("/members")
-def list_members(request: Request, caller: Reader, tenant: str | None = None) -> MemberList:
+def list_members(request: Request, caller: Reader, tenant: OtherTenant = None) -> MemberList:
     """List the members of the caller's tenant, or of another one that it manages."""
     return read_members(request, caller, tenant)
 
 
-def read_members(request: Request, caller: Caller, tenant: str | None = None) -> MemberList:
+def read_members(request: Request, caller: Caller, tenant: OtherTenant = None) -> MemberList:
     """Read the members as ``caller`` may see them: its own tenant's, or those that it manages."""
     with platform_of(request).database.read() as session:
         own = tenant is None or tenant in (caller.tenant_id, caller.tenant_name)
@@ -155,7 +164,7 @@ def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberV
 
 @router.patch("/members/{user}")
 def change_role(
-    request: Request, user: str, caller: MembersKeeper, body: RoleChange, tenant: str | None = None
+    request: Request, user: str, caller: MembersKeeper, body: RoleChange, tenant: OtherTenant = None
 ) -> MemberView:
     """Change the role of a member (id or e-mail), within the caller's scopes. It holds at once."""
     return change_member(request, caller, user, body.role, tenant)
@@ -176,7 +185,7 @@ def change_member(request: Request, caller: Caller, user: str, role: str, asked:
 
 
 @router.delete("/members/{user}")
-def remove(request: Request, user: str, caller: MembersKeeper, tenant: str | None = None) -> MemberView:
+def remove(request: Request, user: str, caller: MembersKeeper, tenant: OtherTenant = None) -> MemberView:
     """Remove a member (id or e-mail). Its sessions and tokens in the tenant end at once."""
     return remove_member(request, caller, user, tenant)
 
@@ -192,7 +201,7 @@ def remove_member(request: Request, caller: Caller, user: str, asked: str | None
 
 
 @router.get("/users")
-def list_users(request: Request, caller: Admin, limit: int = 50, cursor: str | None = None) -> UserPage:
+def list_users(request: Request, caller: Admin, limit: Limit = 50, cursor: Cursor = None) -> UserPage:
     """List the platform's users, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = users.list_users(session, limit, cursor)

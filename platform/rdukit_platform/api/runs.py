@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, status
 
-from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
-from rdukit_platform.api.jobs import LAST, IdempotencyKey
+from rdukit_platform.api.dependencies import IdempotencyKey, JobsReader, JobsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.jobs import LAST
 from rdukit_platform.jobs import service
 from rdukit_platform.jobs.clone import CloneRequest, clone_request
 from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, read_runs
@@ -37,8 +37,8 @@ def metrics(
     request: Request,
     job_id: str,
     caller: JobsReader,
-    after: Annotated[int, Query(ge=0, le=LAST)] = 0,
-    limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
+    after: Annotated[int, Query(ge=0, le=LAST, description="Only points of a later sequence.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=5000, description="Points of a page.")] = 1000,
 ) -> MetricPage:
     """List what each of a job's progress events said, oldest first."""
     with platform_of(request).database.read() as session:

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, status
 
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.api.dependencies import Cursor, JobsReader, JobsWriter, Limit, StrictJsonRoute, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.pipelines import check_pipeline, with_steps_expanded
@@ -41,7 +41,7 @@ def create(request: Request, caller: JobsWriter, body: ScheduleRequest) -> Sched
 
 
 @router.get("")
-def list_(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> SchedulePage:
+def list_(request: Request, caller: JobsReader, limit: Limit = 50, cursor: Cursor = None) -> SchedulePage:
     """Return the tenant's schedules, newest first, each with its newest run."""
     with platform_of(request).database.read() as session:
         rows, following = service.list_schedules(session, caller.tenant_id, limit, cursor)

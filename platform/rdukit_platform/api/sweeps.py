@@ -2,8 +2,15 @@
 
 from fastapi import APIRouter, Request, status
 
-from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
-from rdukit_platform.api.jobs import IdempotencyKey
+from rdukit_platform.api.dependencies import (
+    Cursor,
+    IdempotencyKey,
+    JobsReader,
+    JobsWriter,
+    Limit,
+    StrictJsonRoute,
+    platform_of,
+)
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.sweeps import service
 from rdukit_platform.sweeps.model import SweepRequest
@@ -30,7 +37,7 @@ def submit(request: Request, caller: JobsWriter, body: SweepRequest, idempotency
 
 
 @router.get("")
-def list_(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> SweepPage:
+def list_(request: Request, caller: JobsReader, limit: Limit = 50, cursor: Cursor = None) -> SweepPage:
     """Return the tenant's sweeps, newest first, without their trials."""
     with platform_of(request).database.read() as session:
         rows, following = service.list_sweeps(session, caller.tenant_id, limit, cursor)

@@ -3,7 +3,7 @@
 from collections.abc import Set
 from typing import Annotated
 
-from fastapi import APIRouter, Request, status
+from fastapi import APIRouter, Query, Request, status
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
@@ -11,7 +11,17 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Admin, Anyone, Reader, StrictJsonRoute, TokenKeeper, platform_of
+from rdukit_platform.api.dependencies import (
+    Admin,
+    Anyone,
+    Cursor,
+    Limit,
+    OtherTenant,
+    Reader,
+    StrictJsonRoute,
+    TokenKeeper,
+    platform_of,
+)
 from rdukit_platform.artifacts.service import ArtifactUseView
 from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
 from rdukit_platform.db.models import TenantRow, TokenRow, UserRow
@@ -25,6 +35,8 @@ from rdukit_platform.tenants.standing import find_standing, tenants_of_user
 from rdukit_platform.tenants.tokens import GLASS, HOST, give_token, list_tokens, own_tokens, revoke_tokens, rotate_token
 
 router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictJsonRoute)
+
+WithMade = Annotated[bool, Query(description="End also the tokens that it made, and those that they made.")]
 
 
 class Me(BaseModel):
@@ -302,7 +314,7 @@ def create_token_of(request: Request, tenant_id: str, caller: Admin, body: Token
 
 @router.get("/tokens")
 def list_tokens_(
-    request: Request, caller: TokenKeeper, tenant: str | None = None, limit: int = 50, cursor: str | None = None
+    request: Request, caller: TokenKeeper, tenant: OtherTenant = None, limit: Limit = 50, cursor: Cursor = None
 ) -> TokenPage:
     """List the tenant's tokens, newest first, also ended ones. An administrator may name another ``tenant``."""
     return read_tokens(platform_of(request), caller, tenant, limit, cursor)
@@ -333,7 +345,7 @@ def rotate(request: Request, token_id: str, caller: TokenKeeper, body: RotateReq
 
 
 @router.delete("/tokens/{token_id}")
-def revoke(request: Request, token_id: str, caller: TokenKeeper, with_made: bool = False) -> RevokedTokens:
+def revoke(request: Request, token_id: str, caller: TokenKeeper, with_made: WithMade = False) -> RevokedTokens:
     """End a token now; ``with_made`` also those that it made, and those that they made."""
     return end_token(request, caller, token_id, with_made=with_made)
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Request, status
+from fastapi import APIRouter, Depends, Query, Request, status
 from pydantic import BaseModel, Field
 
 from rdukit.errors import InvalidArgument
@@ -12,7 +12,7 @@ from rdukit.http.addresses import parse_networks
 from rdukit.http.webhooks import MAX_URL, AddressRefused, check_url, find_address
 from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.dependencies import JobsReader, StrictJsonRoute, WebhookKeeper, platform_of
+from rdukit_platform.api.dependencies import Cursor, JobsReader, Limit, StrictJsonRoute, WebhookKeeper, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.webhooks import service
@@ -30,7 +30,7 @@ from rdukit_platform.webhooks.service import (
     show_webhook,
 )
 from rdukit_platform.webhooks.settings import WEBHOOK_NETWORKS
-from rdukit_platform.webhooks.states import EVENTS
+from rdukit_platform.webhooks.states import EVENTS, DeliveryState
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictJsonRoute)
 
@@ -92,7 +92,7 @@ class RemovedWebhook(BaseModel):
 
 
 @router.get("")
-def list_(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> WebhookPage:
+def list_(request: Request, caller: JobsReader, limit: Limit = 50, cursor: Cursor = None) -> WebhookPage:
     """Return the tenant's webhooks, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = service.list_webhooks(session, caller.tenant_id, limit, cursor)
@@ -180,9 +180,9 @@ def list_deliveries(
     request: Request,
     webhook_id: str,
     caller: JobsReader,
-    state: str | None = None,
-    limit: int = 50,
-    cursor: str | None = None,
+    state: Annotated[str | None, Query(description=f"Only messages that are {', '.join(DeliveryState)}.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> DeliveryPage:
     """Return a webhook's messages, newest first: pending, delivered, and dead ones."""
     with platform_of(request).database.read() as session:

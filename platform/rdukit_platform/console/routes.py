@@ -126,8 +126,8 @@ def overview(request: Request, caller: Visitor, state: str = "", q: SearchWords 
     """Show all jobs, or those in one state, with some words, or both."""
     part = _jobs_part(request, caller, state, q, cursor)
     return page(
-        request, "overview.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState], q=q.strip(),
-        query=job_query,
+        request, "overview.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState],
+        q=q.strip(), query=job_query,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Pages of a tenant's jobs, by state, labels and words, each read along an index however many jobs there are; their counts."""
+"""Pages of a tenant's jobs, by state, labels and words, each quick however many jobs there are; and their counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,7 +99,9 @@ def find_jobs(
     cursor: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> FoundJobs:
-    """Return those of the tenant's jobs that have all words of ``text``, as ``jobs.search`` says; else as ``list_jobs``.
+    """Return those of the tenant's jobs that ``list_jobs`` does and that have all words of ``text``.
+
+    Where these are is said by ``jobs.search``.
 
     Raises:
         InvalidArgument: unknown state, limit or cursor, or a search that is too long.

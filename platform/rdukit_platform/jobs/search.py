@@ -32,7 +32,7 @@ _ESCAPE: Final = "\\"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is searched for (pure)."""
+    """Words and labels of a search (pure)."""
 
     words: tuple[str, ...] = ()
     #: Words of the form ``KEY=VALUE``, each perhaps a label.
@@ -40,7 +40,7 @@ class Search:
 
     @property
     def id_prefix(self) -> str:
-        """How the job's id begins; empty: none was given."""
+        """Beginning of an id; empty: none was given."""
         return next((word for word in self.words if ID_PREFIX.match(word)), "")
 
 

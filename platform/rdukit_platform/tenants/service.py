@@ -37,7 +37,7 @@ class Caller:
 
     @property
     def submitter(self) -> str:
-        """Who submits what it submits: the user, or else the tenant's token."""
+        """Id of the user, or else of the tenant's token."""
         return self.user_id or self.token_id
 
 
