@@ -39,22 +39,6 @@ class Reporter(Protocol):
         """Report how many of ``what`` (sections, kernels) are ready. May come from any thread."""
 
 
-class SilentReporter:
-    """Says nothing."""
-
-    def info(self, text: str) -> None:
-        pass
-
-    def warning(self, text: str) -> None:
-        pass
-
-    def phase(self, name: str) -> None:
-        pass
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        pass
-
-
 class ConsoleReporter:
     """Prints ``[info    ]: …`` to stdout and, in a terminal, what is done on stderr; keeps all lines.
 

@@ -36,7 +36,3 @@ SUPPOSE_EXAMPLE: Final = Setting(
     "Where forward looks at values that depend on inputs, compile for those that the example inputs give; each run "
     "checks them.", parse_bool,
 )  # fmt: skip
-
-COMPILER_SETTINGS: Final = (
-    KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SUPPOSE_EXAMPLE, SECTION_CACHE, KERNEL_CACHE, ROUTES,
-)  # fmt: skip

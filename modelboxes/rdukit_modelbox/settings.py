@@ -41,10 +41,3 @@ MEMBERS: Final = Setting(
 REGISTRY_CONFIG: Final = Setting(
     "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
 )
-
-MODELBOX_SETTINGS: Final = (
-    REGISTRY_CONFIG,
-    CANCEL_GRACE_S, MAX_ROWS, MAX_OPERATIONS,
-    STALL_S, CHILD_MEMORY_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
-    WEBHOOK_BACKOFF_S, WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE, MEMBERS,
-)  # fmt: skip

@@ -75,13 +75,6 @@ FAST_PATH: Final = Setting(
     "box.fast_path", True, "Answer plain REST inferences on paths that answered before without ASGI.", parse_bool
 )
 
-SERVING_SETTINGS: Final = (
-    PEF, CHECKPOINT, LOAD_TIMEOUT_S, INFER_TIMEOUT_S, DRAIN_S, MAX_QUEUE, RESTART_BACKOFF_S, READY_TIMEOUT_S,
-    MAX_INFER_BYTES, TEMPLATE_S, TOKENS, ACCESS_LOG,
-    ROWS_IDLE_S, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_CONNECTIONS, ADDRESS_CONNECTIONS, SILENCE_S,
-    MAX_QUEUE_DELAY_US, FAST_PATH, HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA,
-)  # fmt: skip
-
 
 def running_file(process: int) -> Path:
     """Return the file that a server started by hand has in the home folder while it runs."""

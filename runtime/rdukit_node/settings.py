@@ -156,8 +156,6 @@ SNML_TLS_CA: Final = Setting(
     "snml.tls_ca", "", "File with the authority whose certificates SNML's TCP callers must have; empty: none.", str
 )
 
-SNML_SETTINGS: Final = (SNML_PORT, SNML_TLS_CERTIFICATE, SNML_TLS_KEY, SNML_TLS_CA)
-
 #: Variable that names the server for clients: ``unix:PATH``, ``HOST:PORT`` or a path.
 SERVER_VARIABLE: Final = "SNML_SERVER"
 

@@ -30,7 +30,6 @@ from rdukit_compiler.operators.naming import define_operators, dtype_name
 
 #: Names of the operators in a record.
 ENTRY: Final = "rdukit.function_entry.default"
-INCOMING: Final = "rdukit.incoming_gradient.default"
 
 _lock = threading.RLock()
 #: Under the lock: an item for everybody who is inside ``recording_functions``.

@@ -23,13 +23,6 @@ def log_ids(**ids: str) -> Iterator[None]:
         _ids.reset(token)
 
 
-def note_log_ids(**ids: str) -> None:
-    """Name more of what the block around belongs to, as once a request's caller is known."""
-    found = _ids.get()
-    if found is not None:
-        found.update(ids)
-
-
 class JsonLines(logging.Formatter):
     """Formatter of ``log.format`` json."""
 

@@ -29,8 +29,3 @@ ALLOWED_NETWORKS: Final = Setting(
     "artifacts.allowed_networks", "none",
     "Networks that http artifacts are fetched from although `artifacts.refused_networks` has them.", str,
 )  # fmt: skip
-
-ARTIFACT_SETTINGS: Final = (
-    MAX_BYTES, MAX_UNPACKED_BYTES, MAX_RATIO, CACHE_BYTES, ATTEMPTS, TIMEOUT_S, REFUSED_NETWORKS,
-    ALLOWED_NETWORKS,
-)  # fmt: skip

@@ -14,7 +14,6 @@ MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP_TYPE: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
-DOCKER_MANIFEST_TYPE: Final = "application/vnd.docker.distribution.manifest.v2+json"
 REFERENCE_KEY: Final = "org.opencontainers.image.ref.name"
 
 

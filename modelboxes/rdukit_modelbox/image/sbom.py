@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 SPEC_VERSION: Final = "1.5"
 _DPKG: Final = Path("/var/lib/dpkg/status")
-SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -27,7 +27,6 @@ SLURM_WAIT_S: Final = Setting(
     "Seconds that a box may wait for its allocation of Slurm; then its job gives its tiles back and is queued again.",
     float,
 )  # fmt: skip
-SLURM_SETTINGS: Final = (SLURM_PARTITION, SLURM_NODE, SLURM_GRES, SLURM_OPTIONS, SLURM_WAIT_S)
 #: Options of ours, which ``slurm.options`` has not.
 RESERVED: Final = frozenset({
     "job-name", "J", "comment", "output", "o", "error", "e", "input", "i", "open-mode", "chdir", "D", "nodelist", "w",

@@ -188,14 +188,6 @@ def fault_of(attempt: Attempt) -> str:
     return str(detail.get("fault_uuid") or "") if isinstance(detail, Mapping) else ""
 
 
-def count_states(jobs: Sequence[Job]) -> dict[str, int]:
-    """Count jobs by tone of their state."""
-    counts = dict.fromkeys(("wait", "busy", "warn", "good", "bad", "off"), 0)
-    for job in jobs:
-        counts[TONES[JobState(job.state)]] += 1
-    return counts
-
-
 def age_words(at: float | None, now: float) -> str:
     """Format an age: ``3 min ago``."""
     if at is None:

@@ -75,18 +75,3 @@ LOGIN_DAYS: Final = Setting(
     "login.days", 30.0, "Days that the token of rdukit login lives; 0: as long as token.max_days allows.",
     parse_days,
 )  # fmt: skip
-
-IDENTITY_SETTINGS: Final = (
-    OIDC_ISSUER,
-    OIDC_CLIENT_ID,
-    OIDC_CLIENT_SECRET_FILE,
-    OIDC_SCOPES,
-    OIDC_GROUPS_CLAIM,
-    OIDC_CLAIM_ROLES,
-    OIDC_ALLOWED_DOMAINS,
-    OIDC_TRUST_EMAIL,
-    OIDC_BEARER_AUDIENCES,
-    OIDC_TLS_CA,
-    LOGIN_RATE,
-    LOGIN_DAYS,
-)

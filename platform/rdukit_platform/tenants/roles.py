@@ -21,7 +21,6 @@ from rdukit_platform.tenants.scopes import (
     READ,
     TOKENS,
     WRITE,
-    all_of,
 )
 
 #: The role of who manages members; administrators of an organisation have it in each of its tenants.
@@ -86,8 +85,3 @@ def choose_scopes(role: str | None, scopes: Sequence[str] | None) -> list[str]:
     if scopes is not None:
         raise InvalidArgument(f"both the role {role[:64]!r} and scopes are given; legal: one of them")
     return list(get_role(role).scopes)
-
-
-def roles_with(*scopes: str) -> list[str]:
-    """Return the names of the roles that have all of ``scopes``."""
-    return [role.name for role in ROLES.values() if set(scopes) <= all_of(role.scopes)]

@@ -35,8 +35,6 @@ LOG_MAX_BYTES: Final = Setting("log.max_bytes", 50_000_000, "Size at which sn.lo
 LOG_KEEP: Final = Setting("log.keep", 8, "How many rotated files of each log are kept.", int)
 LOG_DAEMON_LEVEL: Final = Setting("log.daemon_level", "INFO", "Level of snd.log: DEBUG … EMERG.", str)
 
-LOG_SETTINGS: Final = (LOG_MAX_BYTES, LOG_KEEP, LOG_DAEMON_LEVEL)
-
 #: How long the daemon's lines wait for others, and how many may wait.
 _BATCH_S: Final = 0.05
 _MAX_WAITING: Final = 100_000

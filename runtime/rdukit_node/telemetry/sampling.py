@@ -132,16 +132,6 @@ def window_ns(before: Reading, after: Reading) -> int:
     return max(1, after.time_ns - before.time_ns)
 
 
-def is_same_daemon(before: Reading, after: Reading) -> bool:
-    """Return whether both readings are of one daemon: one that was started again counts from zero."""
-    return all(
-        _amount(row, name) >= _amount(old, name)
-        for table, names in (("tiles", _PHASE_NAMES), ("rdus", _RDU_NAMES))
-        for row, old in _pairs(before, after, table, "path")
-        for name in names
-    )
-
-
 def holders(reading: Reading) -> dict[str, TileHolder]:
     """Return the holders of leases by lease id, in the daemon's order."""
     details = {row["id"]: row for row in reading.status.get("leases", ())}

@@ -26,18 +26,11 @@ _LARGE_S: Final = 200e-6
 _CHOICES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def threads_for(costs: Iterable[Cost], leased: int) -> int:
-    """Return threads for a run of sections with these costs: ``leased``, or 1 if most of the time goes into small
-    sections.
-
-    Pure. Small and large are told apart by FLOPs and bytes, on any machine alike, so that one program always runs the
-    same way.
-    """
-    return leased if gains_from_threads(costs) else 1
-
-
 def gains_from_threads(costs: Iterable[Cost]) -> bool:
-    """Return whether at least half of the time is spent in sections large enough for several threads. Pure."""
+    """Return whether at least half of the time is spent in sections large enough for several threads. Pure.
+
+    Small and large are told apart by FLOPs and bytes, on any machine alike, so that a program always runs the same way.
+    """
     small = large = 0.0
     for cost in costs:
         seconds = max(cost.flops / _FLOPS, (cost.bytes_in + cost.bytes_weights + cost.bytes_out) / _BYTES)

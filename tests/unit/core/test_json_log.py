@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rdukit.system.process import configure_logging
-from rdukit.telemetry.logs import log_ids, note_log_ids
+from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanContext
 from rdukit.telemetry.spans import within
 
@@ -27,8 +27,7 @@ def test_lines_are_objects_with_the_ids_of_request_and_trace(
 ) -> None:
     monkeypatch.setenv("RDUKIT_LOG_FORMAT", "json")
     configure_logging("INFO")
-    with within(SpanContext(TRACE, SPAN)), log_ids(request_id="req-1"):
-        note_log_ids(tenant="ten-1")
+    with within(SpanContext(TRACE, SPAN)), log_ids(request_id="req-1", tenant="ten-1"):
         with log_ids(job="job-1"):
             logger.info("a=%s\nb", 'x"y')
         try:

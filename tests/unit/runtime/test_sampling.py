@@ -5,7 +5,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_node.telemetry.sampling import apportion, is_same_daemon, lease_rates, rdu_rates, tile_shares
+from rdukit_node.telemetry.sampling import apportion, lease_rates, rdu_rates, tile_shares
 from support.node.harness import FakeNode
 
 COUNTS = st.integers(min_value=0, max_value=2**63 - 1)
@@ -92,15 +92,6 @@ def test_an_rdu_moves_what_its_leases_move() -> None:
     rates = rdu_rates(before, node.read())
     assert [r.pcie_rx_bytes for r in rates[:3]] == [8e6, 8e6, 0.0]
     assert rates[0].state == "FUNCTIONAL"
-
-
-def test_a_daemon_that_started_again_is_noticed() -> None:
-    node = FakeNode("TEST-1")
-    node.grant("a", [0])
-    node.work("a", exec_ns=5)
-    before = node.read()
-    assert is_same_daemon(before, node.read())
-    assert not is_same_daemon(before, FakeNode("TEST-1").read())
 
 
 def test_unknown_health_words_and_missing_details_are_shown_not_fatal() -> None:

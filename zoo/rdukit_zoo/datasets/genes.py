@@ -37,12 +37,6 @@ def codon_usage() -> NDArray[np.float64]:
     return usage
 
 
-def usage_entropy() -> float:
-    """Return the least mean loss with which a body's codons can be predicted, in nats a codon."""
-    usage = codon_usage()
-    return float(-(usage * np.log(usage)).sum())
-
-
 def draw_genes(
     count: int, seed: int, shortest: int = 40, longest: int = 120, *, has_rare_codons: bool = False
 ) -> list[str]:
