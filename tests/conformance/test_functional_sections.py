@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef import read_pef
-from rdukit_compiler.backend.torch_private import find_overwriting, trace_functional
+from rdukit_compiler.torch_private import find_overwriting, trace_functional
 from sambaflow import samba
 from support.programs import compare_step, load_model
 

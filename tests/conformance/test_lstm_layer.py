@@ -12,8 +12,8 @@ from torch import nn
 from rdukit.pef.kernel import KernelGraph
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.native import build_natives
-from rdukit_compiler.backend.torch_private import trace_aten, without_onednn
 from rdukit_compiler.operators.layers import lstm
+from rdukit_compiler.torch_private import trace_aten, without_onednn
 from rdukit_runtime.engine.native import load_native
 from rdukit_runtime.engine.portable import build_portable
 

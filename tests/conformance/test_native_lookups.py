@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from rdukit_compiler.backend.section_library import compile_sections, section_namespace
-from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
+from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")

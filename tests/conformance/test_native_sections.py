@@ -24,8 +24,8 @@ from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.backend.section_library import compile_sections, section_namespace
-from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
 from rdukit_compiler.operators.own_operators import int8_linear as traced_int8_linear
+from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_node.status_page import HOST
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, load_native, take_handles

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from rdukit.errors import SectionFailed, UnsupportedOperator
-from rdukit_compiler.backend.torch_private import trace_functional
 from rdukit_compiler.capture.replaced_functions import find_single
 from rdukit_compiler.operators.naming import callable_of, find_functional, name_of
+from rdukit_compiler.torch_private import trace_functional
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
 from support.programs import compare_step, compile_model, load_model

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
-from rdukit_compiler.backend.torch_private import trace_aten
+from rdukit_compiler.torch_private import trace_aten
 from rdukit_runtime.engine.portable import build_portable
 from sambaflow import samba
 from support.programs import compare_step

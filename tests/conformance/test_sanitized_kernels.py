@@ -15,7 +15,7 @@ import sys
 import torch
 from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.backend.section_library import compile_sections
-from rdukit_compiler.backend.torch_private import trace_aten, write_code
+from rdukit_compiler.torch_private import trace_aten, write_code
 from rdukit_runtime.engine.native import load_native
 
 inputs = [torch.ones(48), torch.ones(48)]

@@ -231,7 +231,7 @@ class SocketServer(ThreadingHTTPServer):
 
 def main() -> None:
     if sys.argv[1] == "fork-server":
-        from rdukit.fence.forked import run_forked
+        from rdukit.fence.start import run_forked
         from rdukit.system.forks import serve_forks
 
         def run(arguments: list[str]) -> int:

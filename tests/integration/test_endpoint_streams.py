@@ -17,7 +17,7 @@ from rdukit.http.unix_sockets import REST_SOCKET, rest_address
 from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.endpoints import replicas
-from rdukit_platform.endpoints.reconcile import reconcile
+from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder

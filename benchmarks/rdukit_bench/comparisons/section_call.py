@@ -45,7 +45,7 @@ def build_tiny() -> Any:
     """Build a native kernel: the sum of two tensors [8]."""
     from rdukit_compiler.backend.kernel_graph import kernel_from_fx
     from rdukit_compiler.backend.native import build_natives
-    from rdukit_compiler.backend.torch_private import trace_aten
+    from rdukit_compiler.torch_private import trace_aten
     from rdukit_runtime.engine.native import load_native
 
     kernel = kernel_from_fx(trace_aten(lambda a, b: [a + b], [torch.ones(8), torch.ones(8)]).graph)

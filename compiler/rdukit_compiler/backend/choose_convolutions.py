@@ -16,8 +16,8 @@ from torch.fx.node import map_arg
 
 from rdukit_compiler.backend.native_operators import operator_named
 from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.capture.torch_private import OpOverload, has_onednn
 from rdukit_compiler.operators.naming import aten_names
+from rdukit_compiler.torch_private import OpOverload, has_onednn
 
 aten = torch.ops.aten
 

@@ -13,9 +13,9 @@ from torch import fx
 
 from rdukit_compiler.backend.native_operators import operator_named, product
 from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, Route, Routes, choose_route
-from rdukit_compiler.capture.torch_private import OpOverload
 from rdukit_compiler.operators.naming import aten_names, aten_word, dtype_name
 from rdukit_compiler.operators.own_operators import own_operator
+from rdukit_compiler.torch_private import OpOverload
 
 aten = torch.ops.aten
 

@@ -50,7 +50,7 @@ def main() -> None:
 
 def _warm_up() -> None:
     """Import and set up what the first kernel needs, while the kernels are still being found."""
-    from rdukit_compiler.backend.torch_private import write_code
+    from rdukit_compiler.torch_private import write_code
 
     graph = fx.Graph()
     x = graph.placeholder("x")
@@ -99,7 +99,7 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
     from rdukit_compiler.backend.kernel_graph import example_inputs, fx_from_kernel
     from rdukit_compiler.backend.native_operators import interface_functions
     from rdukit_compiler.backend.section_library import section_namespace
-    from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
+    from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 
     kernel = kernel_from_json(kernel_json)
     module, inputs = fx_from_kernel(kernel), example_inputs(kernel)

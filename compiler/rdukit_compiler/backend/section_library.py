@@ -22,7 +22,7 @@ from rdukit.errors import CompileError
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.file import LIST_RUNNER, section_symbol
 from rdukit.settings import SANITIZE, resolve
-from rdukit_compiler.backend.torch_private import compile_command
+from rdukit_compiler.torch_private import compile_command
 
 SOURCES: Final = Path(__file__).parent / "native_source"
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from rdukit_compiler.capture.torch_private import (
+from rdukit_compiler.torch_private import (
     FakeTensor,
     get_flash_sdp_enabled,
     get_math_sdp_enabled,

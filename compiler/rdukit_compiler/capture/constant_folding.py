@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rdukit_compiler.capture.record_nodes import EXAMPLE_META, FIXED_META, READ_META, memory_of
-from rdukit_compiler.capture.torch_private import FakeTensor, OpOverload, unset_fake_temporarily
+from rdukit_compiler.torch_private import FakeTensor, OpOverload, unset_fake_temporarily
 
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})

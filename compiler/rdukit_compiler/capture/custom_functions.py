@@ -24,9 +24,9 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from rdukit.errors import RdukitError, UnsupportedOperator
 from rdukit_compiler.capture.record_nodes import BACKWARD_META, NO_GRAD_META, marked
-from rdukit_compiler.capture.torch_private import DisableTorchFunction, are_transforms_active
 from rdukit_compiler.ir import Value, ValueKind
 from rdukit_compiler.operators.naming import define_operators, dtype_name
+from rdukit_compiler.torch_private import DisableTorchFunction, are_transforms_active
 
 #: Names of the operators in a record.
 ENTRY: Final = "rdukit.function_entry.default"

@@ -33,7 +33,6 @@ from rdukit_compiler.capture.record_nodes import (
     shares_memory,
     turns_a_tensor,
 )
-from rdukit_compiler.capture.torch_private import set_grad_enabled
 from rdukit_compiler.capture.views import (
     DETACH,
     Emit,
@@ -49,6 +48,7 @@ from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, backward
 from rdukit_compiler.operators.naming import aten_word, dtype_name, encode, find_functional, name_of
 from rdukit_compiler.operators.supported import REFUSED
 from rdukit_compiler.patterns.topology import move_copies, reads_after
+from rdukit_compiler.torch_private import set_grad_enabled
 
 logger = logging.getLogger(__name__)
 

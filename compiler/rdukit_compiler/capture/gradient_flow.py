@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from rdukit.errors import TraceError, UnsupportedOperator
 from rdukit.pef.kernel import parse_operator
 from rdukit_compiler.capture.record_nodes import NO_GRAD_META, shares_memory
-from rdukit_compiler.capture.torch_private import OpOverload, has_kernel_for_key
+from rdukit_compiler.torch_private import OpOverload, has_kernel_for_key
 
 _DETACHED: Final = frozenset({"aten.detach.default", "aten.detach_.default"})
 #: Operators that look at a tensor's form alone.

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.capture.constant_folding import numbers_in
-from rdukit_compiler.capture.torch_private import register_op_impl, unset_fake_temporarily
+from rdukit_compiler.torch_private import register_op_impl, unset_fake_temporarily
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from rdukit_compiler.capture.torch_private import FakeTensor, FakeTensorMode, prims_common
+from rdukit_compiler.torch_private import FakeTensor, FakeTensorMode, prims_common
 
 Shape = tuple[int, ...]
 aten = torch.ops.aten

@@ -67,7 +67,8 @@ from rdukit_compiler.capture.record_nodes import (
     marked,
 )
 from rdukit_compiler.capture.replaced_functions import UNCHECKED, find_single, overwrite_each
-from rdukit_compiler.capture.torch_private import (
+from rdukit_compiler.operators.run_operator import call_promoting
+from rdukit_compiler.torch_private import (
     FUNCTORCH,
     DisableTorchFunction,
     FakeTensor,
@@ -75,9 +76,9 @@ from rdukit_compiler.capture.torch_private import (
     current_fake_mode,
     is_functorch_wrapped_tensor,
     peek_interpreter_stack,
+    quiet_failures,
     unwrap_if_dead,
 )
-from rdukit_compiler.operators.run_operator import call_promoting, quiet_failures
 
 _NEEDS_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NEVER: Final = frozenset({

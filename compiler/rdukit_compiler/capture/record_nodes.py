@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import fx
 
-from rdukit_compiler.capture.torch_private import OpOverload
+from rdukit_compiler.torch_private import OpOverload
 
 #: Path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"

@@ -10,7 +10,7 @@ from torch import fx
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, OperatorName, Ref, Special, parse_operator
 from rdukit.pef.model import Dtype
-from rdukit_compiler.capture.torch_private import OpOverload
+from rdukit_compiler.torch_private import OpOverload
 
 GETITEM = "getitem"
 

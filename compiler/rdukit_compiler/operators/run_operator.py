@@ -1,7 +1,6 @@
 """Calling one operator of a model graph: how a section is traced, and how dtypes are found."""
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
-from rdukit_compiler.capture.torch_private import FAKE_TENSOR_LOGGER, DisableTorchFunction
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, operators_of
 from rdukit_compiler.operators.indexing import (
@@ -27,6 +25,7 @@ from rdukit_compiler.operators.naming import callable_of, decode
 from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR, grouped_mm, int8_embedding, int8_linear
 from rdukit_compiler.operators.supported import GROUPED_MM_OF_OTHERS, NORMS, SAME_DTYPE, WITHOUT_BF16, runs_on_host
 from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
+from rdukit_compiler.torch_private import DisableTorchFunction, quiet_failures
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
@@ -103,17 +102,6 @@ def _refusal(operator: Operator, cause: Exception) -> CompileError:
     if why.startswith("cond must be a bool"):  # torch's own words for a check of sizes that are 0
         why = "torch's formula refuses these sizes, of which one may be 0"
     return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {why}")
-
-
-@contextlib.contextmanager
-def quiet_failures() -> Iterator[None]:
-    """Suppress torch's log of failures on tensors without data, while the block lasts: the caller reports them."""
-    log = logging.getLogger(FAKE_TENSOR_LOGGER)
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 @contextlib.contextmanager

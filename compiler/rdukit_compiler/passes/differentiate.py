@@ -18,8 +18,6 @@ from torch import fx
 
 from rdukit.pef.kernel import KernelGraph, references
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
-from rdukit_compiler.backend.torch_private import split_joint, trace_functional, without_onednn
-from rdukit_compiler.capture.torch_private import FakeTensorMode, OpOverload
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.operators.naming import dtype_name
 from rdukit_compiler.operators.run_operator import run_operator
@@ -27,6 +25,7 @@ from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_compute import DECLARED
 from rdukit_compiler.passes.section_rewrites import rematerialize_casts, update_in_place
+from rdukit_compiler.torch_private import FakeTensorMode, OpOverload, split_joint, trace_functional, without_onednn
 
 _CLONE: Final = torch.ops.aten.clone.default
 #: Operators whose results lie as the trace says, however their operands do.

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 from rdukit.errors import RuleError
-from rdukit_compiler.capture.torch_private import all_operator_names
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.operators.vocabulary import ALIASES, CASTS, GEMMS, LOSSES, VENDORS, VIEWS, words_of
 from rdukit_compiler.patterns.syntax import Rule
+from rdukit_compiler.torch_private import all_operator_names
 
 
 def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics: Collection[str]) -> None:

@@ -1,18 +1,21 @@
-"""Start a program in a fence, and what it must be able to read to be a Python of ours. A thin shell."""
+"""Start a program in a fence, as a process or in a fork of a server, and what a Python of ours must be able to read."""
 
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from rdukit.errors import InvalidArgument
+from rdukit.fence import launcher
 from rdukit.fence.seccomp import make_filter, pack_filter
 from rdukit.fence.spec import FenceSpec, Way, outermost, to_json
+from rdukit.system.forks import ForkRequest, run_to_end
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 #: Whatever of these is installed a box may import.
@@ -107,3 +110,31 @@ def _packages() -> list[str]:
     # Others' packages, also those of a user.
     installed = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
     return [path for path in (*ours, *installed) if Path(path).is_dir()]
+
+
+def run_forked(request: ForkRequest, program: Callable[[Sequence[str]], int]) -> int:
+    """Run ``program`` with the request's ``arguments`` and ``environment``, in its ``fence`` if it has one.
+
+    A fence is what ``launcher_json`` wrote; its environment is the program's. Nothing of the server's environment and
+    none of its descriptors reach the program, and none of those that the fence holds.
+    """
+    fence = request.body.get("fence")
+    if fence is None:
+        return _run(request, program, request.body["environment"], request.descriptors)
+    # The launcher is a child of the server, which ends with whoever it serves.
+    watched = {**fence, "parent": None if fence["parent"] is None else request.server}
+
+    def become(spec: Mapping[str, Any]) -> None:
+        run_to_end(functools.partial(_run, request, program, spec["environment"], ()))
+
+    return launcher.launch(watched, become)
+
+
+def _run(
+    request: ForkRequest, program: Callable[[Sequence[str]], int], environment: Mapping[str, str], kept: Sequence[int]
+) -> int:
+    request.close_others(kept)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return program(request.body["arguments"])

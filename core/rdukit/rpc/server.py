@@ -1,10 +1,11 @@
-"""Parts of a gRPC server that are the same whatever it serves: its certificate, and reflection."""
+"""Parts of gRPC that all servers share: certificate, reflection, and plain values as ``google.protobuf.Struct``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.struct_pb2 import Struct, Value
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rdukit.http.tls import TlsFiles
@@ -31,3 +32,32 @@ def add_reflection(names: Sequence[str], pool: DescriptorPool, server: Any) -> N
     for name in (reflection.SERVICE_NAME, REFLECTION_V1):
         handler = grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
         server.add_generic_rpc_handlers((handler,))
+
+
+def to_struct(values: Mapping[str, object]) -> Struct:
+    """JSON-able values as a ``Struct``; all numbers become doubles."""
+    struct = Struct()
+    struct.update(values)
+    return struct
+
+
+def from_struct(struct: Struct) -> dict[str, object]:
+    """Plain values; numbers without a fraction are ints, all others floats, also those that JSON does not have."""
+    return {name: _plain(value) for name, value in struct.fields.items()}
+
+
+def _plain(value: Value) -> object:
+    match value.WhichOneof("kind"):
+        case "number_value":
+            number = value.number_value
+            # Doubles above may stand for more than one int.
+            return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return from_struct(value.struct_value)
+        case "list_value":
+            return [_plain(item) for item in value.list_value.values]
+    return None

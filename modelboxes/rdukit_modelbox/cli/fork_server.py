@@ -19,7 +19,7 @@ from typing import Final
 import click
 
 from rdukit.cli import run_command
-from rdukit.fence.forked import run_forked
+from rdukit.fence.start import run_forked
 from rdukit.system.forks import serve_forks
 
 #: What boxes and operations import while they work, and nothing that depends on a job: modules, and whole packages.

@@ -1,17 +1,19 @@
-"""The application for the control routes of a box: routes, errors and limits put together."""
+"""The application for the control routes of a box, put together, and the routes of the box itself."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from rdukit import __version__
 from rdukit_modelbox.rest.malformed import malformed_request
-from rdukit_modelbox.rest.routes_box import box_routes
 from rdukit_modelbox.rest.routes_operations import operation_routes
 from rdukit_modelbox.rest.routes_verbs import verb_routes
+from rdukit_modelbox.rest.schemas import Described, Status, errors
 from rdukit_modelbox.server.service import BoxService
-from rdukit_serving.rest.web import BodyLimits, add_error_handlers
+from rdukit_serving.rest.web import BodyLimits, JsonAnswer, add_error_handlers
 
 _TAGS: Final = [
     {"name": "box", "description": "What the box is and how it is."},
@@ -48,3 +50,40 @@ def make_app(service: BoxService, more: Sequence[APIRouter] = (), told: Mapping[
     add_error_handlers(app, malformed_request)
     app.add_middleware(BodyLimits)
     return app
+
+
+def box_routes(service: BoxService) -> APIRouter:
+    """Health, metrics and description."""
+    router = APIRouter(tags=["box"])
+
+    @router.get("/health/live", response_model=Status, responses=errors())
+    async def live() -> Response:
+        """Say whether the process answers."""
+        return JsonAnswer({"status": "live"})
+
+    @router.get(
+        "/health/ready",
+        response_model=Status,
+        responses={**errors(), 503: {"model": Status, "description": "not ready"}},
+    )
+    async def ready() -> Response:
+        """Say whether the box takes work now."""
+        health = await service.readiness()
+        if health.is_ready:
+            return JsonAnswer({"status": "ready"})
+        return JsonAnswer({"status": "not ready", "reason": health.reason}, 503)
+
+    @router.get(
+        "/metrics", response_class=Response,
+        responses={**errors(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )  # fmt: skip
+    async def metrics() -> Response:
+        """Prometheus text."""
+        return Response(service.metrics.text(service.operations.all()), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/v1/describe", response_model=Described, responses=errors())
+    async def describe() -> Response:
+        """Verbs, parameters and their legal values."""
+        return JsonAnswer(service.describe())
+
+    return router

@@ -1,14 +1,15 @@
-"""Routes of operations."""
+"""Routes of operations, and an operation's events as a server-sent stream."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
 
+from rdukit.box.sse import KEEP_ALIVE, frame_event, frame_retry
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import OperationEvent, OperationState
-from rdukit_modelbox.rest.events import stream_events
 from rdukit_modelbox.rest.schemas import OperationResponse, OperationsResponse, errors
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer
@@ -25,6 +26,10 @@ _EVENT_SCHEMA: Final = {
     },
     "required": ["event", "id", "data"],
 }
+#: Silence after which a comment is sent.
+KEEP_ALIVE_S: Final = 5.0
+#: What browsers wait before they attach again.
+RETRY_MS: Final = 500
 
 
 def operation_routes(service: BoxService) -> APIRouter:
@@ -82,3 +87,23 @@ def operation_routes(service: BoxService) -> APIRouter:
 async def _now(service: BoxService, operation_id: str, after: int) -> AsyncIterator[OperationEvent]:
     for event in service.operations.events_after(operation_id, after):
         yield event
+
+
+async def stream_events(events: AsyncIterator[OperationEvent]) -> AsyncIterator[bytes]:
+    """Yield each event in its frame, and a comment now and then while there is none."""
+    yield frame_retry(RETRY_MS)
+    pending = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({pending}, timeout=KEEP_ALIVE_S)
+            if not done:
+                yield KEEP_ALIVE
+                continue
+            try:
+                event = pending.result()
+            except StopAsyncIteration:
+                return
+            yield frame_event(event.kind, event.sequence, event.to_json())
+            pending = asyncio.ensure_future(anext(events))
+    finally:
+        pending.cancel()

@@ -1,13 +1,15 @@
-"""Routes of the verbs."""
+"""Routes of the verbs. Their JSON bodies have no key twice; FastAPI's own take the last one."""
 
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
+from rdukit.strict_json import read_json
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.rest.schemas import InferBody, OperationResponse, RowsResponse, VerbBody, errors
-from rdukit_modelbox.rest.strict_route import StrictRoute
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer, while_connected
 
@@ -74,3 +76,28 @@ def verb_routes(service: BoxService) -> APIRouter:
         return JsonAnswer({"outputs": answer.rows, "labels": list(answer.labels), "timing_us": dict(answer.timing_us)})
 
     return router
+
+
+class StrictRequest(Request):
+    """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
+
+    async def json(self) -> Any:
+        """Return the body's value.
+
+        Raises:
+            InvalidArgument: an object has a key twice.
+        """
+        return read_json(await self.body())
+
+
+class StrictRoute(APIRoute):
+    """A route of such requests."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, given a strict request."""
+        handle = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive, request._send))
+
+        return strictly

@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.rpc.errors import status_code_of
-from rdukit.rpc.structs import from_struct, to_struct
+from rdukit.rpc.server import from_struct, to_struct
 from rdukit.strict_json import as_words
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationState, VerbCall

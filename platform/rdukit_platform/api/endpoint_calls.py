@@ -6,6 +6,8 @@ drain whether it still has requests there.
 
 import asyncio
 import logging
+import re
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
@@ -24,7 +26,7 @@ from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
 from rdukit.telemetry.model import Span, SpanKind
-from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent
+from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent, is_traced
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
 from rdukit_platform.backends.fenced import FencedWires
@@ -40,7 +42,6 @@ from rdukit_platform.endpoints.routing import (
 )
 from rdukit_platform.endpoints.service import get_endpoint
 from rdukit_platform.endpoints.states import ReplicaState
-from rdukit_platform.endpoints.timing import tell_timing
 from rdukit_platform.endpoints.usage import MAX_READ, TAIL, UsageCounter, Use, read_use
 from rdukit_platform.settings import ENDPOINT_ANSWER_S, ENDPOINT_WAIT_S
 
@@ -55,6 +56,9 @@ BUSY_S: Final = 3.0
 #: Seconds between two looks for a ready replica.
 LOOK_S: Final = 0.1
 CONNECT_S: Final = 5.0
+#: Parts of an answer that are told: others are of the model's load, long before.
+PARTS: Final = ("queue", "compute")
+_PART: Final = re.compile(r"(\w{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,3 +369,20 @@ def calls_of(request: Request) -> EndpointCalls:
     platform_of(request)
     found: EndpointCalls = request.app.state.calls
     return found
+
+
+def read_timing(header: str) -> list[tuple[str, float]]:
+    """Return the parts of a ``Server-Timing`` with their milliseconds, in the order in which they come (pure)."""
+    found = (_PART.fullmatch(part.strip()) for part in header[:2000].split(","))
+    times = {match[1]: float(match[2]) for match in found if match}
+    return [(name, times[name]) for name in PARTS if name in times]
+
+
+def tell_timing(call: Span, header: str) -> None:
+    """Record the parts one after the other, so that the last ends now, and none begins before the call did."""
+    parts = read_timing(header) if is_traced() else []
+    at = max(call.start_ns, time.time_ns() - int(sum(length_ms for _, length_ms in parts) * 1e6))
+    for name, length_ms in parts:
+        part = begin_span(name, {"rdukit.told_by": "replica"}, parent=call.context, start_ns=at)
+        at += int(length_ms * 1e6)
+        end_span(part, min(at, time.time_ns()))

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, JsonValue
 
 from rdukit.errors import NotFound
-from rdukit_platform.api import roster
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Admin, StrictJsonRoute, platform_of
+from rdukit_platform.api.nodes import change_allocation
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.jobs.schemas import NodeLabelKey, NodeLabelValue, RequestBody
 from rdukit_platform.nodes import registry
@@ -191,7 +191,7 @@ def change(
     given = {name: value for name, value in arguments.items() if value is not None}
     if any(not str(value).isprintable() for value in given.values()):
         raise NotFound("a name has characters that cannot be printed")
-    name, answer = roster.change(platform, node, operation, caller.token_id, given)
+    name, answer = change_allocation(platform, node, operation, caller.token_id, given)
     target = str(given.get("component") or given.get("lease") or given.get("window"))
     detail = " ".join(f"{key}={given[key]}" for key in ("deadline_s", "reason") if key in given)
     with platform.database.write() as session:

@@ -1,15 +1,23 @@
-"""Routes of nodes."""
+"""Routes of nodes, and nodes as a gateway sees and changes them: its own directly, others through their workers."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, JsonValue
+from sqlalchemy import select
+from sqlalchemy.orm import undefer
 
+from rdukit.errors import NotFound
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import NodesReader, platform_of
-from rdukit_platform.api.roster import list_nodes
-from rdukit_platform.nodes.view import nodes_for, services_for
-from rdukit_platform.services import live_services
+from rdukit_platform.db.models import NodeRow
+from rdukit_platform.nodes.orders import order
+from rdukit_platform.nodes.registry import ONLY, PRESENT, NodeLife, find_node
+from rdukit_platform.nodes.view import answers, change_node, count_uptime, look_at_node, nodes_for, services_for
+from rdukit_platform.services import is_recent, live_services
+from rdukit_platform.settings import Home
 from rdukit_platform.tenants.scopes import METRICS, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -57,3 +65,82 @@ def nodes_seen(platform: Platform, caller: Caller) -> list[dict[str, Any]]:
     """Return the nodes, as ``caller`` may see them."""
     nodes = list_nodes(platform)
     return nodes if allows(caller.scopes, METRICS) else nodes_for(nodes, caller.tenant_id)
+
+
+def list_nodes(platform: Platform) -> list[dict[str, Any]]:
+    """Return the nodes with their tiles, who holds them, and what is broken, by name, for people and the console.
+
+    ``state`` is as ``NodeLife``, or ``unreachable`` where its daemon does not answer; ``error`` says more.
+    """
+    home, now = platform.home, platform.clock.now()
+    with platform.database.read() as session:
+        rows = list(session.scalars(select(NodeRow).options(undefer(NodeRow.told)).order_by(NodeRow.name)))
+    own_id = _own_id(home)
+    if not rows:
+        return [look_at_node(home.snd_socket, home.node_name()).told]
+    return [_describe(row, home.snd_socket if row.home_id == own_id else None, now) for row in rows]
+
+
+def change_allocation(
+    platform: Platform, node: str, operation: str, by: str, arguments: Mapping[str, object]
+) -> tuple[str, dict[str, Any]]:
+    """Have a node's daemon change what it allocates. Returns the node's name, and what the daemon answers.
+
+    Args:
+        node: the node's name, or ``-`` for the platform's only one.
+    Raises:
+        NotFound: there is no such node. InvalidArgument: there are several, and none is named.
+        Unavailable: it does not answer, or is of a version that cannot do it.
+    """
+    home = platform.home
+    with platform.database.read() as session:
+        if session.scalars(select(NodeRow.name).limit(1)).first() is None:
+            if node not in {ONLY, home.node_name()}:
+                raise NotFound(f"there is no node {node!r}; there is: {home.node_name()}")
+            return home.node_name(), change_node(home.snd_socket, operation, by, arguments)
+        row = find_node(session, node)
+    if row.home_id == _own_id(home):
+        answer = change_node(home.snd_socket, operation, by, arguments)
+        platform.notifier.wake_node(row.name)
+    else:
+        now = platform.clock.now()
+        answer = order(platform.database, platform.notifier.wake_node, row.name, operation, by, arguments, now)
+    return row.name, answer
+
+
+def is_any_up(platform: Platform) -> bool:
+    """Return whether the daemon of a node answers."""
+    if answers(platform.home.snd_socket):
+        return True
+    with platform.database.read() as session:
+        is_other = (NodeRow.state.in_(PRESENT), NodeRow.home_id != _own_id(platform.home))
+        rows, now = session.scalars(select(NodeRow).where(*is_other)), platform.clock.now()
+        return any(row.capacity is not None and is_recent(row.beat_at, now) for row in rows)
+
+
+def _describe(row: NodeRow, snd_socket: Path | None, now: float) -> dict[str, Any]:
+    told = count_uptime(row.told, now)
+    if snd_socket is not None:
+        told = look_at_node(snd_socket, row.name).told
+    elif row.state in {NodeLife.LOST, NodeLife.LEFT}:
+        age_s = max(now - row.beat_at, 0.0)
+        how = "it has left" if row.state == NodeLife.LEFT else "nothing is heard of it any more"
+        told = {"error": f"{how}; its last sign of life was {age_s:.0f} s ago", "tiles": []}
+    is_away = told.get("state") == "unreachable" and row.state in PRESENT
+    return {
+        "tiles": [],
+        **told,
+        "name": row.name,
+        "state": "unreachable" if is_away else row.state,
+        "host": row.host,
+        "labels": row.all_labels,
+        "beat_at": row.beat_at,
+        "joined_at": row.joined_at,
+    }
+
+
+def _own_id(home: Home) -> str:
+    try:
+        return home.node_id_file.read_text().strip()
+    except OSError:
+        return ""

@@ -93,8 +93,8 @@ def get(artifact_id: str, output: Path) -> None:
 
     Example: rdukit artifact get art-7k2m9x41abcd -o checkpoint/
     """
+    from rdukit_platform.client.artifacts import fetch_artifact
     from rdukit_platform.client.http import ApiClient
-    from rdukit_platform.client.transfers import fetch_artifact
 
     with ApiClient.of_home() as client:
         found = fetch_artifact(client, artifact_id, output)
@@ -115,8 +115,8 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     Example: rdukit artifact add digits/ --kind data
     """
     from rdukit_platform.cli import show
+    from rdukit_platform.client.artifacts import add_artifact
     from rdukit_platform.client.http import ApiClient
-    from rdukit_platform.client.transfers import add_artifact
 
     with ApiClient.of_home() as client:
         try:

@@ -13,11 +13,9 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGro
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.units import format_seconds
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
-from rdukit_platform.cli.job_files import check_bodies, submit_file
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, load_strictly, submit_body, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
-from rdukit_platform.cli.job_submit import NOT_SUCCEEDED, submit_body
 from rdukit_platform.cli.job_trace import trace
-from rdukit_platform.cli.strict_yaml import load_strictly
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 

@@ -1,20 +1,23 @@
-"""Files of jobs: one YAML document for each, with the keys of a request and ``apiVersion`` and ``kind`` before them."""
+"""Files of jobs, and submitting one: YAML documents, with a request's keys after ``apiVersion`` and ``kind``."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import yaml
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
-from rdukit_platform.cli.strict_yaml import StrictLoader
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+    from rdukit_platform.client.http import ApiClient
+
+#: Exit status of a command that waited for a job which did not succeed.
+NOT_SUCCEEDED: Final = 4
 API_VERSION: Final = "rdukit.dev/v1"
 KIND: Final = "Job"
 #: More documents than one file has by reason; beyond, a sweep or a program is meant.
@@ -94,7 +97,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
         NotFound: there is no such file.
         InvalidArgument: a document is no job, or not legal.
     """
-    from rdukit_platform.cli.job_submit import submit_bodies
+    from rdukit_platform.cli.job_files import submit_bodies
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -135,3 +138,61 @@ def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool, is_qu
     for one in found:
         known = f", which is {one['job']} already" if one["job"] else ""
         click.echo(f"{one['name']}: {one['verb']} of box {one['box']}, {one['tiles']} tiles, would be submitted{known}")
+
+
+def load_strictly(text: str) -> Any:
+    """Read one document, of which all keys are texts, ``on`` too, and none comes twice.
+
+    Raises:
+        YAMLError: it is not YAML, or a key comes twice.
+    """
+    return yaml.load(text, StrictLoader)
+
+
+class StrictLoader(yaml.SafeLoader):
+    """YAML whose keys are texts, ``on`` too, and of which none comes twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [key.value for key, _ in node.value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} comes twice", node.start_mark)
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge":
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
+    """Submit what ``path`` takes, as ``submit_bodies``."""
+    submit_bodies(path, [body], wait=wait, as_json=as_json)
+
+
+def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bool, as_json: bool) -> None:
+    """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4."""
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        submitted = [client.submit(path, body) for body in bodies]
+        jobs = [job for one in submitted for job in one.get("jobs", [one])]
+        if wait:
+            for one in jobs:
+                click.echo(f"{one['id']} goes on without this command; rdukit job cancel ends it", err=True)
+            jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
+            submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs
+        if as_json:
+            show.print_json(submitted[0] if len(submitted) == 1 else submitted)
+        elif not wait:
+            click.echo("\n".join(one["id"] for one in jobs))
+        if wait and any(one["state"] != "succeeded" for one in jobs):
+            sys.exit(NOT_SUCCEEDED)
+
+
+def _wait(client: "ApiClient", job_id: str, is_quiet: bool) -> dict[str, Any]:
+    from rdukit_platform.cli import show
+
+    for event in client.follow(job_id):
+        if not is_quiet:
+            click.echo(f"{job_id}  {show.describe_event(event)}", err=True)
+    return client.get(f"/v1/jobs/{job_id}")

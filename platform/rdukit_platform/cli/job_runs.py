@@ -55,7 +55,7 @@ def clone(
 
     Example: rdukit job clone job-7k2m9x41abcd --set lr=0.1 --wait
     """
-    from rdukit_platform.cli.job_submit import submit_body
+    from rdukit_platform.cli.job_files import submit_body
 
     body: dict[str, object] = {
         "parameters": {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()},

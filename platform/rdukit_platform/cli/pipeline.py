@@ -10,7 +10,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit_platform.cli.job import read_pipeline
-from rdukit_platform.cli.job_submit import NOT_SUCCEEDED
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED
 from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.cli.pipeline_schedules import pause, resume, schedule, schedules, unschedule
 from rdukit_platform.jobs.states import FINAL

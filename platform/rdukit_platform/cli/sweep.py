@@ -11,8 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_platform.cli.job_submit import NOT_SUCCEEDED
-from rdukit_platform.cli.strict_yaml import load_strictly
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, load_strictly
 
 #: Seconds between two looks of a command that waits.
 LOOK_S: Final = 1.0

@@ -4,9 +4,10 @@ A worker's calls carry the replica's token. A replica that has ended, whoever en
 holder gets ``LeaseLost`` and stops its box. Every function runs in the caller's transaction.
 """
 
+import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import LeaseLost
+from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.endpoints.plan import (
@@ -24,6 +26,7 @@ from rdukit_platform.endpoints.plan import (
     ReplicaPlan,
     count_canaries,
     is_asleep,
+    plan_replicas,
 )
 from rdukit_platform.endpoints.states import LIVE, ReplicaEvent, ReplicaReason, ReplicaState, next_state, states_before
 from rdukit_platform.jobs.changes import count_changed
@@ -33,6 +36,7 @@ from rdukit_platform.nodes.registry import read_leaving
 HISTORY: Final = 8
 KEEP_S: Final = 7 * 86400.0
 _LIVE: Final = [str(state) for state in LIVE]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,3 +254,30 @@ def _hold(session: Session, fencing: ReplicaToken) -> EndpointReplicaRow:
     if row is None:
         raise LeaseLost(f"replica {fencing.replica_id} has ended")
     return row
+
+
+def reconcile(
+    database: Database, now: float, find_silent: Callable[[Mapping[str, float]], Mapping[str, float]]
+) -> bool:
+    """Bring the replicas of all endpoints one step nearer to what is wanted. Returns whether anything was to do.
+
+    Args:
+        find_silent: returns of the leases of replicas those whose workers do not beat.
+    """
+    with database.read() as session:
+        snapshots = read_snapshots(session, now)
+    replicas = [replica for snapshot in snapshots for replica in snapshot.replicas]
+    silent = find_silent({each.id: each.lease_expires_at for each in replicas if each.lease_expires_at is not None})
+    if not plan_replicas(snapshots, now, silent):
+        return False
+    with database.write() as session:
+        # Again, where nobody else writes: of two schedulers one would start as many as the other.
+        plan = plan_replicas(read_snapshots(session, now), now, silent)
+        apply_plan(session, plan, now)
+    for replica_id, reason in plan.ends:
+        logger.info("replica ends replica=%s reason=%s", replica_id, reason)
+    for replica_id in plan.drains:
+        logger.info("replica drains replica=%s", replica_id)
+    for endpoint_id, revision in plan.starts:
+        logger.info("replica wanted endpoint=%s revision=%d", endpoint_id, revision)
+    return True

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import platform_of
-from rdukit_platform.api.roster import is_any_up
+from rdukit_platform.api.nodes import is_any_up
 from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.db.engine import is_reachable
 from rdukit_platform.services import live_services

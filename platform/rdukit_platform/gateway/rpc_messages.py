@@ -4,7 +4,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from pydantic import ValidationError
 
 from rdukit.proto import jobs_pb2 as pb
-from rdukit.rpc.structs import from_struct, to_struct
+from rdukit.rpc.server import from_struct, to_struct
 from rdukit.strict_json import as_words
 from rdukit_platform.db.models import JobEventRow
 from rdukit_platform.gateway.malformed import find_malformed, refusal_of

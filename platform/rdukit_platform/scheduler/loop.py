@@ -30,7 +30,7 @@ from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.endpoints.reconcile import reconcile
+from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
 from rdukit_platform.jobs.execution import (

@@ -26,7 +26,7 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints import replicas
-from rdukit_platform.endpoints.reconcile import reconcile
+from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.endpoints.service import (
     EndpointChange,
     ServedParts,

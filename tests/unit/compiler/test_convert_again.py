@@ -6,8 +6,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rdukit_compiler.backend.torch_private import split_joint, trace_aten
 from rdukit_compiler.passes.section_rewrites import rematerialize_casts
+from rdukit_compiler.torch_private import split_joint, trace_aten
 
 Tensors = list[torch.Tensor]
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from rdukit_compiler.backend.choose_products import eliminate_common_calls, eliminate_common_views
-from rdukit_compiler.backend.torch_private import trace_aten
+from rdukit_compiler.torch_private import trace_aten
 
 aten = torch.ops.aten
 

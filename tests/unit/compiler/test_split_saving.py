@@ -2,7 +2,7 @@
 
 import torch
 
-from rdukit_compiler.backend.torch_private import split_saving, trace_aten
+from rdukit_compiler.torch_private import split_saving, trace_aten
 
 
 def joint_of_two_tensors() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:

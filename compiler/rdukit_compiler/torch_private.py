@@ -1,4 +1,4 @@
-"""Private interfaces of torch that native code generation and differentiation use.
+"""Private interfaces of torch that the compiler uses: in recording, in native code generation and in differentiation.
 
 torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says what an upgrade lacks or has changed.
 
@@ -19,17 +19,52 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import torch._prims_common
 from torch import fx
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_impls import register_op_impl as register_op_impl
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 
 from rdukit.errors import UnsupportedOperator
-from rdukit_compiler.operators.run_operator import quiet_failures
 
+prims_common = torch._prims_common
+
+#: A context in which torch functions ask neither subclasses nor modes.
+DisableTorchFunction = torch._C.DisableTorchFunction
+#: What ``torch.no_grad`` calls, and leaves in a record.
+set_grad_enabled = torch._C._set_grad_enabled
+
+has_onednn: bool = torch._C._has_mkldnn
+
+#: torch.func: whether a transformation is under way, and tensors that one wraps or has left behind.
+are_transforms_active = torch._C._are_functorch_transforms_active
+peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+unwrap_if_dead = torch._C._functorch.unwrap_if_dead
+is_functorch_wrapped_tensor = torch._C._functorch.is_functorch_wrapped_tensor
+
+all_operator_names = torch._C._dispatch_get_all_op_names
+has_kernel_for_key = torch._C._dispatch_has_kernel_for_dispatch_key
+#: Whether attention may take these forms, for every device.
+get_flash_sdp_enabled = torch._C._get_flash_sdp_enabled
+get_math_sdp_enabled = torch._C._get_math_sdp_enabled
+
+#: Name of a logger, and the beginning of modules' names.
+FAKE_TENSOR_LOGGER: Final = "torch._subclasses.fake_tensor"
+FUNCTORCH: Final = "torch._functorch"
 logger = logging.getLogger(__name__)
 
 #: Elements of a loop that pay for waking a thread: some 10 µs of work.
 _LEAST_CHUNK: Final = 16384
 #: Set on a kernel of inductor's that adds into memory.
 _ADDS: Final = "rdukit_adds_into_memory"
+
+
+def current_fake_mode() -> Any:
+    """Return the mode that makes fake tensors now, or None."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 @contextlib.contextmanager
@@ -330,3 +365,14 @@ def _graph(joint: fx.GraphModule, inputs: list[fx.Node], nodes: list[fx.Node], o
             copies[node] = graph.node_copy(node, lambda old: copies[old])
     graph.output(tuple(copies[n] if isinstance(n, fx.Node) else n for n in outputs))
     return fx.GraphModule(joint, graph)
+
+
+@contextlib.contextmanager
+def quiet_failures() -> Iterator[None]:
+    """Suppress torch's log of failures on tensors without data, while the block lasts: the caller reports them."""
+    log = logging.getLogger(FAKE_TENSOR_LOGGER)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
