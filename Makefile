@@ -57,7 +57,7 @@ tidy: setup ## Format the code and sort its imports.
 	@$(RUFF) check --select I --fix $(RUFF_OPTIONS) $(CODE) scripts
 	@$(RUFF) format $(RUFF_OPTIONS) $(CODE) scripts
 
-test: setup ## All tests, in two processes side by side.
+test: setup ## All tests, in parts side by side.
 	$(BIN)/python scripts/test.py $(ARGS)
 
 conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.

@@ -1,8 +1,9 @@
-"""All tests, in two processes side by side: ``scripts/test.py [arguments of pytest]``.
+"""All tests, in parts that run side by side: ``scripts/test.py [arguments of pytest]``.
 
-The first half computes all the time, the second much waits for the processes that it starts; they take equally long.
-With a path among the arguments, or on one core, it is one pytest as usual. The first half's words come as they are
-said, the second's at its end (or when it is stopped); the last line counts both.
+Each part is a pytest of its own with files of one folder. One part more than there are cores runs at a time, as many
+wait for processes that they start; whoever is done takes the next, so that none is left over at the end. What a part
+says comes as a whole, when it has ended (or is stopped); the last line counts all. With a path among the arguments, or
+on one core, it is one pytest as usual.
 """
 
 import os
@@ -12,14 +13,44 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
-HALVES = [["tests/unit", "tests/conformance", "tests/engine"], ["tests/integration", "tests/security", "tests/browser"]]
+#: Folder of tests → parts that its files are dealt to, in the order in which they start: what takes longest is first.
+FOLDERS = {
+    "tests/browser": 1,
+    "tests/integration": 12,
+    "tests/conformance": 6,
+    "tests/security": 3,
+    "tests/unit": 2,
+    "tests/engine": 1,
+}
 PYTEST = [str(Path(sys.executable).with_name("pytest")), "-q"]
 #: What pytest counts, in the order in which it is told here.
 COUNTED = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "error")
 NOTHING_CHOSEN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Files that one pytest runs."""
+
+    name: str
+    files: list[str]
+
+
+def deal(folder: str, files: list[str], count: int) -> list[Part]:
+    """Split a folder's files into parts: neighbours by name, which are often alike, come to different ones."""
+    files = sorted(files)
+    parts = [Part(f"{folder} {i + 1}/{count}" if count > 1 else folder, files[i::count]) for i in range(count)]
+    return [part for part in parts if part.files]
+
+
+def plan() -> list[Part]:
+    """All test files, each in one part."""
+    found = {folder: [str(path) for path in Path(folder).rglob("test_*.py")] for folder in FOLDERS}
+    return [part for folder, count in FOLDERS.items() for part in deal(folder, found[folder], count)]
 
 
 def names_path(argument: str) -> bool:
@@ -36,51 +67,67 @@ def count(line: str) -> dict[str, int]:
 
 
 def total(outputs: list[list[str]]) -> str:
-    """One line for what both have said: of each its last line that counts, after which a program may have said more."""
+    """One line for what all have said: of each its last line that counts, after which a program may have said more."""
     counts = [next(filter(None, map(count, reversed(output))), {}) for output in outputs]
     summed = {word: sum(each.get(word, 0) for each in counts) for word in COUNTED}
     return ", ".join(f"{number} {word}" for word, number in summed.items() if number)
 
 
 def choose_status(statuses: list[int]) -> int:
-    """The first failure; a half without a chosen test is none, unless the other has none either."""
+    """The first failure; a part without a chosen test is none, unless the others have none either."""
     failed = [status for status in statuses if status not in (0, NOTHING_CHOSEN)]
     return failed[0] if failed else min(statuses)
 
 
-def start(half: int, arguments: list[str], output: int | IO[bytes]) -> "subprocess.Popen[bytes]":
-    """One half, in a session of its own: Ctrl-C comes from here, once. Each remembers its failures for ``--lf``."""
-    cache = ["-o", f"cache_dir=.pytest_cache/{half + 1}"]
-    return subprocess.Popen(
-        [*PYTEST, *cache, *HALVES[half], *arguments], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-    )
+class Running:
+    """A part at work, in a session of its own: Ctrl-C comes from here, once. It remembers its failures for ``--lf``."""
+
+    def __init__(self, part: Part, arguments: list[str]) -> None:
+        self.part = part
+        self._began = time.monotonic()
+        self._kept: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by tell)
+        cache = ["-o", f"cache_dir=.pytest_cache/{part.name.replace('/', '-').replace(' ', '-')}"]
+        # Tests start hundreds of programs: each would compile a thousand modules anew where bytecode is not to be kept.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.process = subprocess.Popen(
+            [*PYTEST, *cache, *part.files, *arguments], stdout=self._kept, stderr=subprocess.STDOUT,
+            start_new_session=True, env=environment,
+        )  # fmt: skip
+
+    def tell(self) -> list[str]:
+        """Wait for its end and pass on what it has said. Returns the lines."""
+        self.process.wait()
+        print(f"test: {self.part.name} in {time.monotonic() - self._began:.0f} s", flush=True)
+        with self._kept:
+            self._kept.seek(0)
+            said = self._kept.read()
+        sys.stdout.buffer.write(said)
+        sys.stdout.buffer.flush()
+        return said.decode(errors="replace").splitlines()
 
 
-def run(arguments: list[str]) -> int:
-    """Both halves; returns the exit status."""
+def run(parts: list[Part], arguments: list[str], at_once: int) -> int:
+    """All parts; returns the exit status."""
     began = time.monotonic()
-    with tempfile.TemporaryFile() as kept:
-        other, one = start(1, arguments, kept), start(0, arguments, subprocess.PIPE)
-        lines = []
-        try:
-            assert one.stdout is not None
-            for line in one.stdout:
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
-                lines.append(line.decode(errors="replace"))
-            print("test: waiting for", *HALVES[1], flush=True)
-            other.wait()
-        except KeyboardInterrupt:  # they clean up
-            for process in (one, other):
-                process.send_signal(signal.SIGINT)
-            raise
-        finally:
-            statuses = [one.wait(), other.wait()]
-            kept.seek(0)
-            said = kept.read()
-            sys.stdout.buffer.write(said)
-            sys.stdout.buffer.flush()
-    print(f"test: {total([lines, said.decode(errors='replace').splitlines()])} in {time.monotonic() - began:.0f} s")
+    waiting, running = list(parts), list[Running]()
+    outputs, statuses = list[list[str]](), list[int]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(Running(waiting.pop(0), arguments))
+            # Any of the children; which one it is, poll finds out: nothing else is started here.
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            for ended in [one for one in running if one.process.poll() is not None]:
+                running.remove(ended)
+                outputs.append(ended.tell())
+                statuses.append(ended.process.returncode)
+    except KeyboardInterrupt:  # they clean up
+        for one in running:
+            one.process.send_signal(signal.SIGINT)
+        for one in running:
+            one.tell()
+        raise
+    print(f"test: {total(outputs)} in {time.monotonic() - began:.0f} s")
     return choose_status(statuses)
 
 
@@ -92,12 +139,13 @@ def stop(number: int, frame: object) -> NoReturn:
 def main(arguments: list[str]) -> int:
     """The exit status of what was run."""
     os.chdir(Path(__file__).parents[1])
-    if (os.cpu_count() or 1) < 2 or any(names_path(argument) for argument in arguments):
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2 or any(names_path(argument) for argument in arguments):
         return subprocess.run([*PYTEST, *arguments], check=False).returncode
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     try:
-        return run(arguments)
+        return run(plan(), arguments, cores + 1)
     except KeyboardInterrupt:
         return 130
 

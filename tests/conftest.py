@@ -2,7 +2,11 @@
 
 import os
 import signal
+import ssl
+from functools import cache
+from typing import Any
 
+from httpx._transports import default as transports
 from hypothesis import settings
 
 
@@ -21,3 +25,23 @@ def pytest_configure() -> None:
     os.environ.setdefault("RDUKIT_ISOLATION_MODE", "off")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    share_default_contexts()
+
+
+def share_default_contexts() -> None:
+    """Let httpx make the context that trusts the machine's authorities once, not for each request.
+
+    To read them takes longer than the request that a test is about. Contexts that tests choose stay theirs.
+    """
+    make = transports.create_ssl_context
+
+    @cache
+    def make_default(trust_env: bool, authorities: str | None) -> ssl.SSLContext:
+        return make(trust_env=trust_env)
+
+    def create_ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+        if verify is True and cert is None:
+            return make_default(trust_env, os.environ.get("SSL_CERT_FILE"))
+        return make(verify, cert, trust_env)
+
+    transports.create_ssl_context = create_ssl_context

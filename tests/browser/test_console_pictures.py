@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from rdukit.snd import SndClient
-from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.api.context import Platform
 from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.gateway.permissions import PERMISSIONS
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.tokens import ensure_first_token
-from support.platform.gateway import Example, serving
+from support.platform.gateway import Example, open_known_platform, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright, of the test extra")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -55,7 +55,7 @@ def platform() -> Iterator[Platform]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RDUKIT_HOME", folder)
         home = checked_home()
-        opened = open_platform(home)
+        opened = open_known_platform(home)
         migrate(opened.database)
         ensure_first_token(opened.database, home, time.time())
         command = [str(Path(sys.executable).with_name("rdukit")), "node", "start", "--platform", "SN30-8"]

@@ -1,7 +1,7 @@
 """Every model of the zoo is equal to eager torch on the emulated device: outputs, gradients, losses of a training.
 
-``RDUKIT_TEST_ZOO=long`` runs both sizes of each model in all modes; ``scripts/zoo_parity.py`` writes what it finds
-into the documents.
+``RDUKIT_TEST_ZOO=long`` runs both sizes of each model in all modes, a hundred steps each; ``scripts/zoo_parity.py``
+writes what it finds into the documents.
 """
 
 import os
@@ -33,11 +33,12 @@ def test_every_model_has_two_sizes() -> None:
 
 
 @pytest.mark.parametrize(("name", "which", "mode"), cases(TRAINED))
-def test_a_hundred_training_steps_in_f32_are_those_of_eager_torch(
-    name: str, which: int, mode: str, tmp_path: Path
-) -> None:
+def test_training_steps_in_f32_are_those_of_eager_torch(name: str, which: int, mode: str, tmp_path: Path) -> None:
     config = {"optim_level": mode, "precision": "f32"}
-    found = measure_training(name, SMALL_SIZES[name][which], tmp_path, steps=100, **config)
+    # What piles up in a long training is in the numbers, which modes do not differ in: the first size shows it. The
+    # second one has other layers, whose gradients and states are wrong at once or never.
+    steps = 100 if IS_LONG or which == 0 else 20
+    found = measure_training(name, SMALL_SIZES[name][which], tmp_path, steps=steps, **config)
     outputs, gradients = ILL_CONDITIONED.get(name, (1e-5, 1e-4))
     assert found.outputs < outputs
     assert found.gradients < gradients, found.where

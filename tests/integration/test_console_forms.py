@@ -12,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.api.context import Platform
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
@@ -20,7 +20,7 @@ from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from support.platform.gateway import Example, serving
+from support.platform.gateway import Example, open_known_platform, serving
 
 COMPILE = "/console/catalog/logreg/run/compile"
 TRAIN = "/console/catalog/logreg/run/train"
@@ -32,7 +32,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
     monkeypatch.setenv("RDUKIT_HOME", folder)
     home = checked_home()
-    opened = open_platform(home)
+    opened = open_known_platform(home)
     migrate(opened.database)
     ensure_first_token(opened.database, home, time.time())
     yield opened

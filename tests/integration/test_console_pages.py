@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import select
 
-from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.api.context import Platform
 from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.console.routes import STATIC
@@ -24,7 +24,7 @@ from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from support.platform.gateway import Example, job_state, serving
+from support.platform.gateway import Example, job_state, open_known_platform, serving
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "path"}
 
@@ -68,7 +68,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
     monkeypatch.setenv("RDUKIT_HOME", folder)
     home: Home = checked_home()
-    opened = open_platform(home)
+    opened = open_known_platform(home)
     migrate(opened.database)
     ensure_first_token(opened.database, home, time.time())
     yield opened

@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
-from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import StrictJsonRoute
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
@@ -19,7 +19,7 @@ from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from support.platform.gateway import Example, serving
+from support.platform.gateway import Example, open_known_platform, serving
 from support.platform.processes import short_folder
 
 WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}
@@ -30,7 +30,7 @@ WORDS = {"stage": "train", "step": 3, "total": 4, "loss": "NaN", "throughput": "
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with short_folder() as folder:
         monkeypatch.setenv("RDUKIT_HOME", str(folder))
-        opened = open_platform(checked_home())
+        opened = open_known_platform(checked_home())
         migrate(opened.database)
         ensure_first_token(opened.database, opened.home, 1.0)
         yield opened

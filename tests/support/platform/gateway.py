@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from math import exp, sin
 from typing import Any
 
@@ -20,6 +21,7 @@ from rdukit.interfaces import Clock
 from rdukit_platform.api.context import Platform, open_platform
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
+from rdukit_platform.catalog.catalog import Catalog, read_catalog
 from rdukit_platform.catalog.experts import get_expert, selector_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_box
 from rdukit_platform.db.engine import Database
@@ -46,7 +48,7 @@ from rdukit_platform.jobs.pipelines import submit_pipeline
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import cancel_job, record_job
 from rdukit_platform.jobs.states import JobEvent
-from rdukit_platform.settings import checked_home
+from rdukit_platform.settings import Home, box_command, checked_home
 from rdukit_platform.sweeps.advance import advance_sweeps
 from rdukit_platform.sweeps.model import SweepRequest
 from rdukit_platform.sweeps.service import submit_sweep, trials_of
@@ -56,6 +58,24 @@ from support.platform.database import place_database
 
 #: What the examples' attempts hold.
 TILES = ["/NODE/XRDU_0/RDU_1/TILE_0", "/NODE/XRDU_0/RDU_1/TILE_1"]
+
+
+@cache
+def _read_once(*command: str) -> Boxes:
+    return read_catalog(list(command))
+
+
+class KnownCatalog(Catalog):
+    """A catalog that asks each ModelBox command for its boxes once in this process, not once per gateway."""
+
+    def boxes(self) -> Boxes:
+        """Return all boxes."""
+        return _read_once(*box_command())
+
+
+def open_known_platform(home: Home) -> Platform:
+    """Open a platform with the ``KnownCatalog``; nothing of it runs."""
+    return replace(open_platform(home), catalog=KnownCatalog())
 
 
 @contextmanager
@@ -374,7 +394,7 @@ def opened_platform(clock: Clock | None = None) -> Iterator[Platform]:
     """Yield the platform of ``RDUKIT_HOME``, with its first token; nothing of it runs."""
     home = checked_home()
     place_database(home.folder)
-    opened = open_platform(home)
+    opened = open_known_platform(home)
     if clock is not None:
         opened = replace(opened, clock=clock, audit=AuditWriter(opened.database, clock))
     migrate(opened.database)  # where a part was opened before

@@ -1,0 +1,73 @@
+"""``scripts/test.py``, which runs all tests in parts side by side: what it decides, and that it runs them all."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_all_tests", ROOT / "scripts/test.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_file_of_tests_is_in_one_part(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is in none would never run."""
+    monkeypatch.chdir(ROOT)
+    parts = script.plan()
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+    assert sorted(file for part in parts for file in part.files) == files
+    assert len({part.name for part in parts}) == len(parts)
+
+
+def test_a_folder_with_fewer_files_than_parts_has_no_empty_part(script: ModuleType) -> None:
+    assert [part.files for part in script.deal("x", ["b", "c", "a"], 2)] == [["a", "c"], ["b"]]
+    assert [part.files for part in script.deal("x", ["a"], 2)] == [["a"]]
+
+
+def test_all_parts_are_run_and_counted_and_a_failure_is_told(
+    script: ModuleType, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").touch()
+    parts = []
+    for number in range(5):
+        path = tmp_path / f"test_{number}.py"
+        path.write_text(f"def test_x() -> None:\n    assert {number} != 3\n")
+        parts.append(script.Part(f"part {number}", [str(path)]))
+    assert script.run(parts, ["-p", "no:cacheprovider"], 2) == 1
+    said = capfdbinary.readouterr().out.decode()
+    assert "assert 3 != 3" in said
+    assert said.splitlines()[-1].startswith("test: 1 failed, 4 passed in ")
+
+
+def test_the_last_line_counts_all_parts(script: ModuleType) -> None:
+    one = [
+        "FAILED tests/x.py::test_x - assert 7 == 3 passed",
+        "2 failed, 30 passed, 4 skipped in 100.02s (0:01:40)\n",
+        "",
+    ]
+    assert script.total([one, ["1 passed, 5 skipped, 1 error in 3.00s"]]) == "2 failed, 31 passed, 9 skipped, 1 error"
+    assert script.total([["no tests ran in 0.01s"], ["3 deselected in 0.5s"]]) == "3 deselected"
+    assert script.total([[], ["killed"]]) == ""
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [([0, 0], 0), ([0, 1], 1), ([2, 0], 2), ([5, 0], 0), ([5, 1], 1), ([5, 5], 5), ([-9, 0], -9)],
+)
+def test_any_part_that_fails_fails_the_whole(script: ModuleType, statuses: list[int], status: int) -> None:
+    assert script.choose_status(statuses) == status
+
+
+def test_a_path_among_the_arguments_is_told_from_options_and_their_values(script: ModuleType) -> None:
+    path = str(Path(__file__))
+    assert script.names_path(path) and script.names_path(f"{path}::test_x")
+    assert not script.names_path("-x") and not script.names_path("pef and not box")
