@@ -1,6 +1,9 @@
 """Sweeps over REST and by the command line, next to a gateway; the trials are advanced as a scheduler does."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +78,32 @@ def test_who_may_only_read_submits_and_cancels_none(gateway: GatewayUnderTest, t
     assert gateway.refused("POST", "/v1/sweeps", reader, json=BODY)[0] == 403
     assert gateway.refused("POST", f"/v1/sweeps/{sweep}/cancel", reader)[0] == 403
     assert gateway.refused("POST", "/v1/sweeps/sweep-none/cancel", token)[0] == 404
+
+
+def test_whoever_stops_waiting_is_told_what_goes_on(gateway: GatewayUnderTest, token: str) -> None:
+    rdukit = str(Path(sys.executable).with_name("rdukit"))
+    words = [
+        "sweep",
+        "submit",
+        "--box",
+        "logreg",
+        "--verb",
+        "preprocess",
+        "--grid",
+        "limit=10,20",
+        "--minimize",
+        "rows",
+    ]
+    with subprocess.Popen(
+        [rdukit, *words, "--wait", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stderr is not None and waiting.stdout is not None
+        sweep = waiting.stderr.readline().split()[0]
+        waiting.send_signal(signal.SIGINT)
+        told, known = waiting.stderr.read(), json.loads(waiting.stdout.read())
+    assert (waiting.returncode, known["id"], known["state"]) == (130, sweep, "running")
+    assert f"rdukit sweep show {sweep}" in told and f"rdukit sweep cancel {sweep}" in told
+    assert gateway.ask("GET", f"/v1/sweeps/{sweep}", token).json()["state"] == "running"
 
 
 def test_the_commands_submit_list_show_and_cancel(gateway: GatewayUnderTest, token: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.units import format_seconds
+from rdukit_platform.cli.job_files import left_behind
 from rdukit_platform.cli.token import Life
 
 
@@ -327,10 +328,10 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
     from rdukit_platform.client.serving import wait_until_settled
 
     name = changed["name"]
-    if wait and not as_json:
-        click.echo(f"{name} goes on without this command; rdukit endpoint show tells how far it is", err=True)
     if wait:
-        changed = wait_until_settled(client, changed)
+        begun = changed
+        with left_behind([name], "endpoint", "delete", lambda: begun, as_json=as_json):
+            changed = wait_until_settled(client, changed)
     if as_json:
         show.print_json(changed)
     else:

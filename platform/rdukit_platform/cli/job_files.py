@@ -1,7 +1,8 @@
 """Files of jobs, and submitting one: YAML documents, with a request's keys after ``apiVersion`` and ``kind``."""
 
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -177,9 +178,9 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
         submitted = [client.submit(path, body) for body in bodies]
         jobs = [job for one in submitted for job in one.get("jobs", [one])]
         if wait:
-            for one in jobs:
-                click.echo(f"{one['id']} goes on without this command; rdukit job cancel ends it", err=True)
-            jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
+            known = submitted[0] if len(submitted) == 1 else submitted
+            with left_behind([one["id"] for one in jobs], "job", "cancel", lambda: known, as_json=as_json):
+                jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
             submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs
         if as_json:
             show.print_json(submitted[0] if len(submitted) == 1 else submitted)
@@ -187,6 +188,32 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
             click.echo("\n".join(one["id"] for one in jobs))
         if wait and any(one["state"] != "succeeded" for one in jobs):
             sys.exit(NOT_SUCCEEDED)
+
+
+@contextmanager
+def left_behind(
+    names: Sequence[str], command: str, end: str, known: Callable[[], object], *, as_json: bool
+) -> Iterator[None]:
+    """Say of what is waited for that it goes on without the command, at once and where Ctrl-C ends the waiting.
+
+    Args:
+        command: such as sweep: ``rdukit sweep show NAME`` shows it, ``rdukit sweep END NAME`` ends it.
+        known: what is printed on Ctrl-C with ``as_json``: the last that is known of it, with its id.
+    """
+    from rdukit_platform.cli import show
+
+    try:
+        for name in names:
+            click.echo(f"{name} goes on without this command; rdukit {command} {end} ends it", err=True)
+        yield
+    except KeyboardInterrupt:
+        if as_json:
+            show.print_json(known())
+        click.echo("", err=True)  # after the terminal's ^C
+        for name in names:
+            look, stop = f"rdukit {command} show {name}", f"rdukit {command} {end} {name}"
+            click.echo(f"{name} goes on; look at it: {look}; end it: {stop}", err=True)
+        raise
 
 
 def _wait(client: "ApiClient", job_id: str, is_quiet: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_platform.cli.job_files import NOT_SUCCEEDED, load_strictly
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, left_behind, load_strictly
 
 #: Seconds between two looks of a command that waits.
 LOOK_S: Final = 1.0
@@ -60,9 +60,11 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
     body = read_file(file, options) if file is not None else make_body(options)
     with ApiClient.of_home() as client:
         found = client.submit("/v1/sweeps", body)
-        while wait and found["state"] == "running":
-            time.sleep(LOOK_S)
-            found = client.get(f"/v1/sweeps/{found['id']}")
+        if wait:
+            with left_behind([found["id"]], "sweep", "cancel", lambda: found, as_json=as_json):
+                while found["state"] == "running":
+                    time.sleep(LOOK_S)
+                    found = client.get(f"/v1/sweeps/{found['id']}")
     if as_json:
         show.print_json(found)
     elif wait:
