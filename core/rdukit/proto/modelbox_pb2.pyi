@@ -51,16 +51,34 @@ class Description(_message.Message):
     def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., compiler_version: _Optional[str] = ..., mode: _Optional[str] = ..., target: _Optional[str] = ..., verbs: _Optional[_Iterable[_Union[Verb, _Mapping]]] = ..., description: _Optional[str] = ..., module: _Optional[str] = ..., resources: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., serving: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., licence: _Optional[str] = ..., model_card: _Optional[str] = ...) -> None: ...
 
 class Verb(_message.Message):
-    __slots__ = ("name", "parameters", "inputs", "outputs")
+    __slots__ = ("name", "parameters", "inputs", "outputs", "metrics", "uncached")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    UNCACHED_FIELD_NUMBER: _ClassVar[int]
     name: str
     parameters: _containers.RepeatedCompositeFieldContainer[Parameter]
     inputs: _containers.RepeatedCompositeFieldContainer[ArtifactSlot]
     outputs: _containers.RepeatedCompositeFieldContainer[ArtifactSlot]
-    def __init__(self, name: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ...) -> None: ...
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    uncached: bool
+    def __init__(self, name: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., uncached: _Optional[bool] = ...) -> None: ...
+
+class Metric(_message.Message):
+    __slots__ = ("name", "help", "unit", "better", "told")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HELP_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    BETTER_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    help: str
+    unit: str
+    better: str
+    told: str
+    def __init__(self, name: _Optional[str] = ..., help: _Optional[str] = ..., unit: _Optional[str] = ..., better: _Optional[str] = ..., told: _Optional[str] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "type", "default", "legal", "help", "unit", "schema")

@@ -1,22 +1,26 @@
 """``rdukit box list|describe|validate|new|inspect|schema|convert``: what looks at boxes and starts none."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token, parse_name_values
 from rdukit.cli.tables import print_table
-from rdukit.errors import Conflict, InvalidArgument
+from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
+from rdukit.strict_json import read_json
 from rdukit.units import format_bytes, plain
 from rdukit_modelbox.cli.show import print_description
 from rdukit_modelbox.contract.box import FILE_NAME, Box, box_names, find_box_file, load_box, read_document, refusal_of
 from rdukit_modelbox.contract.cards import card_of
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.describe import describe as describe_box
+from rdukit_modelbox.contract.metrics import find_undeclared, words_for_undeclared
 from rdukit_modelbox.contract.new_box import new_box_files
+from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.recipes.recipe import RECIPES_FILE, load_recipes
 
 #: Name of an installed box, a ``modelbox.yaml``, or its folder.
@@ -76,11 +80,18 @@ def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--import-module", is_flag=True, help="Also import the box's own module and build its entry.")
+@click.option(
+    "--reported",
+    multiple=True,
+    metavar="VERB=FILE",
+    help="Also check that the box declares all metrics in this JSON: a run's result, or its report.json; repeat.",
+)
 @JSON_OPTION
-def validate(file: Path, import_module: bool, as_json: bool) -> None:
+def validate(file: Path, import_module: bool, reported: Sequence[str], as_json: bool) -> None:
     """Check a modelbox.yaml. Prints each mistake with its line; the exit status is 2 then.
 
-    FILE is a modelbox.yaml or its folder.
+    FILE is a modelbox.yaml or its folder. A box says in its log, too, when a run reported metrics that it does not
+    declare.
 
     Example: rdukit box validate my/modelbox.yaml
     """
@@ -91,8 +102,27 @@ def validate(file: Path, import_module: bool, as_json: bool) -> None:
     faults = list(find_model_problems(found, import_module=import_module))
     if faults:
         raise refusal_of(path, faults)
+    for verb, report in parse_name_values("--reported", reported).items():
+        _check_reported(found, verb, Path(report))
     told = {"valid": True, "name": found.name, "file": str(path)}
     click.echo(json.dumps(told) if as_json else f"{path} is a valid ModelBox: {found.name}")
+
+
+def _check_reported(box: Box, verb: str, report: Path) -> None:
+    if verb not in box.verbs:
+        raise InvalidArgument(
+            f"--reported {verb}={report}: the box has no verb {verb!r}; legal: {', '.join(box.verbs)}"
+        )
+    try:
+        figures = read_json(report.read_bytes())
+    except FileNotFoundError as cause:
+        raise NotFound(f"--reported {verb}={report}: there is no such file") from cause
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(f"--reported {verb}={report} is no readable JSON: {cause}") from cause
+    if not isinstance(figures, dict):
+        raise InvalidArgument(f"--reported {verb}={report}: legal is a JSON object of metrics by name")
+    if undeclared := find_undeclared(box, Verb(verb), figures):
+        raise InvalidArgument(words_for_undeclared(box, Verb(verb), undeclared), undeclared=undeclared)
 
 
 @click.command()

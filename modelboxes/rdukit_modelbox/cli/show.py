@@ -40,6 +40,12 @@ def print_description(told: Mapping[str, Any]) -> None:
         if verb["parameters"]:
             rows = [(p["name"], p["type"], _value(p), p["legal"], p["help"]) for p in verb["parameters"]]
             print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
+        if verb.get("metrics"):
+            click.echo()
+            told = [(m["name"], m.get("unit", ""), m.get("better", "-"), m["told"], m["help"]) for m in verb["metrics"]]
+            print_table(("METRIC", "UNIT", "BETTER", "TOLD", "HELP"), metrics)
+        if verb.get("uncached"):
+            click.echo("pipelines run it each time, even if a job has made the same")
 
 
 def _print_card(card: Mapping[str, Any]) -> None:

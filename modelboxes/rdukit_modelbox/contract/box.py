@@ -15,6 +15,7 @@ from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound, suggest
 from rdukit_modelbox.contract.allowed_values import ParameterValue, Word
 from rdukit_modelbox.contract.inheritance import Change, EffectiveDocument, extend_task, task_names
+from rdukit_modelbox.contract.metrics import BoxMetric
 from rdukit_modelbox.contract.parameter import BoxParameter
 from rdukit_modelbox.contract.parts import (
     ArtifactSlot,
@@ -98,6 +99,14 @@ class Box(StrictModel):
     artifacts: Mapping[Verb, VerbArtifacts] = Field(
         default_factory=dict, description="Files and folders that each verb takes and makes."
     )
+    metrics: tuple[BoxMetric, ...] = Field(
+        default=(), description="Numbers that verbs report; the task's, and those of the box in their place or besides."
+    )
+    uncached: tuple[Verb, ...] = Field(
+        default=(),
+        description="Verbs that pipelines run each time, even if a job has made the same: what they make is not always "
+        "the same, or they have an effect outside.",
+    )
     resources: BoxResources = Field(default=BoxResources(), description="What one replica needs.")
     serving: Serving = Field(default=Serving(), description="What is served over the Open Inference Protocol.")
     labels: Mapping[Label, Annotated[str, StringConstraints(max_length=200)]] = Field(
@@ -135,7 +144,7 @@ class Box(StrictModel):
     def _parts_agree(self) -> "Box":
         draft = Draft(
             self.verbs, dict(enumerate(self.parameters)), frozenset(p.name for p in self.parameters), self.artifacts,
-            self.serving,
+            self.serving, metrics=self.metrics, uncached=self.uncached,
         )  # fmt: skip
         found = find_problems(draft)
         if found:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit_modelbox.contract.box import ArtifactSlot, Box, Verb
+from rdukit_modelbox.contract.metrics import metrics_of
 from rdukit_modelbox.contract.parameter import BoxParameter
 
 
@@ -35,13 +36,16 @@ def describe(box: Box) -> dict[str, object]:
 
 
 def describe_verb(box: Box, verb: Verb) -> dict[str, object]:
-    """Describe one verb: parameters with default and legal values, in words and as JSON schema, and artifacts."""
+    """Describe one verb: parameters with default and legal values, in words and as JSON schema, artifacts, metrics."""
     slots = box.slots_of(verb)
+    metrics = [metric.model_dump(mode="json", exclude={"verbs"}, exclude_none=True) for metric in metrics_of(box, verb)]
+    more: dict[str, object] = {"metrics": metrics, "uncached": verb in box.uncached}
     return {
         "name": str(verb),
         "parameters": [_describe_parameter(parameter) for parameter in box.parameters_of(verb)],
         "inputs": [_describe_slot(slot) for slot in slots.inputs],
         "outputs": [_describe_slot(slot) for slot in slots.outputs],
+        **{key: value for key, value in more.items() if value},
     }
 
 

@@ -20,6 +20,7 @@ from rdukit_modelbox.contract.allowed_values import (
     format_allowed,
     is_multiple,
 )
+from rdukit_modelbox.contract.metrics import merge_metrics
 from rdukit_modelbox.contract.parameter import When
 from rdukit_modelbox.contract.parts import Sentence, StrictModel, Verb
 from rdukit_modelbox.contract.schema_errors import suggest
@@ -113,7 +114,7 @@ def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
         return EffectiveDocument(dict(written), faults=(fault,))
     merge = _Merge(written, read_task(name))
     value = {**written, **{key: merge.task[key] for key in _INHERITED if key in merge.task and key not in written}}
-    value["parameters"], value["artifacts"] = merge.parameters(), merge.artifacts()
+    value["parameters"], value["artifacts"], value["metrics"] = merge.parameters(), merge.artifacts(), merge.metrics()
     return EffectiveDocument(value, merge.origins, tuple(merge.faults))
 
 
@@ -187,6 +188,16 @@ class _Merge:
                 found[verb][side] = [slot for slot, _ in slots.values()]
                 self.origins |= {("artifacts", verb, side, n): origin for n, (_, origin) in enumerate(slots.values())}
         return found
+
+    def metrics(self) -> object:
+        """Return the task's metrics; those that the box has replace them by verb and name, or are added."""
+        own = self._written.get("metrics", [])
+        if not isinstance(own, list):
+            return own
+        merged = merge_metrics(self.task.get("metrics", ()), own, self._verbs)
+        for place, (_, number) in enumerate(merged):
+            self.origins["metrics", place] = _EXTENDS if number is None else ("metrics", number)
+        return [metric for metric, _ in merged]
 
     def _by_verb(self, key: str, kind: type) -> dict[str, Any]:
         """``override`` or ``remove`` by verb, where it can be read; names that the task does not have are faults."""

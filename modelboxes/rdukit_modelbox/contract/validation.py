@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterType, ParameterValue, find_objection, normalise
+from rdukit_modelbox.contract.metrics import BoxMetric, find_metric_problems
 from rdukit_modelbox.contract.parameter import BoxParameter, When
 from rdukit_modelbox.contract.parts import Serving, Verb, VerbArtifacts
 
@@ -31,13 +32,15 @@ class Draft:
     names: frozenset[str]
     artifacts: Mapping[Verb, VerbArtifacts]
     serving: Serving | None = None
+    metrics: tuple[BoxMetric, ...] = ()
+    uncached: tuple[Verb, ...] = ()
     #: No parameter is missing.
     is_whole: bool = True
 
 
 def find_problems(draft: Draft) -> list[Problem]:
     """List everything that does not fit together, with its key."""
-    found = [*_verbs(draft), *_slots(draft)]
+    found = [*_verbs(draft), *_slots(draft), *find_metric_problems(draft.metrics, draft.verbs)]
     for verb in Verb:
         found += _parameters_of(draft, verb)
     found += _dependences(draft)
@@ -70,6 +73,9 @@ def _verbs(draft: Draft) -> Iterator[Problem]:
         for place, verb in enumerate(parameter.verbs):
             if verb not in draft.verbs:
                 yield ("parameters", number, "verbs", place), f"{verb} is used but not under verbs; there: {there}"
+    for number, verb in enumerate(draft.uncached):
+        if verb not in draft.verbs:
+            yield ("uncached", number), f"{verb} is used but not under verbs; there: {there}"
     for verb in draft.artifacts:
         if verb not in draft.verbs:
             yield ("artifacts", verb), f"{verb} is used but not under verbs; there: {there}"
@@ -210,6 +216,8 @@ def read_draft(value: Mapping[str, Any]) -> Draft:
         ),
         artifacts={verb: these for verb, these in slots.items() if these is not None},
         serving=_find(Serving, value.get("serving", {})),
+        metrics=_find_metrics(value.get("metrics")),
+        uncached=_find_verbs(value.get("uncached")) or (),
         is_whole=None not in parameters.values(),
     )
 
@@ -232,6 +240,13 @@ def _find_verbs(value: object) -> tuple[Verb, ...] | None:
         return TypeAdapter(tuple[Verb, ...]).validate_python(value) or None
     except ValidationError:
         return None
+
+
+def _find_metrics(value: object) -> tuple[BoxMetric, ...]:
+    try:
+        return TypeAdapter(tuple[BoxMetric, ...]).validate_python(value)
+    except ValidationError:
+        return ()
 
 
 def _find(part: type[P], value: object) -> P | None:

@@ -115,6 +115,7 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit_modelbox.artifacts.exchange import bring_inputs, send_outputs
     from rdukit_modelbox.artifacts.mounts import Exchange
     from rdukit_modelbox.contract.box import Verb, load_box
+    from rdukit_modelbox.contract.metrics import find_undeclared, words_for_undeclared
     from rdukit_modelbox.operations.members import other_members
     from rdukit_modelbox.verbs import load_verb
 
@@ -130,6 +131,8 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     brought = {**request, "inputs": {name: str(path) for name, path in inputs.items()}}
     with other_members(brought, lambda error: _end(events, error)) if verb is Verb.TRAIN else nullcontext():
         done = run(context, parameters, inputs, output)
+    if undeclared := find_undeclared(box, verb, done.figures):
+        context.log(words_for_undeclared(box, verb, undeclared))
     outputs = {name: str(path) for name, path in done.outputs.items()}
     if exchange.upload:
         outputs = send_outputs(context, done.outputs, exchange.upload)

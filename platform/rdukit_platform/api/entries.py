@@ -10,6 +10,7 @@ from rdukit_platform.api.dependencies import BoxesReader, Cursor, Limit, platfor
 from rdukit_platform.catalog.comparison import MAX_COMPARED, ComparedLine, compare_entries
 from rdukit_platform.catalog.entries import Entry, EntryKind, EntryList, EntryQuery, EntrySort, find_entries
 from rdukit_platform.catalog.listing import get_entry, read_entries
+from rdukit_platform.catalog.model import directions_of
 from rdukit_platform.tenants.scopes import ARTIFACTS_READ, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -92,7 +93,7 @@ def search_entries(
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         known = read_entries(session, boxes, caller.tenant_id, query, with_artifacts=_reads_artifacts(caller))
-    return find_entries(known, query, limit, cursor)
+    return find_entries(known, query, limit, cursor, directions_of(boxes))
 
 
 def compare_named(platform: Platform, caller: Caller, names: list[str]) -> tuple[list[Entry], list[ComparedLine]]:

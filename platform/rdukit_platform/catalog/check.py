@@ -13,7 +13,7 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
+from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter, suggest
 from rdukit_platform.catalog.model import BoxDescription, BoxVerb, VerbParameter
 
 #: Keys that say something of the parameter, not of its values.
@@ -103,6 +103,27 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     missing = [slot.name for slot in verb.inputs if slot.is_required and slot.name not in inputs]
     if missing:
         raise InvalidArgument(f"{where} needs the inputs {missing}, which are not given", missing=missing)
+
+
+def check_metric(box: BoxDescription, verb: BoxVerb, name: str, what: str, *, in_progress: bool = False) -> None:
+    """Refuse a metric that the verb does not declare; one without declared metrics may report any.
+
+    Args:
+        what: what chooses by it, such as "objective".
+        in_progress: it has to be told while the verb runs.
+    Raises:
+        IllegalValue: the message has the nearest one, and all that are legal.
+    """
+    legal = [metric.name for metric in verb.metrics if not in_progress or metric.told != "result"]
+    if name in legal or not verb.metrics:
+        return
+    when = " while it runs" if in_progress else ""
+    raise IllegalValue(
+        f"{what}: {verb.name} of box {box.name!r} reports no metric {name[:64]!r}{when}.{suggest(name[:64], legal)} "
+        f"Legal: {', '.join(legal) or 'none'}",
+        metric=name[:64],
+        legal=legal,
+    )
 
 
 def _holds(when: Mapping[str, Any], values: Mapping[str, object]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import IllegalValue, InvalidArgument, suggest
 from rdukit.strict_json import find_number
 from rdukit_platform.catalog.figures import is_lower_better
 from rdukit_platform.db.rows import check_limit
@@ -109,16 +109,27 @@ class EntryList:
     next_cursor: str | None
 
 
-def find_entries(known: Iterable[Entry], query: EntryQuery, limit: int = 50, cursor: str | None = None) -> EntryList:
+def find_entries(
+    known: Iterable[Entry],
+    query: EntryQuery,
+    limit: int = 50,
+    cursor: str | None = None,
+    directions: Mapping[str, str] | None = None,
+) -> EntryList:
     """Return a page of the entries that a query finds.
 
+    Args:
+        directions: the metrics that boxes declare, each with what is better: higher, lower, or neither.
     Raises:
         InvalidArgument: limit or cursor are not legal, or the order lacks its metric.
+        IllegalValue: no box declares the metric of the order, and nothing has it.
     """
     check_limit(limit)
     if query.sort is EntrySort.METRIC and not query.metric:
         raise InvalidArgument("the order is 'metric' without a metric; legal: such as metric=accuracy")
     words, known = fold(query.words).split(), list(known)
+    if query.sort is EntrySort.METRIC:
+        _check_metric(query.metric, known, directions or {})
     ranks = {
         entry.id: rank
         for entry in known
@@ -136,7 +147,7 @@ def find_entries(known: Iterable[Entry], query: EntryQuery, limit: int = 50, cur
         for name in FACETS if not misses else misses[:1] if len(misses) == 1 else ():
             if value := str(getattr(entry, name)):
                 counts[name][value] = counts[name].get(value, 0) + 1
-    listed = _sort(listed, query, ranks)
+    listed = _sort(listed, query, ranks, (directions or {}).get(query.metric, ""))
     start = _place(listed, cursor)
     page = tuple(listed[start : start + limit])
     is_last = start + limit >= len(listed)
@@ -172,7 +183,18 @@ def _rank(entry: Entry, words: Sequence[str]) -> int | None:
     return rank
 
 
-def _sort(entries: list[Entry], query: EntryQuery, ranks: Mapping[str, int]) -> list[Entry]:
+def _check_metric(name: str, known: Iterable[Entry], directions: Mapping[str, str]) -> None:
+    told = {each for entry in known for each, value in entry.metrics.items() if find_number(value) is not None}
+    legal = sorted({*told, *directions})
+    if legal and name not in legal:
+        raise IllegalValue(
+            f"metric: no box declares {name[:64]!r}, and nothing here has it.{suggest(name[:64], legal)} "
+            f"Legal: {', '.join(legal)}",
+            legal=legal,
+        )
+
+
+def _sort(entries: list[Entry], query: EntryQuery, ranks: Mapping[str, int], better: str = "") -> list[Entry]:
     """Return the entries in the order that is asked for; those that lack its key come last, whichever way round."""
     best = sorted(
         entries,
@@ -181,7 +203,8 @@ def _sort(entries: list[Entry], query: EntryQuery, ranks: Mapping[str, int]) -> 
     if query.sort is EntrySort.BEST:
         return best[::-1] if query.is_reversed else best
     keys = {entry.id: _key(entry, query) for entry in best}
-    falls = query.sort is EntrySort.NEWEST or (query.sort is EntrySort.METRIC and not is_lower_better(query.metric))
+    is_lower = better == "lower" if better else is_lower_better(query.metric)
+    falls = query.sort is EntrySort.NEWEST or (query.sort is EntrySort.METRIC and not is_lower)
     with_key = [entry for entry in best if keys[entry.id] is not None]
     with_key.sort(key=lambda one: keys[one.id], reverse=falls != query.is_reversed)  # type: ignore[arg-type,return-value]
     return with_key + [entry for entry in best if keys[entry.id] is None]

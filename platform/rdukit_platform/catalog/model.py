@@ -74,6 +74,17 @@ class VerbSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class VerbMetric:
+    """A number that a verb reports. ``better``: higher, lower or empty; ``told``: result, progress or both."""
+
+    name: str
+    help: str = ""
+    unit: str = ""
+    better: str = ""
+    told: str = "result"
+
+
+@dataclass(frozen=True, slots=True)
 class BoxVerb:
     """Something a box can do."""
 
@@ -81,6 +92,10 @@ class BoxVerb:
     parameters: tuple[VerbParameter, ...]
     inputs: tuple[VerbSlot, ...]
     outputs: tuple[VerbSlot, ...]
+    #: Empty: it may report any.
+    metrics: tuple[VerbMetric, ...] = ()
+    #: Whether a pipeline may take over what a job of it has made.
+    is_cached: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +140,14 @@ class Boxes:
         if box is None:
             raise unknown_box(name, self.boxes)
         return box
+
+
+def directions_of(boxes: Boxes) -> dict[str, str]:
+    """Return the metrics that boxes declare for verbs that judge a model, each with what is better (pure)."""
+    judging = [
+        verb for box in boxes.boxes.values() for verb in box.verbs if verb.name in {"train", "evaluate", "infer"}
+    ]
+    return {metric.name: metric.better for verb in judging for metric in verb.metrics if metric.told != "progress"}
 
 
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
@@ -217,6 +240,14 @@ def _read_verb(raw: Mapping[str, object], has_patterns: bool) -> BoxVerb:
         ),
         inputs=_read_slots(raw.get("inputs", []), True),
         outputs=_read_slots(raw.get("outputs", []), True),
+        metrics=tuple(
+            VerbMetric(
+                str(each["name"]),
+                **{key: str(each[key]) for key in ("help", "unit", "better", "told") if each.get(key)},
+            )
+            for each in _maps(raw.get("metrics", []))
+        ),
+        is_cached=not raw.get("uncached", False),
     )
 
 

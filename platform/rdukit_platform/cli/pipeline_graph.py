@@ -2,19 +2,24 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.files.atomic import write_atomic
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--svg", type=click.Path(path_type=Path), default=None, metavar="OUT", help="Draw it into this file.")
+@click.option("--boxes", is_flag=True, help="Ask the platform which boxes want their verbs run each time.")
 @JSON_OPTION
-def graph(file: Path, svg: Path | None, as_json: bool) -> None:
-    """Show what the steps of a pipeline's YAML FILE come after; asks no platform, so that boxes are not checked.
+@TOKEN_OPTION
+def graph(file: Path, svg: Path | None, boxes: bool, as_json: bool) -> None:
+    """Show what the steps of a pipeline's YAML FILE come after, and which are not run where a job has made the same.
+
+    Without --boxes it asks no platform, and boxes are not looked at.
 
     Example: rdukit pipeline graph digits.yaml --svg digits.svg
     """
@@ -22,18 +27,35 @@ def graph(file: Path, svg: Path | None, as_json: bool) -> None:
     from rdukit_platform.jobs.steps_picture import describe_steps, draw_steps, steps_of_file
 
     request = read_request(file)
-    steps = steps_of_file(request.steps)
+    steps = steps_of_file(request, read_uncached(request) if boxes else ())
     if svg is not None:
         write_atomic(svg, draw_steps(steps, request.name, is_file=True).encode())
     rows = describe_steps(steps)
     if as_json:
         show.print_json(
-            {"name": request.name, "steps": [dict(zip(("step", "what", "after"), r, strict=True)) for r in rows]}
+            {
+                "name": request.name,
+                "steps": [dict(zip(("step", "what", "after", "cache"), r, strict=True)) for r in rows],
+            }
         )
     elif svg is None:
-        show.print_table(("STEP", "WHAT", "AFTER"), rows)
+        show.print_table(("STEP", "WHAT", "AFTER", "CACHE"), rows)
     else:
         click.echo(f"{svg}: {len(rows)} steps, {len(request.steps)} jobs")
+
+
+def read_uncached(request: Any) -> set[tuple[str, str]]:
+    """Return the boxes and verbs of a request that the platform runs each time, because the box says so.
+
+    Raises:
+        NotFound: the platform has no such box.
+    """
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        names = dict.fromkeys(step.box for step in request.steps)
+        told = {name: client.get(f"/v1/catalog/{quote(name, safe='')}") for name in names}
+    return {(name, verb["name"]) for name, box in told.items() for verb in box["verbs"] if verb.get("uncached")}
 
 
 def read_request(file: Path) -> Any:

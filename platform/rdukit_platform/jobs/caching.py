@@ -19,15 +19,19 @@ from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs.states import JobState
 
 
-def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1) -> str:
-    """Return a digest of what a job does, whatever its inputs are (pure)."""
+def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1) -> str | None:
+    """Return a digest of what a job does, whatever its inputs are; ``None``: its box wants it run each time (pure)."""
+    if not box.verb(verb).is_cached:
+        return None
     defaults = {each.name: each.default for each in box.verb(verb).parameters}
     told: list[object] = [__version__, box.name, box.version, box.raw, verb, {**defaults, **parameters}]
     return _digest([*told, members] if members > 1 else told)
 
 
-def cache_key(session: Session, base: str, inputs: Mapping[str, str]) -> str:
-    """Return a digest of what a job does with the content of these artifacts."""
+def cache_key(session: Session, base: str | None, inputs: Mapping[str, str]) -> str | None:
+    """Return a digest of what a job does with the content of these artifacts; ``None``: it is run each time."""
+    if base is None:
+        return None
     rows = session.scalars(select(ArtifactRow).where(ArtifactRow.id.in_(inputs.values()))) if inputs else ()
     contents = {row.id: [row.digest, row.is_folder, row.file_name] for row in rows}
     return _digest([base, {slot: contents.get(artifact_id, artifact_id) for slot, artifact_id in inputs.items()}])

@@ -6,6 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_platform.catalog.check import check_metric
 from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, read_selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, PipelineRow
@@ -116,6 +117,11 @@ def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, 
         if step.name in verbs:
             raise InvalidArgument(f"two steps are called {step.name!r}; names must differ")
         slots = {slot: _kind_of(step, text, verbs, kinds) for slot, text in step.inputs.items()}
+        for text in step.inputs.values():
+            reference = read_reference(text)
+            if reference is not None and reference.metric is not None:
+                first = reference.candidates(verbs)[0]
+                check_metric(found[first], verbs[first], reference.metric, f"step {step.name!r}, {text}")
         found[step.name] = check_request(boxes, step, slots)
         verbs[step.name] = found[step.name].verb(step.verb)
     return found

@@ -117,7 +117,7 @@ def _reuse(session: Session, job: JobRow, inputs: dict[str, str], now: float) ->
     if job.cache_base is None:
         return False
     key = cache_key(session, job.cache_base, inputs)
-    known = find_cached(session, job.tenant_id, key)
+    known = None if key is None else find_cached(session, job.tenant_id, key)
     if known is None:
         job.cache_key = key
         session.flush()

@@ -1,12 +1,12 @@
 """A pipeline's steps as a picture (pure): of a file before it is submitted, and of a pipeline with its jobs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rdukit_platform.artifacts.picture import LineageEdge, LineageNode, draw_graph
 from rdukit_platform.db.references import group_of, read_reference
-from rdukit_platform.jobs.schemas import Job, StepRequest
+from rdukit_platform.jobs.schemas import Job, PipelineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,23 @@ class StepSeen:
     sub: str
     references: Mapping[str, str]
     path: str = ""
+    #: Whether a job's outputs are taken over that has made the same.
+    is_cached: bool = True
 
 
-def steps_of_file(steps: Iterable[StepRequest]) -> list[StepSeen]:
-    """Return the steps of a request, which have been expanded."""
-    return [StepSeen(step.name, f"{step.box} {step.verb}", step.inputs) for step in steps]
+def steps_of_file(request: PipelineRequest, uncached: Collection[tuple[str, str]] = ()) -> list[StepSeen]:
+    """Return the steps of a request, which have been expanded.
+
+    Args:
+        uncached: boxes and verbs that are run each time, because the box says so.
+    """
+    return [
+        StepSeen(
+            step.name, f"{step.box} {step.verb}", step.inputs,
+            is_cached=request.cache and step.cache and (step.box, step.verb) not in uncached,
+        )
+        for step in request.steps
+    ]  # fmt: skip
 
 
 def steps_of_jobs(jobs: Iterable[Job]) -> list[StepSeen]:
@@ -51,11 +63,13 @@ def draw_steps(steps: Iterable[StepSeen], title: str, *, is_file: bool = False) 
     return draw_graph(nodes, edges, f"Steps of {title}", is_file=is_file)
 
 
-def describe_steps(steps: Iterable[StepSeen]) -> list[tuple[str, str, str]]:
-    """Return a row for each step: its name, what it does, and what it comes after."""
+def describe_steps(steps: Iterable[StepSeen]) -> list[tuple[str, str, str, str]]:
+    """Return a row for each step: its name, what it does, what it comes after, and whether it is cached."""
+    steps = list(steps)
     nodes, edges = graph_of_steps(steps)
+    cached = {group_of(step.name): "yes" if step.is_cached else "no" for step in steps}
     after = {node.id: [edge.source for edge in edges if edge.target == node.id] for node in nodes}
-    return [(node.label, node.sub, ", ".join(dict.fromkeys(after[node.id])) or "-") for node in nodes]
+    return [(node.label, node.sub, ", ".join(dict.fromkeys(after[node.id])) or "-", cached[node.id]) for node in nodes]
 
 
 def _node_of(name: str, members: Sequence[StepSeen]) -> LineageNode:

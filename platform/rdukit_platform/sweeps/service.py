@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidTransition, NotFound
-from rdukit_platform.catalog.check import check_parameters, is_legal
+from rdukit_platform.catalog.check import check_metric, check_parameters, is_legal
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, SweepRow, TrialRow
@@ -27,7 +27,7 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
 
     Raises:
         NotFound: the box, or an artifact of this tenant, does not exist.
-        InvalidArgument: the space, a value in it, or the job is not legal; the message says what would be.
+        InvalidArgument: the space, a value in it, the job, or a metric is not legal; the message says what would be.
         Unavailable: its algorithm's library is not installed.
     """
     check_space(request)
@@ -40,6 +40,9 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
     first = {**job.parameters, **points[0][1]}
     box = check_request(boxes, job.model_copy(update={"parameters": first}), kinds)
     verb = box.verb(job.verb)
+    check_metric(box, verb, request.objective.metric, "objective")
+    if request.early_stopping is not None:
+        check_metric(box, verb, request.early_stopping.metric, "early_stopping", in_progress=True)
     known = {parameter.name: parameter for parameter in verb.parameters}
     defaults = {name: parameter.default for name, parameter in known.items()}
     for name, point in points:

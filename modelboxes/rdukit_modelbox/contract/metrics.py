@@ -1,0 +1,110 @@
+"""Metrics that a box's verbs report: declared in its ``modelbox.yaml``, and what a run told that is not declared.
+
+Whoever chooses by a metric (a sweep, a step that takes the best of several) is told at once of one that does not exist.
+A verb without declared metrics may report any.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field, StringConstraints
+
+from rdukit.errors import suggest
+from rdukit_modelbox.contract.parts import Sentence, StrictModel, Verb
+
+MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$")]
+
+
+class Better(StrEnum):
+    """Direction in which a metric gets better."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Told(StrEnum):
+    """Time at which a metric is told: with the verb's result, by its progress while it runs, or at both."""
+
+    RESULT = "result"
+    PROGRESS = "progress"
+    BOTH = "both"
+
+
+class BoxMetric(StrictModel):
+    """A number that verbs report: its name, unit, and the direction in which it gets better."""
+
+    name: MetricName
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that report it.")
+    help: Sentence
+    unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, samples/s.")
+    better: Better | None = Field(default=None, description="higher or lower; without it neither is better.")
+    told: Told = Field(default=Told.RESULT, description="With the result, by the progress, or both.")
+
+
+class WithMetrics(Protocol):
+    """A box, as far as its metrics go."""
+
+    @property
+    def metrics(self) -> Sequence[BoxMetric]: ...
+
+
+def metrics_of(box: WithMetrics, verb: Verb) -> tuple[BoxMetric, ...]:
+    """Return the metrics that a verb declares, in the file's order."""
+    return tuple(metric for metric in box.metrics if verb in metric.verbs)
+
+
+def find_undeclared(box: WithMetrics, verb: Verb, reported: Mapping[str, object]) -> list[str]:
+    """Return the names of numbers that a run's result has and the box does not declare for the verb (pure)."""
+    declared = {metric.name for metric in metrics_of(box, verb) if metric.told is not Told.PROGRESS}
+    if not declared:
+        return []
+    return [name for name, value in reported.items() if is_number(value) and name not in declared]
+
+
+def is_number(value: object) -> bool:
+    """Return whether a figure of a result is a metric: a number that is no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def words_for_undeclared(box: WithMetrics, verb: Verb, names: Iterable[str]) -> str:
+    """Say which metrics are not declared, each with the nearest that is, and what to do (pure)."""
+    declared = [metric.name for metric in metrics_of(box, verb)]
+    told = " ".join(f"{name!r}.{suggest(name, declared)}" for name in names)
+    return f"{verb} reported metrics that the box does not declare: {told} Declare them under metrics."
+
+
+def find_metric_problems(
+    metrics: Sequence[BoxMetric], verbs: Collection[Verb] | None
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what does not fit together in a list of metrics, with its key (pure)."""
+    seen: set[tuple[Verb, str]] = set()
+    for number, metric in enumerate(metrics):
+        for place, verb in enumerate(metric.verbs):
+            if verbs is not None and verb not in verbs:
+                words = f"{verb} is used but not under verbs; there: {', '.join(verbs)}"
+                yield ("metrics", number, "verbs", place), words
+            if (verb, metric.name) in seen:
+                yield ("metrics", number, "name"), f"verb {verb} has more than one metric named {metric.name!r}"
+            seen.add((verb, metric.name))
+
+
+def merge_metrics(
+    given: Sequence[Mapping[str, Any]], own: Sequence[Any], verbs: Collection[str]
+) -> list[tuple[Mapping[str, Any], int | None]]:
+    """Return a task's metrics of some verbs, less those that the box has itself, then the box's, each with its place.
+
+    The place is that in the box's list; ``None``: it is the task's (pure).
+    """
+    mine = {
+        (str(verb), str(metric.get("name")))
+        for metric in own
+        if isinstance(metric, Mapping) and isinstance(metric.get("verbs"), list)
+        for verb in metric["verbs"]
+    }
+    found: list[tuple[Mapping[str, Any], int | None]] = []
+    for metric in given:
+        left = [verb for verb in metric["verbs"] if verb in verbs and (verb, metric["name"]) not in mine]
+        if left:
+            found.append(({**metric, "verbs": left}, None))
+    return [*found, *((metric, number) for number, metric in enumerate(own))]
