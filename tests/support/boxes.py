@@ -8,6 +8,7 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled
 from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.contract.metrics import find_undeclared
 from rdukit_modelbox.verbs import load_verb
 from rdukit_modelbox.verbs.context import Progress, VerbResult
 
@@ -53,7 +54,9 @@ def run_verb(
     loaded = load_box(find_box_file(box))
     checked = check_parameters(loaded, Verb(verb), parameters)
     output.mkdir(parents=True, exist_ok=True)
-    return load_verb(Verb(verb))(RecordingContext(loaded, look), checked, inputs or {}, output)
+    done = load_verb(Verb(verb))(RecordingContext(loaded, look), checked, inputs or {}, output)
+    assert find_undeclared(loaded, Verb(verb), done.figures) == [], "every run of every test declares what it reports"
+    return done
 
 
 def succeed(client: BoxClient, verb: str, *arguments: Any, **more: Any) -> dict[str, Any]:

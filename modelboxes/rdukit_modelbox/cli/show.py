@@ -42,7 +42,9 @@ def print_description(told: Mapping[str, Any]) -> None:
             print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
         if verb.get("metrics"):
             click.echo()
-            told = [(m["name"], m.get("unit", ""), m.get("better", "-"), m["told"], m["help"]) for m in verb["metrics"]]
+            metrics = [
+                (m["name"], m.get("unit", ""), m.get("better", "-"), m["told"], m["help"]) for m in verb["metrics"]
+            ]
             print_table(("METRIC", "UNIT", "BETTER", "TOLD", "HELP"), metrics)
         if verb.get("uncached"):
             click.echo("pipelines run it each time, even if a job has made the same")

@@ -42,6 +42,8 @@ def test_the_manuals_example_is_shown_as_the_manual_says(tmp_path: Path) -> None
     assert shown(str(file)) in PAGE
     assert shown(str(file), "--svg", str(svg)).endswith("digits.svg: 4 steps, 6 jobs\n")
     assert json.loads(shown(str(file), "--json"))["steps"][3]["after"] == "build, data, train"
+    file.write_text(EXAMPLES[0].replace("verb: compile", "verb: compile, cache: false"))
+    assert [step["cache"] for step in json.loads(shown(str(file), "--json"))["steps"]] == ["yes", "no", "yes", "yes"]
     text = svg.read_text()
     assert text.startswith("<svg ") and "train ×3" in text and "<title>min held_out_loss, checkpoint</title>" in text
     assert "<style>" in text and "<a " not in text and text.count("<rect ") == 4
