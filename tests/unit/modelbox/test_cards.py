@@ -51,7 +51,7 @@ def test_describe_prints_the_card_and_a_box_of_ones_own_has_none(tmp_path: Path)
     copytree(BOXES_FOLDER / "braggnn", tmp_path / "braggnn")
     assert card_of(load_box(tmp_path / "braggnn" / "modelbox.yaml")) is None
     assert "braggnn.svg\nDiffraction peaks" in shown
-    assert "projected" not in CliRunner().invoke(describe, [str(tmp_path / "braggnn")]).output
+    assert "emulated (projected)" not in CliRunner().invoke(describe, [str(tmp_path / "braggnn")]).output
 
 
 def test_every_box_has_a_picture_that_is_small_and_whole_and_runs_and_loads_nothing() -> None:
