@@ -186,30 +186,8 @@ JOB_TILES: Final = Setting("job.tiles", 4, "Tiles of a job that names none and n
 JOB_MAX_PRIORITY: Final = Setting(
     "job.max_priority", 100, "Highest priority that a job may ask for; 0 where tenants may not pass each other.", int
 )
-SCHEDULER_POLL_S: Final = Setting("scheduler.poll_s", 0.5, "Longest pause between two looks at the queue.", float)
-SCHEDULER_REPUBLISH_S: Final = Setting(
-    "scheduler.republish_s", 5.0, "Seconds after which a message that no worker claimed is sent again.", float
-)
 SCHEDULER_TENANT_JOBS: Final = Setting(
     "scheduler.tenant_jobs", 0, "Jobs of one tenant that may run at once; 0: no limit.", int
-)
-SCHEDULER_STARVE_S: Final = Setting(
-    "scheduler.starve_s", 60.0, "Seconds after which a waiting job lets no later one past it.", float
-)
-SCHEDULER_HALF_LIFE_S: Final = Setting(
-    "scheduler.half_life_s", 3600.0,
-    "Seconds after which what a tenant has used counts half in its share; 0: only what it uses now counts.", float,
-)  # fmt: skip
-SCHEDULER_PREEMPT_PRIORITY: Final = Setting(
-    "scheduler.preempt_priority", 10,
-    "By how much a job's priority must be higher than a preemptible one's to take its tiles; 0: none does.",
-    not_negative(int),
-)  # fmt: skip
-SCHEDULER_PREEMPT_MIN_RUN_S: Final = Setting(
-    "scheduler.preempt_min_run_s", 60.0, "Seconds that an attempt has before it may be preempted.", not_negative(float)
-)
-SCHEDULER_PREEMPT_MOST: Final = Setting(
-    "scheduler.preempt_most", 5, "How often one job may be preempted; 0: never.", not_negative(int)
 )
 ARTIFACT_KEEP_DAYS: Final = Setting(
     "artifacts.keep_days", "0",

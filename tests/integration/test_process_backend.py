@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, RunningBox
+from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, BoxSpec, RunningBox
 from rdukit_platform.backends.process import ProcessBackend, apply_limits
 from rdukit_platform.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
 from support import wait_until
@@ -34,6 +34,21 @@ def running(backend: BoxBackend, folder: Path) -> Iterator[RunningBox]:
 
 class TestProcessBackend(BackendContract):
     """As every backend."""
+
+
+def test_a_box_has_nothing_of_its_workers_environment_but_what_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "RDUKIT_DATABASE_URL", "SOMETHING_NEW"):
+        monkeypatch.setenv(name, "s3cret")
+    box = ProcessBackend().start(BoxSpec("logreg", tmp_path / "state", environment={"RDUKIT_LEASE": ""}), 120)
+    try:
+        pids = [facts.pid for facts in tree_of(int(box.id))]
+        found = b"".join(Path(f"/proc/{pid}/environ").read_bytes() for pid in pids)
+    finally:
+        box.stop()
+    assert b"PATH=" in found and b"RDUKIT_LEASE=" in found
+    assert b"s3cret" not in found
 
 
 def test_limits_hold_for_the_process_and_its_children() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, JsonValue
@@ -16,6 +16,7 @@ from rdukit_platform.db.models import NodeRow
 from rdukit_platform.nodes.orders import order
 from rdukit_platform.nodes.registry import ONLY, PRESENT, NodeLife, find_node
 from rdukit_platform.nodes.view import answers, change_node, count_uptime, look_at_node, nodes_for, services_for
+from rdukit_platform.scheduler.lease import read_holder
 from rdukit_platform.services import is_recent, live_services
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.scopes import METRICS, allows
@@ -32,6 +33,8 @@ class NodeService(BaseModel):
     slots: int
     #: Of a worker: its node.
     node: str
+    #: Of schedulers: whether it is the one that decides; others stand by.
+    decides: bool = False
     started_at: float
     beat_at: float
 
@@ -43,6 +46,9 @@ class NodeList(BaseModel):
     services: list[NodeService]
 
 
+_COLUMNS: Final = [name for name in NodeService.model_fields if name != "decides"]
+
+
 @router.get("")
 def list_(request: Request, caller: NodesReader) -> NodeList:
     """Nodes, tiles and who holds them: a tenant is told of its own jobs, and how much others have.
@@ -51,8 +57,9 @@ def list_(request: Request, caller: NodesReader) -> NodeList:
     """
     platform = platform_of(request)
     with platform.database.read() as session:
+        holder = read_holder(session).service
         services = [
-            {name: getattr(row, name) for name in NodeService.model_fields}
+            {**{name: getattr(row, name) for name in _COLUMNS}, "decides": row.id == holder}
             for row in live_services(session, platform.clock.now())
         ]
     nodes = nodes_seen(platform, caller)

@@ -22,17 +22,14 @@ from rdukit.fence.start import absolute_command, launcher_json, program_paths, s
 from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Closable
 from rdukit.pef.trust import derive_key, key_path
-from rdukit.settings import HOME, SND_STATE, home_folder
+from rdukit.settings import SND_STATE, home_folder
 from rdukit.system.forks import ForkServer
+from rdukit_platform.backends.box_variables import fenced_variables
 from rdukit_platform.backends.contract import BoxFence, BoxProcess, BoxSpec
 
 #: In the folder of a box's state: what is its own.
 BOX: Final = "box"
 END_S: Final = 5.0
-#: Of each box, before what its spec adds. Nothing else of the environment of whoever starts it.
-ENVIRONMENT: Final[Mapping[str, str]] = {"LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1"}
-#: Numbers of threads, which a box takes over.
-THREADS: Final = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS", "NUMEXPR_NUMTHREADS")
 
 
 def own_folder(spec: BoxSpec) -> Path:
@@ -83,15 +80,7 @@ def fence_of(
     spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], environ: Mapping[str, str]
 ) -> FenceSpec:
     """Return the fence of a box, once its folders are there."""
-    environment = {
-        "PATH": environ.get("PATH", os.defpath),
-        "HOME": str(fence.home),
-        HOME.variable: str(fence.home),
-        **log_place(spec, fence.home),
-        **{name: environ[name] for name in THREADS if name in environ},
-        **ENVIRONMENT,
-        **spec.environment,
-    }
+    environment = fenced_variables(environ, {**log_place(spec, fence.home), **spec.environment}, str(fence.home))
     return FenceSpec(
         command=[*absolute_command(program), *arguments],
         environment=environment,

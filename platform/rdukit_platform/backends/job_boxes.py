@@ -9,7 +9,8 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import SystemClock
-from rdukit.settings import resolve, variables_of
+from rdukit.settings import resolve
+from rdukit_platform.backends.box_variables import named_variables
 from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
 from rdukit_platform.backends.kubernetes import KubernetesBackend
@@ -22,7 +23,6 @@ from rdukit_platform.settings import (
     BOX_CLAIM,
     BOX_COMMAND,
     BOX_DISK,
-    BOX_ENVIRONMENT,
     BOX_IMAGE,
     BOX_MEMORY,
     BOX_PIDS,
@@ -64,7 +64,7 @@ class BoxRules:
     """Rules for the boxes of all jobs of a worker."""
 
     limits: BoxLimits
-    #: Variables beside those of the job. A process without a fence has all of its worker's anyway.
+    #: Variables beside those of the job.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: With ``NAME_MARK`` each box runs from its own image, otherwise all from the backend's.
     image: str = ""
@@ -140,7 +140,7 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
         Unavailable: its engine does not answer.
     """
     name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)
-    environment = variables_of(word.strip() for word in resolve(BOX_ENVIRONMENT).split(","))
+    environment = named_variables()
     limits = BoxLimits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None)
     if name in ENGINES:  # of a process it is its fence's, of a Pod its claim's
         limits = replace(limits, disk_bytes=resolve(BOX_DISK) or None)

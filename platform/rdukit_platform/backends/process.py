@@ -22,6 +22,7 @@ from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import home_folder
 from rdukit.system.forks import ForkServer
+from rdukit_platform.backends.box_variables import unfenced_variables
 from rdukit_platform.backends.contract import (
     BoxEvent,
     BoxEventKind,
@@ -246,7 +247,7 @@ class ProcessBackend:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **spec.environment},
+            env=unfenced_variables(os.environ, spec.environment),
             start_new_session=True,
             pass_fds=spec.descriptors,
         )
@@ -257,7 +258,7 @@ class ProcessBackend:
             return start_fenced_box(spec, spec.fence, self._command, arguments, log, forks)
         body = {
             "name": f"box-{spec.box}", "arguments": arguments,
-            "environment": {**os.environ, **spec.environment},
+            "environment": unfenced_variables(os.environ, spec.environment),
         }  # fmt: skip
         return forks.fork(body, log.fileno(), others=spec.descriptors)
 

@@ -23,6 +23,7 @@ from rdukit.fence.start import LAUNCHER, launcher_json
 from rdukit.files.atomic import write_atomic
 from rdukit.files.home import make_folder
 from rdukit.interfaces import Clock, SystemClock
+from rdukit_platform.backends.box_variables import unfenced_variables
 from rdukit_platform.backends.contract import (
     BoxEvent,
     BoxEventKind,
@@ -281,9 +282,10 @@ class SlurmBackend:
             program = ["env", "-i", "PATH=/usr/bin:/bin", "LANG=C.UTF-8",
                        sys.executable, "-I", "-S", str(LAUNCHER), "--spec-fd", "3"]  # fmt: skip
         else:
-            text = json.dumps({**os.environ, **spec.environment})
-            program = [sys.executable, "-I", "-m", "rdukit.fence.in_pod", "--variables", str(files.spec), "--",
-                       *self._command, *arguments]  # fmt: skip
+            text = json.dumps(unfenced_variables(os.environ, spec.environment))
+            # What sbatch itself was called with is the job's as well; the token is the worker's.
+            program = ["env", "-u", "SLURM_JWT", sys.executable, "-I", "-m", "rdukit.fence.in_pod",
+                       "--variables", str(files.spec), "--", *self._command, *arguments]  # fmt: skip
         write_atomic(files.spec, text.encode(), 0o600)
         return make_script(program, files, files.spec if spec.fence is not None else None)
 

@@ -13,12 +13,10 @@ from typing import Final
 
 from rdukit.interfaces import Clock, Closable
 from rdukit.system.forks import ForkServer
-from rdukit_platform.backends.fenced import ENVIRONMENT, THREADS
+from rdukit_platform.backends.box_variables import server_variables
 
 logger = logging.getLogger(__name__)
 
-#: Variables of the worker that the server needs to import the same, from the same folders and for as many threads.
-KEPT: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", *THREADS)
 #: A server that ended is not started again sooner.
 RESTART_S: Final = 10.0
 #: With less memory a box is started anew: in a fork lies all that was imported.
@@ -36,8 +34,7 @@ class WarmBoxes(Closable):
             environment: variables of all boxes, which libraries may read when they are imported.
         """
         self._command, self._clock = (*command, "fork-server"), clock
-        self._environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-        self._environment |= {**ENVIRONMENT, **environment}
+        self._environment = server_variables(os.environ, environment)
         self._lock = threading.Lock()
         self._started_at = float("-inf")
         self._server: ForkServer | None = None

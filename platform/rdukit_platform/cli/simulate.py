@@ -18,17 +18,17 @@ from rdukit_platform.cli.simulated_picture import draw_run
 from rdukit_platform.cli.token import Life
 from rdukit_platform.scheduler.figures import QueueFigures, sum_up
 from rdukit_platform.scheduler.model import PreemptionRule, TenantShare
-from rdukit_platform.scheduler.simulate import SimulatedSystem
-from rdukit_platform.scheduler.simulate import simulate as run_trace
-from rdukit_platform.scheduler.traces import TraceJob, draw_outages, draw_trace, parse_maintenance, read_trace
-from rdukit_platform.settings import (
+from rdukit_platform.scheduler.settings import (
     SCHEDULER_HALF_LIFE_S,
     SCHEDULER_PREEMPT_MIN_RUN_S,
     SCHEDULER_PREEMPT_MOST,
     SCHEDULER_PREEMPT_PRIORITY,
     SCHEDULER_STARVE_S,
-    SCHEDULER_TENANT_JOBS,
 )
+from rdukit_platform.scheduler.simulate import SimulatedSystem
+from rdukit_platform.scheduler.simulate import simulate as run_trace
+from rdukit_platform.scheduler.traces import TraceJob, draw_outages, draw_trace, parse_maintenance, read_trace
+from rdukit_platform.settings import SCHEDULER_TENANT_JOBS
 
 DEFAULT_JOBS = 1000
 DEFAULT_TENANTS = 10

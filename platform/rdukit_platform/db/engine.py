@@ -5,8 +5,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -62,6 +63,14 @@ class Database:
             is_durable: self.engine.execution_options(**{_WRITES: "durable" if is_durable else "soon"})
             for is_durable in (True, False)
         }
+        #: Called as each of ``write`` begins.
+        self._check: Callable[[Session], None] = _let_all
+
+    def fenced(self, check: Callable[[Session], None]) -> Self:
+        """Return this database for somebody who may write as long as ``check`` does not raise, asked in each write."""
+        fenced = copy(self)
+        fenced._check = check
+        return fenced
 
     @classmethod
     def of_home(cls, home: Home) -> Self:
@@ -96,6 +105,7 @@ class Database:
         Source: SQLite's ``synchronous=NORMAL`` in WAL mode, PostgreSQL's ``synchronous_commit=off``.
         """
         with self._in_turn(), Session(self._writers[is_durable], expire_on_commit=False) as session, session.begin():
+            self._check(session)
             yield session
 
     @contextmanager
@@ -120,6 +130,10 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def _let_all(session: Session) -> None:
+    """Let anybody write."""
 
 
 def _make_private(file: Path) -> None:

@@ -453,3 +453,19 @@ class ServiceRow(Base):
     node: Mapped[str] = mapped_column(String(64), default="", server_default="")
     started_at: Mapped[float]
     beat_at: Mapped[float]
+
+
+class SchedulerLeaseRow(Base):
+    """The one row that says which scheduler decides. It is kept when nobody does, so that tokens only grow."""
+
+    __tablename__ = "scheduler_lease"
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    #: Its service; empty: it was given back.
+    holder: Mapped[str] = mapped_column(String(128))
+    #: Where its process is: boot and space of process ids.
+    place: Mapped[str] = mapped_column(String(128))
+    #: One more with each holder.
+    token: Mapped[int] = mapped_column(BYTES)
+    #: One more with each sign of life; others count by their own clocks how long there was none.
+    beats: Mapped[int] = mapped_column(BYTES)
+    beat_at: Mapped[float]

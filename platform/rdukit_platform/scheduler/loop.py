@@ -1,6 +1,7 @@
 """Scheduler process: reads a snapshot, asks ``decide``, writes the admissions, sends the messages, reconciles.
 
-Silence means death only where this host itself did not stand still (``scheduler.watches``).
+It works while it holds the lease (``scheduler.lease``); others stand by. Silence means death only where this host
+itself did not stand still (``scheduler.watches``).
 """
 
 import logging
@@ -10,7 +11,6 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from types import FrameType
 from typing import Final
 
 import redis
@@ -18,7 +18,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.errors import Conflict, InvalidTransition, RdukitError
+from rdukit.errors import Conflict, InvalidTransition, LeaseLost, RdukitError
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import is_traced
@@ -48,26 +48,23 @@ from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.nodes.registry import LAPSED, lose, needs_release, read_beats, release_absent
 from rdukit_platform.scheduler.decide import decide
+from rdukit_platform.scheduler.lease import SchedulerLease
+from rdukit_platform.scheduler.settings import (
+    SCHEDULER_HALF_LIFE_S,
+    SCHEDULER_LEASE_S,
+    SCHEDULER_POLL_S,
+    SCHEDULER_REPUBLISH_S,
+)
 from rdukit_platform.scheduler.shares import PastUsage
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.scheduler.watches import AgeWatch, SilenceWatch
 from rdukit_platform.schedules.keeper import ScheduleKeeper
-from rdukit_platform.services import beat_service, end_service
-from rdukit_platform.settings import (
-    JOB_BACKOFF_S,
-    NODE_LOST_S,
-    SCHEDULER_HALF_LIFE_S,
-    SCHEDULER_POLL_S,
-    SCHEDULER_REPUBLISH_S,
-    WORKER_LEASE_S,
-    Home,
-)
+from rdukit_platform.settings import JOB_BACKOFF_S, NODE_LOST_S, WORKER_LEASE_S, Home
 from rdukit_platform.sweeps.advance import advance_sweeps
 from rdukit_platform.webhooks.dispatcher import WebhookSender
 
 logger = logging.getLogger(__name__)
 
-BEAT_S: Final = 2.0
 #: How often it is summed up what tenants have used lately.
 USAGE_S: Final = 10.0
 #: How often old entries of the audit log are deleted, and artifacts and content that nothing needs.
@@ -83,14 +80,19 @@ class _Stopped(Exception):
 
 
 class Scheduler:
-    """Scheduler of a platform. Two at once do no harm: each admission is a versioned update."""
+    """Scheduler of a platform for as long as it holds the lease: whatever it writes is refused from then on."""
 
-    def __init__(self, home: Home, database: Database, app: Celery, notifier: Notifier, clock: Clock) -> None:
-        self._home, self._database, self._app, self._notifier, self._clock = home, database, app, notifier, clock
-        self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
+    def __init__(
+        self, home: Home, database: Database, app: Celery, notifier: Notifier, clock: Clock, lease: SchedulerLease,
+        stop: threading.Event,
+    ) -> None:  # fmt: skip
+        self._home, self._app, self._notifier, self._clock, self._lease = home, app, notifier, clock, lease
+        self._database, self._unfenced = database.fenced(lease.check), database
         self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
+        self._is_asked_to_stop = stop
+        #: The threads beside the loop are to end: all stops, or another scheduler goes on.
         self._stop = threading.Event()
-        self._beaten_at = self._pruned_at = self._usage_at = self._swept_at = float("-inf")
+        self._pruned_at = self._usage_at = self._swept_at = float("-inf")
         self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
         self._usage: PastUsage | None = None
         self._attempts, self._replicas = (LeaseWatch(clock, resolve(WORKER_LEASE_S)) for _ in range(2))
@@ -98,21 +100,30 @@ class Scheduler:
         self._nodes = SilenceWatch(resolve(NODE_LOST_S))
         self._store = open_store(home)
 
-    def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """End the loop after the pass that is under way. Fits ``signal.signal``."""
-        self._stop.set()
-
     def run(self) -> None:
-        """Work until ``stop``."""
-        poll_s = resolve(SCHEDULER_POLL_S)
+        """Work until the process is asked to stop, or the lease is lost."""
         # Content may be large: to look through it keeps no job waiting.
         keeper = threading.Thread(target=self._keep_house, name="keeper", daemon=True)
         keeper.start()
-        sender = WebhookSender(self._database, self._clock)
+        # Several may deliver: a message is whose row says so.
+        sender = WebhookSender(self._unfenced, self._clock)
         sender.start()
         schedules = ScheduleKeeper(self._database, self._store, Catalog().boxes, self._clock, self._notifier.wake)
         schedules.start()
-        while not self._stop.is_set():
+        try:
+            self._work(resolve(SCHEDULER_POLL_S))
+        except LeaseLost as lost:
+            logger.warning("scheduler decides no more why=%s", lost.message)
+        finally:
+            self._stop.set()
+            sender.close()
+            schedules.close()
+            keeper.join(TIDY_STOP_S)
+
+    def _work(self, poll_s: float) -> None:
+        with self._database.write() as session:
+            promote_all(session, self._clock.now())
+        while not self._is_asked_to_stop.is_set():
             self._heartbeat_file.touch()
             try:
                 self.run_once()
@@ -121,12 +132,7 @@ class Scheduler:
             try:
                 self._notifier.wait(poll_s)
             except redis.RedisError:
-                self._stop.wait(poll_s)
-        self._heartbeat_file.remove()
-        sender.close()
-        schedules.close()
-        keeper.join(TIDY_STOP_S)
-        end_service(self._database, self.name)
+                self._is_asked_to_stop.wait(poll_s)
 
     def tidy(self) -> None:
         """Let artifacts expire and collect the content that nothing names. Ends early where the scheduler does."""
@@ -149,12 +155,13 @@ class Scheduler:
             raise _Stopped
 
     def run_once(self) -> int:
-        """Run one pass: recover, admit. Returns how many messages were sent."""
+        """Run one pass: recover, admit. Returns how many messages were sent.
+
+        Raises:
+            LeaseLost: another scheduler has taken over.
+        """
+        self._lease.renew()
         now = self._clock.now()
-        if self._clock.monotonic() - self._beaten_at > BEAT_S:
-            with self._database.write(is_durable=False) as session:
-                beat_service(session, self.name, "scheduler", 0, now)
-            self._beaten_at = self._clock.monotonic()
         if self._clock.monotonic() - self._pruned_at > PRUNE_S:
             self._pruned_at = self._clock.monotonic()
             prune_by_settings(self._database, now)
@@ -225,7 +232,7 @@ class Scheduler:
             preempted = [each for each in decision.preemptions if ask_preemption(session, each.job_id, now)]
             fencing_tokens, admitted = [], list[tuple[JobRow, int]]()
             for job_id in decision.admissions:
-                with suppress(InvalidTransition):  # cancelled since, or another scheduler's
+                with suppress(InvalidTransition):  # cancelled since
                     fencing_tokens.append(admit(session, job_id, now, decision.placements[job_id]))
                     if is_traced() and (job := session.get(JobRow, job_id)) is not None:
                         admitted.append((job, job.attempt))
@@ -247,19 +254,23 @@ class Scheduler:
 
 
 def serve(home: Home) -> None:
-    """Run a scheduler until SIGTERM."""
+    """Run a scheduler until SIGTERM: stand by, and decide while it holds the lease."""
     from rdukit_platform.db.migrate import migrate
 
-    clock = SystemClock()
+    clock, stop = SystemClock(), threading.Event()
     database = Database.of_home(home)
     migrate(database)
-    with database.write() as session:
-        promote_all(session, clock.now())
-    scheduler = Scheduler(home, database, make_app(home.broker_url()), Notifier(home.broker_url()), clock)
-    signal.signal(signal.SIGTERM, scheduler.stop)
-    signal.signal(signal.SIGINT, scheduler.stop)
-    logger.info("scheduler up name=%s", scheduler.name)
-    scheduler.run()
+    app, notifier = make_app(home.broker_url()), Notifier(home.broker_url())
+    name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
+    lease = SchedulerLease(database, name, resolve(SCHEDULER_LEASE_S), clock)
+    beat_file = HeartbeatFile(home.run, "scheduler")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    logger.info("scheduler up name=%s", name)
+    while lease.wait(stop, resolve(SCHEDULER_POLL_S), beat_file.touch):
+        Scheduler(home, database, app, notifier, clock, lease, stop).run()
+    lease.give_back()
+    beat_file.remove()
     database.close()
 
 

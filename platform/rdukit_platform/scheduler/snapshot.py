@@ -27,15 +27,15 @@ from rdukit_platform.scheduler.model import (
     TenantShare,
     Wait,
 )
-from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
-from rdukit_platform.services import live_services
-from rdukit_platform.settings import (
+from rdukit_platform.scheduler.settings import (
     SCHEDULER_PREEMPT_MIN_RUN_S,
     SCHEDULER_PREEMPT_MOST,
     SCHEDULER_PREEMPT_PRIORITY,
     SCHEDULER_STARVE_S,
-    SCHEDULER_TENANT_JOBS,
 )
+from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
+from rdukit_platform.services import live_services
+from rdukit_platform.settings import SCHEDULER_TENANT_JOBS
 
 #: What was used longer ago than so many half-lives is forgotten; times are kept to so many parts of one.
 _HALF_LIVES: Final = 5

@@ -46,7 +46,6 @@ WITHOUT_TEST: Final = {
     "snd.name": _ARGUMENT + "--name of the daemon",
     "precision": _ARGUMENT + "--precision of a compile",
     "snd.rdu_reset_s": _DURATION,
-    "worker.box_environment": _ARGUMENT + "the rules for a box that is a container; resolving it needs an engine",
     "worker.box_pod": _ARGUMENT + "the template of the backend; resolving it needs a cluster",
     "worker.start_s": _DURATION,
 }  # fmt: skip

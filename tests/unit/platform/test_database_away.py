@@ -1,9 +1,9 @@
 """A database server that is gone without a word is away after a bound; what one refuses is the request's fault."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,9 +13,7 @@ from sqlalchemy.exc import DataError
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
 from rdukit_platform.gateway.middleware import add_error_handlers
-from rdukit_platform.jobs.broker import Notifier
-from rdukit_platform.scheduler.loop import Scheduler
-from rdukit_platform.settings import Home
+from rdukit_platform.scheduler.lease import SchedulerLease
 from support import FakeClock
 
 
@@ -35,14 +33,13 @@ def test_a_server_that_says_nothing_is_away_after_a_bound(silent: Database) -> N
     assert time.monotonic() - began < 30
 
 
-def test_a_scheduler_ends_though_its_database_is_away(
-    silent: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    nobody = Notifier("redis://127.0.0.1:1/0")
-    scheduler = Scheduler(Home(tmp_path), silent, None, nobody, FakeClock())  # type: ignore[arg-type]
-    scheduler.stop()
-    scheduler.run()
-    assert f"end not written down service={scheduler.name}" in caplog.text
+def test_a_scheduler_ends_though_its_database_is_away(silent: Database, caplog: pytest.LogCaptureFixture) -> None:
+    stop = threading.Event()
+    lease = SchedulerLease(silent, "scheduler@here:1", 5.0, FakeClock())
+    assert not lease.wait(stop, 0.01, stop.set)
+    lease.give_back()
+    assert "lease not looked at" in caplog.text
+    assert "end not written down service=scheduler@here:1" in caplog.text
 
 
 async def test_a_gateway_says_that_its_database_is_away(silent: Database) -> None:

@@ -170,6 +170,10 @@ UPDATE webhooks SET disabled_at = 24.0, disabled_reason = 'it failed', failures 
 UPDATE jobs SET submitted_by = 'tok-1' WHERE id = 'job-2';
 UPDATE sweeps SET submitted_by = 'usr-1' WHERE id = 'swe-1';
 """,
+    "0032": """
+INSERT INTO scheduler_lease (name, holder, place, token, beats, beat_at)
+    VALUES ('scheduler', 'scheduler@one:7', 'boot/pid:[1]', 3, 9, 24.0);
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"
