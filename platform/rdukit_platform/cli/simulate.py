@@ -27,7 +27,14 @@ from rdukit_platform.scheduler.settings import (
 )
 from rdukit_platform.scheduler.simulate import SimulatedSystem
 from rdukit_platform.scheduler.simulate import simulate as run_trace
-from rdukit_platform.scheduler.traces import TraceJob, draw_outages, draw_trace, parse_maintenance, read_trace
+from rdukit_platform.scheduler.traces import (
+    TraceJob,
+    TraceParts,
+    draw_outages,
+    draw_trace,
+    parse_maintenance,
+    read_trace,
+)
 from rdukit_platform.settings import SCHEDULER_TENANT_JOBS
 
 DEFAULT_JOBS = 1000
@@ -62,6 +69,24 @@ def simulate() -> None:
     help="Part of drawn jobs that have the highest priority; then the others are preemptible.  [default: 0]",
 )
 @click.option(
+    "--gangs",
+    type=click.FloatRange(0, 1),
+    default=None,
+    help="Part of drawn jobs that have 2, 4 or 8 members.  [default: 0]",
+)
+@click.option(
+    "--zones",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Zones that the nodes are in, in turn, by their labels zone=0, …",
+)
+@click.option(
+    "--constrained",
+    type=click.FloatRange(0, 1),
+    default=None,
+    help="Part of drawn jobs that ask for the nodes of one zone.  [default: 0]",
+)
+@click.option(
     "--quota",
     "quotas",
     multiple=True,
@@ -88,7 +113,7 @@ def simulate() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
-    tiles: int, urgent: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float,
+    tiles: int, urgent: float | None, gangs: float | None, zones: int, constrained: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float,
     maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
@@ -104,14 +129,17 @@ def queue(
     if output is not None and not output.parent.is_dir():
         raise InvalidArgument(f"there is no folder {str(output.parent)!r} for the picture; make it first")
     total = nodes * tiles
-    trace = _choose_trace(swf, (jobs, tenants, seed, load, urgent), tiles, nodes)
+    if constrained and not zones:
+        raise InvalidArgument("--constrained asks for zones, and there are none; say how many: --zones 4")
+    parts = (urgent, gangs, constrained)
+    trace = _choose_trace(swf, (jobs, tenants, seed, load), parts, tiles, nodes, zones)
     system = SimulatedSystem(
         tiles, slots, resolve(SCHEDULER_TENANT_JOBS), resolve(SCHEDULER_STARVE_S), resolve(SCHEDULER_HALF_LIFE_S),
         nodes, _read_quotas(quotas, trace),
         PreemptionRule(
             resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
         ),
-        tuple(each for text in maintained for each in parse_maintenance(text, nodes)),
+        tuple(each for text in maintained for each in parse_maintenance(text, nodes)), zones,
     )  # fmt: skip
     span_s = max((job.at + job.runs_s for job in trace), default=0.0)
     outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []
@@ -132,16 +160,20 @@ def queue(
 
 
 def _choose_trace(
-    swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None, float | None], tiles: int,
-    nodes: int,
+    swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None],
+    parts: tuple[float | None, float | None, float | None], tiles: int, nodes: int, zones: int,
 ) -> Sequence[TraceJob]:  # fmt: skip
-    jobs, tenants, seed, load, urgent = drawn
+    jobs, tenants, seed, load = drawn
     if swf is None:
+        urgent, gangs, constrained = (part or 0.0 for part in parts)
         return draw_trace(
-            jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9, nodes, urgent or 0.0
+            jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9, nodes,
+            TraceParts(urgent, gangs, constrained, zones),
         )  # fmt: skip
-    if any(value is not None for value in (jobs, tenants, load, urgent)):
-        raise InvalidArgument("--swf does not go with --jobs, --tenants, --load and --urgent, which draw a trace")
+    if any(value is not None for value in (jobs, tenants, load, *parts)):
+        raise InvalidArgument(
+            "--swf does not go with --jobs, --tenants, --load, --urgent, --gangs and --constrained, which draw a trace"
+        )
     return read_trace(swf)
 
 
@@ -157,12 +189,18 @@ def _read_quotas(texts: Sequence[str], trace: Sequence[TraceJob]) -> dict[str, T
     return quotas
 
 
+def _describe_part(name: str, count: int, wait_mean_s: float) -> list[tuple[str, str]]:
+    return [(name, f"{count}"), (f"{name}, waiting, mean", f"{wait_mean_s:.1f} s")] if count else []
+
+
 def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
     return [
         ("jobs", f"{figures.jobs}"),
-        ("refused, larger than a node", f"{figures.refused}"),
+        ("refused, what no node has", f"{figures.refused}"),
         ("preempted", f"{figures.preempted}"),
         ("lost with a node", f"{figures.lost}"),
+        *_describe_part("gangs", figures.gangs, figures.gang_wait_mean_s),
+        *_describe_part("asking for a zone", figures.constrained, figures.constrained_wait_mean_s),
         ("work lost", f"{100 * figures.lost_work:.1f} %"),
         ("tenants", f"{figures.tenants}"),
         ("tiles", f"{tiles}"),

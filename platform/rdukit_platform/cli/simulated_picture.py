@@ -1,12 +1,12 @@
 """Picture of a simulated queue as SVG (pure): tiles in use and jobs that wait, over time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Final
 
 from rdukit_platform.console.curve import nice_ticks
 from rdukit_platform.scheduler.figures import sum_up
-from rdukit_platform.scheduler.simulate import SimulatedRun
+from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun
 
 WIDTH: Final = 900
 PANEL_HEIGHT: Final = 170
@@ -14,15 +14,19 @@ LEFT: Final = 60
 MARGIN: Final = 24
 #: Points of a line; between two of them the mean is drawn.
 POINTS: Final = 400
+#: What the parts of all jobs are called, by their styles.
+LEGEND: Final = {"gangs": "gangs", "constrained": "asking for a zone"}
 
 _STYLE: Final = """
   svg { color-scheme: light dark; background: #ffffff; }
   text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
   .title { font-size: 16px; font-weight: bold; } .dim { fill: #57606a; } .right { text-anchor: end; }
   .middle { text-anchor: middle; } .grid { stroke: #d0d7de; } .area { fill: #8fb8e8; stroke: #2f6fb5; }
+  .gangs { fill: #d9822b; fill-opacity: 0.75; stroke: #a85a10; } .constrained { fill: none; stroke: #1a7f37; stroke-width: 1.5; }
   @media (prefers-color-scheme: dark) {
     svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
     .grid { stroke: #30363d; } .area { fill: #1f4b7a; stroke: #6cb0ff; }
+    .gangs { fill: #b0651d; stroke: #f0a95b; } .constrained { stroke: #56d364; }
   }
 """
 
@@ -33,8 +37,18 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
     start = min((done.job.at for done in run.jobs), default=0.0)
     end = max((done.ended for done in run.jobs), default=1.0)
     attempts = (*run.jobs, *run.cut)
-    used = [(done.started, done.ended, done.job.tiles) for done in attempts]
-    waiting = [(done.queued_at, done.started, 1) for done in attempts]
+    kinds = {
+        "area": attempts,
+        "gangs": [done for done in attempts if done.job.is_gang],
+        "constrained": [done for done in attempts if done.job.constraint],
+    }
+    shown = {kind: of for kind, of in kinds.items() if of or kind == "area"}
+
+    def means(spans: Callable[[SimulatedJob], tuple[float, float, int]]) -> dict[str, list[float]]:
+        return {kind: step_means([spans(done) for done in of], start, end, POINTS) for kind, of in shown.items()}
+
+    used = means(lambda done: (done.started, done.ended, done.job.tiles))
+    waiting = means(lambda done: (done.queued_at, done.started, 1))
     words = (
         f"{figures.jobs} jobs of {figures.tenants} tenants on {tiles} tiles: {100 * figures.utilisation:.1f} % used, "
         f"waiting {figures.wait_mean_s:.0f} s (95th percentile {figures.wait_p95_s:.0f} s), "
@@ -44,10 +58,9 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
     parts = [
         _text(MARGIN, MARGIN + 14, "title", "rdukit simulate queue"),
         _text(MARGIN, MARGIN + 34, "dim", words),
-        *_draw_panel("tiles in use", step_means(used, start, end, POINTS), float(tiles), top, start, end),
-        *_draw_panel(
-            "jobs that wait", step_means(waiting, start, end, POINTS), 0.0, top + PANEL_HEIGHT + 50, start, end
-        ),
+        *_draw_legend([kind for kind in shown if kind != "area"], MARGIN + 54),
+        *_draw_panel("tiles in use", used, float(tiles), top, start, end),
+        *_draw_panel("jobs that wait", waiting, 0.0, top + PANEL_HEIGHT + 50, start, end),
     ]
     height = top + 2 * PANEL_HEIGHT + 80
     return (
@@ -77,7 +90,21 @@ def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: flo
     return means
 
 
-def _draw_panel(name: str, values: Sequence[float], least_top: float, top: int, start: float, end: float) -> list[str]:
+def _draw_legend(kinds: Sequence[str], y: int) -> list[str]:
+    """Draw what the colours beside that of all jobs are; nothing where there is one colour."""
+    parts, x = list[str](), MARGIN
+    for kind in kinds:
+        parts.append(f'<rect class="{kind}" x="{x}" y="{y - 9}" width="14" height="9"/>')
+        parts.append(_text(x + 20, y, "dim", f"of these {LEGEND[kind]}"))
+        x += 240
+    return parts
+
+
+def _draw_panel(
+    name: str, lines: Mapping[str, Sequence[float]], least_top: float, top: int, start: float, end: float
+) -> list[str]:
+    """Draw lines over each other, by their styles: the first one is that of all, the others parts of it."""
+    values = lines["area"]
     ticks = nice_ticks(0.0, max(least_top, *values, 1.0), 4)
     bottom, highest = top + PANEL_HEIGHT, max(ticks[-1], 1.0)
     right = WIDTH - MARGIN
@@ -86,12 +113,13 @@ def _draw_panel(name: str, values: Sequence[float], least_top: float, top: int, 
     def place(value: float) -> float:
         return round(bottom - value / highest * PANEL_HEIGHT, 1)
 
-    line = "".join(f"L{LEFT + (i + 0.5) * step:.1f},{place(value)}" for i, value in enumerate(values))
     parts = [_text(LEFT, top - 8, "dim", name)]
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{place(tick)}" y2="{place(tick)}"/>')
         parts.append(_text(LEFT - 6, place(tick) + 4, "right dim", f"{tick:g}"))
-    parts.append(f'<path class="area" d="M{LEFT},{bottom}{line}L{right},{bottom}Z"/>')
+    for style, of in lines.items():
+        line = "".join(f"L{LEFT + (i + 0.5) * step:.1f},{place(value)}" for i, value in enumerate(of))
+        parts.append(f'<path class="{style}" d="M{LEFT},{bottom}{line}L{right},{bottom}Z"/>')
     hours = (end - start) / 3600
     for tick in nice_ticks(0.0, hours, 6):
         if tick <= hours:

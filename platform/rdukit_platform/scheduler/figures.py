@@ -30,6 +30,11 @@ class QueueFigures:
     decisions: int
     decide_mean_s: float
     decide_p95_s: float
+    #: Of jobs with several members, and of those that ask for labels of nodes.
+    gangs: int = 0
+    gang_wait_mean_s: float = 0.0
+    constrained: int = 0
+    constrained_wait_mean_s: float = 0.0
 
 
 def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
@@ -39,6 +44,8 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
     lost = [j for j in run.cut if j.end is SimulatedEnd.LOST]
     work, lost_work = (sum(j.job.tiles * (j.ended - j.started) for j in part) for part in (attempts, lost))
     waits = [j.waited_s for j in run.jobs]
+    gangs = [j.waited_s for j in run.jobs if j.job.is_gang]
+    constrained = [j.waited_s for j in run.jobs if j.job.constraint]
     return QueueFigures(
         jobs=len(run.jobs),
         refused=len(run.refused),
@@ -55,6 +62,10 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
         decisions=len(run.decisions_s),
         decide_mean_s=mean(run.decisions_s),
         decide_p95_s=percentile(run.decisions_s, 0.95),
+        gangs=len(gangs),
+        gang_wait_mean_s=mean(gangs),
+        constrained=len(constrained),
+        constrained_wait_mean_s=mean(constrained),
     )
 
 

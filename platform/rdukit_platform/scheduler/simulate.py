@@ -18,6 +18,7 @@ from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import QueueRules, decide_by
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import (
+    NO_LABELS,
     WINDOW,
     ActiveJob,
     Decision,
@@ -28,7 +29,7 @@ from rdukit_platform.scheduler.model import (
     TenantShare,
 )
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod, order_key
-from rdukit_platform.scheduler.traces import Outage, TraceJob
+from rdukit_platform.scheduler.traces import Outage, TraceJob, zone_labels
 
 #: A job that takes less is counted as so long where its slowdown is told.
 SHORT_S: Final = 10.0
@@ -53,6 +54,14 @@ class SimulatedSystem:
     preemption: PreemptionRule = field(default_factory=PreemptionRule)
     #: When nodes are in maintenance, which is known from the beginning.
     maintenance: tuple[Outage, ...] = ()
+    #: Each node has the label of one zone, in turn; 0: none has any.
+    zones: int = 0
+
+    def could_have(self, job: TraceJob) -> bool:
+        """Return whether any node has what a job asks for."""
+        used = min(self.zones, self.nodes)
+        labels = {zone_labels(number, self.zones) for number in range(used)} | {NO_LABELS}
+        return job.tiles <= self.tiles and job.constraint in labels
 
     @property
     def all_tiles(self) -> int:
@@ -123,7 +132,7 @@ def simulate(
         outages: when nodes are lost; those of one node do not overlap.
         progress: called with the number of jobs done, at each decision.
     """
-    fits = [job for job in trace if job.tiles <= system.tiles]
+    fits = [job for job in trace if system.could_have(job)]
     state = _State(system, len({job.tenant_id for job in fits}))
     coming = sorted(fits, key=lambda job: (job.at, job.job_id))
     away = (*outages, *system.maintenance)
@@ -157,7 +166,7 @@ def simulate(
             for preemption in decision.preemptions:
                 state.preempt(preemption.job_id, now)
             is_settled = not decision.preemptions
-    refused = (*(job for job in trace if job.tiles > system.tiles), *state.waiting())
+    refused = (*(job for job in trace if not system.could_have(job)), *state.waiting())
     return SimulatedRun(tuple(state.done), tuple(refused), tuple(decisions_s), tuple(state.cut))
 
 
@@ -188,7 +197,8 @@ class _State:
             for number in range(system.nodes)
         }
         nodes = [
-            NodeState(name, whole, share + (number < rest)) for number, (name, whole) in enumerate(self._whole.items())
+            NodeState(name, whole, share + (number < rest), zone_labels(number, system.zones))
+            for number, (name, whole) in enumerate(self._whole.items())
         ]
         self._ledger = Ledger(nodes, (), system.claims, 0.0)
         self._rules = QueueRules(
@@ -238,8 +248,9 @@ class _State:
 
     def _line_up(self, job: TraceJob, now: float) -> None:
         queued = QueuedJob(
-            job.job_id, job.tenant_id, job.tiles, job.at, priority=job.priority, run_limit_s=job.run_limit_s
-        )
+            job.job_id, job.tenant_id, job.tiles, job.at, priority=job.priority, run_limit_s=job.run_limit_s,
+            members=job.members, constraint=job.constraint,
+        )  # fmt: skip
         self._queued[job.job_id] = queued, now
         insort(self._lines[job.tenant_id], queued, key=order_key)
 
@@ -274,7 +285,8 @@ class _State:
             capacity = replace(
                 whole, free_tiles=0 if is_away else room.tiles, free_applications=0 if is_away else room.places
             )  # fmt: skip
-            nodes.append(NodeState(room.node.name, capacity, 0 if is_away else room.node.slots))
+            slots = 0 if is_away else room.node.slots
+            nodes.append(NodeState(room.node.name, capacity, slots, room.node.labels))
         return QueueSnapshot(
             now, tuple(job for line in self._lines.values() for job in line[:WINDOW]),
             tuple(running.active for running in self._running.values()), tuple(nodes), rules.tenant_jobs,
@@ -290,7 +302,7 @@ class _State:
         limit_s = queued.run_limit_s
         active = ActiveJob(
             job_id, job.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node, job.priority,
-            now, job.is_preemptible, preemptions, keeps_work=True,
+            now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
         )  # fmt: skip
         ends = now + (left_s if limit_s is None else min(left_s, limit_s))
         self._running[job_id] = _Running(active, since, waited_s, ends)

@@ -4,12 +4,13 @@ import math
 import random
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY
+from rdukit_platform.scheduler.model import NO_LABELS, Labels
 
 #: Fields of a line of the Standard Workload Format.
 SWF_FIELDS: Final = 18
@@ -21,6 +22,10 @@ _LONGEST_S: Final = 6 * 3600.0
 #: Part of the drawn jobs that have a run limit, and how many times the job's time it is at most.
 _LIMITED: Final = 0.8
 _MOST_OF_LIMIT: Final = 3.0
+#: Most members of a drawn gang.
+_MOST_MEMBERS: Final = 8
+#: Label that simulated nodes have where there are zones.
+ZONE: Final = "zone"
 
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -32,7 +37,10 @@ _MAINTENANCE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a trace: comes at ``at``, seconds since the trace's begin, and takes ``runs_s`` on ``tiles`` tiles."""
+    """A job of a trace: comes at ``at``, seconds since the trace's begin, and takes ``runs_s`` on ``tiles`` tiles.
+
+    The tiles are those of all its members, which have equal parts of them; ``constraint`` are labels of its node.
+    """
 
     job_id: str
     tenant_id: str
@@ -42,6 +50,13 @@ class TraceJob:
     run_limit_s: float | None = None
     priority: int = 0
     is_preemptible: bool = False
+    members: int = 1
+    constraint: Labels = NO_LABELS
+
+    @property
+    def is_gang(self) -> bool:
+        """Return whether it has several members."""
+        return self.members > 1
 
     @property
     def alone_s(self) -> float:
@@ -129,35 +144,62 @@ def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:
     return jobs
 
 
+@dataclass(frozen=True, slots=True)
+class TraceParts:
+    """Parts of drawn jobs that differ from the others, each from 0 to 1."""
+
+    #: They have the highest priority, and the others are preemptible.
+    urgent: float = 0.0
+    #: They have several members.
+    gangs: float = 0.0
+    #: They ask for nodes of one of the zones.
+    constrained: float = 0.0
+    zones: int = 0
+
+
+def zone_labels(number: int, zones: int) -> Labels:
+    """Return the labels of a zone, which are those of each ``zones``-th node (pure); none without zones."""
+    return frozenset({(ZONE, str(number % zones))}) if zones else NO_LABELS
+
+
 def draw_trace(
-    jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1, urgent: float = 0.0
+    jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1, parts: TraceParts = TraceParts()
 ) -> list[TraceJob]:
     """Draw a trace that asks for ``load`` times what ``nodes`` nodes of ``tiles`` tiles can do.
 
     Times are log-normal, tiles powers of two up to a quarter of all and to what a node has, arrivals as of a Poisson
-    process; the n-th tenant's part of the jobs goes with 1/n. The part ``urgent`` of the jobs has the highest priority,
-    and then the others are preemptible. Source: ours, as such traces usually look.
+    process; the n-th tenant's part of the jobs goes with 1/n. A gang has 2, 4 or 8 members, as many as its tiles, of
+    which it has 2 at least. Source: ours, as such traces usually look.
     """
     draw = random.Random(seed)
     widest = max(min(nodes * tiles // 4, tiles), 1)
     sizes = [2**power for power in range(widest.bit_length())]
     shares = [1.0 / (number + 1) for number in range(tenants)]
+    # Each of its own, so that what is drawn besides stays the same.
+    gang, zone = random.Random(f"gangs {seed}"), random.Random(f"zones {seed}")
     drawn = []
     for number in range(jobs):
         runs_s = min(max(draw.lognormvariate(_LOG_MEAN, _LOG_DEVIATION), _SHORTEST_S), _LONGEST_S)
         (tenant,) = draw.choices(range(tenants), shares)
         limit_s = runs_s * draw.uniform(1.0, _MOST_OF_LIMIT) if draw.random() < _LIMITED else None
-        drawn.append(TraceJob(f"job-{number}", f"tenant-{tenant + 1}", draw.choice(sizes), 0.0, runs_s, limit_s))
+        size, members, constraint = draw.choice(sizes), 1, NO_LABELS
+        if parts.gangs and gang.random() < parts.gangs and widest > 1:
+            size = max(size, 2)
+            members = 2 ** gang.randint(1, min(size, _MOST_MEMBERS).bit_length() - 1)
+        if parts.zones and zone.random() < parts.constrained:
+            constraint = zone_labels(zone.randrange(parts.zones), parts.zones)
+        drawn.append(
+            TraceJob(
+                f"job-{number}", f"tenant-{tenant + 1}", size, 0.0, runs_s, limit_s, members=members,
+                constraint=constraint,
+            )
+        )  # fmt: skip
     work = sum(job.tiles * job.runs_s for job in drawn)
     rate = jobs * nodes * tiles * load / work if work else 1.0
     at, trace, chance = 0.0, [], random.Random(f"urgent {seed}")
     for job in drawn:
-        is_urgent = urgent > 0 and chance.random() < urgent
-        trace.append(
-            TraceJob(
-                job.job_id, job.tenant_id, job.tiles, at, job.runs_s, job.run_limit_s,
-                HIGHEST_PRIORITY if is_urgent else 0, urgent > 0 and not is_urgent,
-            )
-        )  # fmt: skip
+        is_urgent = parts.urgent > 0 and chance.random() < parts.urgent
+        priority = HIGHEST_PRIORITY if is_urgent else 0
+        trace.append(replace(job, at=at, priority=priority, is_preemptible=parts.urgent > 0 and not is_urgent))
         at += draw.expovariate(rate)
     return trace

@@ -15,7 +15,7 @@ from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.figures import sum_up
 from rdukit_platform.scheduler.model import Decision, PreemptionRule, QueueSnapshot, TenantShare
 from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, SimulatedSystem, simulate
-from rdukit_platform.scheduler.traces import Outage, TraceJob, draw_outages, draw_trace
+from rdukit_platform.scheduler.traces import Outage, TraceJob, TraceParts, draw_outages, draw_trace
 
 TILES = 8
 _JOBS = st.tuples(
@@ -136,7 +136,7 @@ def test_outages_and_urgent_jobs_are_the_same_by_seed() -> None:
     outages = draw_outages(50, 1e6, 1e5, 1e3, seed=1)
     assert outages == draw_outages(50, 1e6, 1e5, 1e3, seed=1) != draw_outages(50, 1e6, 1e5, 1e3, seed=2)
     assert 400 < len(outages) < 600  # 500 are expected, of a deviation of about 22
-    trace = draw_trace(1000, 5, 64, seed=3, urgent=0.2)
+    trace = draw_trace(1000, 5, 64, seed=3, parts=TraceParts(urgent=0.2))
     assert {(job.priority, job.is_preemptible) for job in trace} == {(100, False), (0, True)}
     assert [replace(job, priority=0, is_preemptible=False) for job in trace] == draw_trace(1000, 5, 64, seed=3)
 

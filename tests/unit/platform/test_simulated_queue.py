@@ -15,7 +15,7 @@ from rdukit_platform.cli.simulate import simulate as command
 from rdukit_platform.scheduler.figures import jain_index, parts_while_waiting, percentile, sum_up
 from rdukit_platform.scheduler.model import Decision, QueueSnapshot, WaitCode
 from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun, SimulatedSystem, simulate
-from rdukit_platform.scheduler.traces import TraceJob, draw_trace, parse_swf, read_trace
+from rdukit_platform.scheduler.traces import TraceJob, TraceParts, draw_trace, parse_swf, read_trace
 
 TILES = 8
 
@@ -193,6 +193,49 @@ def test_a_drawn_trace_is_the_same_by_seed_and_asks_for_its_load() -> None:
     assert max(job.tiles for job in draw_trace(10, 1, 1, seed=0)) == 1
 
 
+def test_drawn_gangs_and_zones_leave_the_rest_of_the_trace_as_it_was() -> None:
+    plain = draw_trace(1000, 5, 16, seed=3, nodes=4)
+    drawn = draw_trace(1000, 5, 16, seed=3, nodes=4, parts=TraceParts(gangs=0.3, constrained=0.25, zones=3))
+    gangs, asking = [job for job in drawn if job.is_gang], [job for job in drawn if job.constraint]
+    assert 250 < len(gangs) < 350 and 200 < len(asking) < 300
+    assert {job.members for job in gangs} == {2, 4, 8}
+    assert all(job.tiles >= job.members and job.tiles % job.members == 0 for job in gangs)
+    assert {label for job in asking for label in job.constraint} == {("zone", str(zone)) for zone in range(3)}
+    zones_only = draw_trace(1000, 5, 16, seed=3, nodes=4, parts=TraceParts(constrained=0.25, zones=3))
+    assert [replace(job, constraint=frozenset()) for job in zones_only] == plain
+
+
+def test_jobs_that_ask_for_a_zone_run_on_its_nodes_and_one_that_no_node_has_is_refused() -> None:
+    trace = draw_trace(200, 3, TILES, seed=1, load=1.1, nodes=3, parts=TraceParts(gangs=0.3, constrained=0.5, zones=2))
+    nowhere = TraceJob("nowhere", "a", 1, 0.0, 5.0, constraint=frozenset({("zone", "7")}))
+    run = simulate([*trace, nowhere], SimulatedSystem(TILES, nodes=3, zones=2))
+    assert run.refused == (nowhere,) and len(run.jobs) == 200
+    for done in run.jobs:
+        assert done.job.constraint <= {("zone", str(int(done.node) % 2))}
+    for node in map(str, range(3)):
+        assert most_at_once(run, [done.job.tiles if done.node == node else 0 for done in run.jobs]) <= TILES
+    figures = sum_up(run, 3 * TILES)
+    asking = [done.waited_s for done in run.jobs if done.job.constraint]
+    assert (figures.constrained, figures.constrained_wait_mean_s) == (
+        len(asking),
+        pytest.approx(sum(asking) / len(asking)),
+    )
+    assert 0 < figures.gangs < 200
+
+
+def test_the_picture_and_the_table_tell_gangs_and_zones_where_there_are_any(tmp_path: Path) -> None:
+    picture = tmp_path / "queue.svg"
+    arguments = ["queue", "--jobs", "80", "--nodes", "4", "--tiles", "8", "-o", str(picture)]
+    plain = CliRunner().invoke(command, arguments).output
+    assert "gangs" not in plain and "of these" not in picture.read_text()
+    shown = CliRunner().invoke(command, [*arguments, "--gangs", "0.3", "--zones", "2", "--constrained", "0.4"])
+    assert shown.exit_code == 0, shown.output
+    assert "gangs, waiting, mean" in shown.output and "asking for a zone, waiting, mean" in shown.output
+    drawn = picture.read_text()
+    assert drawn.count('<path class="gangs"') == drawn.count('<path class="constrained"') == 2
+    assert "of these gangs" in drawn and "of these asking for a zone" in drawn
+
+
 def test_the_command_prints_figures_and_draws_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "queue.svg"
     arguments = ["queue", "--jobs", "60", "--tenants", "3", "--nodes", "2", "--tiles", "8", "-o", str(picture)]
@@ -215,6 +258,8 @@ def test_the_command_replays_a_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--swf", "x.swf", "--jobs", "3"], "--swf does not go with"),
+        (["--swf", "x.swf", "--gangs", "0.2"], "--swf does not go with"),
+        (["--constrained", "0.2"], "say how many: --zones 4"),
         (["--jobs", "3", "-o", "x.png"], "ends in .svg"),
     ],
 )
