@@ -51,14 +51,19 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
     waiting = means(lambda done: (done.queued_at, done.started, 1))
     words = (
         f"{figures.jobs} jobs of {figures.tenants} tenants on {tiles} tiles: {100 * figures.utilisation:.1f} % used, "
-        f"waiting {figures.wait_mean_s:.0f} s (95th percentile {figures.wait_p95_s:.0f} s), "
-        f"fairness {figures.fairness:.3f}, {figures.preempted} preempted, {figures.lost} lost"
+        f"fairness {figures.fairness:.3f}"
     )
-    top = MARGIN + 70
+    more = (
+        f"waiting {figures.wait_mean_s:.0f} s, 95th percentile {figures.wait_p95_s:.0f} s; {figures.preempted} preempted, "
+        f"{figures.lost} lost"
+    )
+    legend = [kind for kind in shown if kind != "area"]
+    top = MARGIN + 86 + (20 if legend else 0)
     parts = [
         _text(MARGIN, MARGIN + 14, "title", "rdukit simulate queue"),
         _text(MARGIN, MARGIN + 34, "dim", words),
-        *_draw_legend([kind for kind in shown if kind != "area"], MARGIN + 54),
+        _text(MARGIN, MARGIN + 52, "dim", more),
+        *_draw_legend(legend, MARGIN + 74),
         *_draw_panel("tiles in use", used, float(tiles), top, start, end),
         *_draw_panel("jobs that wait", waiting, 0.0, top + PANEL_HEIGHT + 50, start, end),
     ]
