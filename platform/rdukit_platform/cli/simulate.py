@@ -113,8 +113,9 @@ def simulate() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
-    tiles: int, urgent: float | None, gangs: float | None, zones: int, constrained: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float,
-    maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
+    tiles: int, urgent: float | None, gangs: float | None, zones: int, constrained: float | None,
+    quotas: Sequence[str], lose_every: float | None, lost_for: float, maintained: Sequence[str], slots: int,
+    output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 

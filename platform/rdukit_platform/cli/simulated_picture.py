@@ -22,7 +22,8 @@ _STYLE: Final = """
   text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
   .title { font-size: 16px; font-weight: bold; } .dim { fill: #57606a; } .right { text-anchor: end; }
   .middle { text-anchor: middle; } .grid { stroke: #d0d7de; } .area { fill: #8fb8e8; stroke: #2f6fb5; }
-  .gangs { fill: #d9822b; fill-opacity: 0.75; stroke: #a85a10; } .constrained { fill: none; stroke: #1a7f37; stroke-width: 1.5; }
+  .gangs { fill: #d9822b; fill-opacity: 0.75; stroke: #a85a10; }
+  .constrained { fill: none; stroke: #1a7f37; stroke-width: 1.5; }
   @media (prefers-color-scheme: dark) {
     svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
     .grid { stroke: #30363d; } .area { fill: #1f4b7a; stroke: #6cb0ff; }
