@@ -55,8 +55,8 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
         f"fairness {figures.fairness:.3f}"
     )
     more = (
-        f"waiting {figures.wait_mean_s:.0f} s, 95th percentile {figures.wait_p95_s:.0f} s; {figures.preempted} preempted, "
-        f"{figures.lost} lost"
+        f"waiting {figures.wait_mean_s:.0f} s, 95th percentile {figures.wait_p95_s:.0f} s; "
+        f"{figures.preempted} preempted, {figures.lost} lost"
     )
     legend = [kind for kind in shown if kind != "area"]
     top = MARGIN + 86 + (20 if legend else 0)
