@@ -40,6 +40,7 @@ from rdukit.http.unix_sockets import (
     rest_address,
 )
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import BOX, name_service
 from rdukit_serving.access import Access, AccessLog
 from rdukit_serving.settings import ACCESS_LOG, HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS, running_file
 
@@ -118,6 +119,7 @@ def serve(options: ServerOptions, make_service: Callable[[], Service]) -> None:
         InvalidArgument: a port or socket is taken, or a setting is wrong.
         RdukitError: the service cannot be made, or its model not be loaded.
     """
+    name_service(BOX)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, make_service, os.getppid() if options.parent is None else options.parent))
 

@@ -45,7 +45,8 @@ def test_a_request_is_one_trace_down_to_its_sections_and_its_log_lines_name_it()
                 assert platform.wait_end(job)["state"] == "succeeded"
             told = {step: http.get(f"/v1/jobs/{job}/trace").raise_for_status().json() for step, job in jobs.items()}
             spans = collector.wait_for("POST /v1/pipelines", "queued", "box train", "device", "evaluate")
-            worker = (home / "logs" / "worker.log").read_text()
+        files = [file for file in home.rglob("*.log") if file.is_file()]
+        logs = {str(file.relative_to(home)): file.read_text().splitlines() for file in files}
     ours = [span for span in spans if span.trace_id == sent.trace_id]
     by_id = {span.span_id: span for span in ours}
     (request,) = [span for span in ours if span.name == "POST /v1/pipelines"]
@@ -73,7 +74,14 @@ def test_a_request_is_one_trace_down_to_its_sections_and_its_log_lines_name_it()
         assert f"box {step}" in {span["name"] for span in trace["spans"]}
         assert {key for key, span in shown.items() if span["service"] == "box"} <= set(by_id)
 
-    lines = [json.loads(line) for line in worker.splitlines() if line.startswith("{")]
+    text = {name: [line for line in lines if not line.startswith("{")] for name, lines in logs.items()}
+    assert {name: lines for name, lines in text.items() if lines} == {}
+    said = {name: [json.loads(line) for line in lines] for name, lines in logs.items()}
+    services = {name: {line["service"] for line in lines} for name, lines in said.items()}
+    for part in ("gateway", "scheduler", "worker", "snd", "valkey"):
+        assert services[f"logs/{part}.log"] == {part}
+    assert said["logs/valkey.log"][-1]["message"].endswith("bye bye...")
+    lines = said["logs/worker.log"]
     begun = {line["job"]: line for line in lines if line["message"].startswith("attempt begins")}
     assert set(begun) == set(jobs.values())
     for line in begun.values():

@@ -11,7 +11,7 @@ import pytest
 from rdukit_platform.api.context import open_platform
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.settings import checked_home
-from rdukit_platform.up.supervisor import valkey_command
+from rdukit_platform.up.valkey import valkey_command
 from support import wait_until
 from support.platform.gateway import GatewayUnderTest, gateway_under_test, serving
 from support.platform.processes import short_folder

@@ -67,6 +67,11 @@ def configure_telemetry(service: str) -> None:
     _sinks.opened = _open_sinks(service)
 
 
+def name_service(service: str) -> None:
+    """Say what this process is, in its log and its spans, whose sinks open when the first one wants them."""
+    _sinks.service = service
+
+
 def service_name() -> str:
     """Return what this process is: a service, or ``program``."""
     return _sinks.service

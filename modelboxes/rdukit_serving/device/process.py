@@ -33,8 +33,10 @@ def main(arguments: list[str]) -> int:
     # After the watch on the parent: importing torch takes a second, and the box may end meanwhile.
     from rdukit.errors import RdukitError
     from rdukit.system.process import configure_logging
+    from rdukit.telemetry.spans import BOX, name_service
 
     configure_logging()
+    name_service(BOX)
     try:
         _serve(box, decode(box.recv(MAX_PACKET_BYTES)))
     except RdukitError as error:

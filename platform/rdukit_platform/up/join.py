@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import HOME, LOG_LEVEL, resolve
+from rdukit.telemetry.spans import name_service
 from rdukit_platform.db.engine import Database, wait_until_reachable
 from rdukit_platform.db.migrate import read_revision
 from rdukit_platform.db.models import NodeRow
@@ -60,6 +61,7 @@ def run_node(
         Unavailable: database or broker do not answer, or a part does not come up; the message has its last words.
     """
     began = time.monotonic()
+    name_service("up")
     os.environ |= variables  # for what is resolved here, and for the children
     for setting in (DATABASE_URL, BROKER_URL):
         if not resolve(setting):

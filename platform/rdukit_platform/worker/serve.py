@@ -6,6 +6,7 @@ import socket
 import threading
 from typing import Any, Final
 
+import celery.apps.worker
 from celery.signals import worker_shutting_down
 from celery.worker.request import Request
 from kombu.message import Message
@@ -126,8 +127,10 @@ def serve(home: Home) -> None:
     logger.info("worker up name=%s node=%s slots=%d boxes=%s walls=%s", name, node, slots, backend.name, walls.kind)
     options = [f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}", f"--queues={queue_of(node)},{QUEUE}"]
     try:
-        # Its banner is text, which a log of JSON lines cannot have.
+        # Its banner and its word of a shutdown are text, which a log of JSON lines cannot have.
         quiet = ["--quiet"] if resolve(LOG_FORMAT) == JSON else []
+        if quiet:
+            celery.apps.worker.safe_say = lambda *_: None
         app.worker_main([*quiet, "worker", *CELERY_OPTIONS, *options])
     finally:
         keeper.stop()

@@ -15,6 +15,7 @@ from rdukit.cli import run_command
 from rdukit.files.atomic import write_json_atomic
 from rdukit.interfaces import SystemClock
 from rdukit.system.process import configure_logging
+from rdukit.telemetry.spans import name_service
 from rdukit_node.cli.output import connect, socket_option
 from rdukit_node.telemetry.exporter import COLLECTORS
 from rdukit_node.telemetry.exporter_process import (
@@ -62,6 +63,7 @@ def exporter(
     Example: sambanova_exporter -c sambanova_exporter.conf --no-collector lease
     """
     configure_logging(None)
+    name_service("exporter")
     settings = read_settings(config_file or default_file())
     settings = replace(
         settings,

@@ -16,6 +16,7 @@ from rdukit.hardware import NODES, find_node
 from rdukit.interfaces import SystemClock
 from rdukit.settings import JSON, LOG_FORMAT, resolve
 from rdukit.snd import SndClient
+from rdukit.telemetry.spans import name_service
 from rdukit_node.cli.output import node_options, socket_option
 from rdukit_node.cli.status_text import event_line, status_lines
 from rdukit_node.cli.top import top
@@ -112,6 +113,7 @@ def start(
 
     Example: rdukit node start --platform SN10-8 --announce node.json
     """
+    name_service("snd")
     options = NodeOptions(
         platform=find_node(resolve(PLATFORM, platform)),
         name=node_name(resolve(SND_NAME, name)),

@@ -35,6 +35,8 @@ LOG_MAX_BYTES: Final = Setting("log.max_bytes", 50_000_000, "Size at which sn.lo
 LOG_KEEP: Final = Setting("log.keep", 8, "How many rotated files of each log are kept.", int)
 LOG_DAEMON_LEVEL: Final = Setting("log.daemon_level", "INFO", "Level of snd.log: DEBUG … EMERG.", str)
 
+logger = logging.getLogger(__name__)
+
 #: How long the daemon's lines wait for others, and how many may wait.
 _BATCH_S: Final = 0.05
 _MAX_WAITING: Final = 100_000
@@ -60,11 +62,14 @@ class ApplicationLog:
         return log_id_line(_user(), self.program, os.getpid(), self.path)
 
     def announce(self, stream: TextIO | None = None) -> None:
-        """Print the "Log ID" line to the user's terminal (stderr), once per process."""
+        """Print the "Log ID" line to the user's terminal (stderr), once per process; in a log of JSON as an event."""
         if self._announced_by != os.getpid():
             self._announced_by = os.getpid()
             self._file.write()  # nothing yet: a line below the level must not be the reason that there is no file
-            print(self.log_id(), file=stream or sys.stderr, flush=True)
+            if resolve(LOG_FORMAT) == JSON:
+                logger.info(self.log_id())
+            else:
+                print(self.log_id(), file=stream or sys.stderr, flush=True)
 
     def is_on(self, level: LogLevel) -> bool:
         """Return whether lines of ``level`` are written."""
@@ -77,7 +82,10 @@ class ApplicationLog:
         line = str(LogLine(time_text(time.time()), level, LIBRARY, os.getpid(), function, text))
         self._file.write(line)
         if level >= LogLevel.ERR:
-            say(line)
+            if resolve(LOG_FORMAT) == JSON:
+                logger.error("%s: %s", function, text)
+            else:
+                say(line)
 
     def debug(self, function: str, text: str) -> None:
         """Log at DEBUG."""
