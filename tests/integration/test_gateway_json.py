@@ -149,6 +149,7 @@ def test_every_parameter_that_is_no_part_of_a_path_is_described(platform: Platfo
         if parameter["in"] != "path" and not parameter.get("description")
     ]
     assert "/v1/jobs" in described and bare == []
+    assert described["/v1/jobs"]["post"]["summary"] == "Submit a job"
 
 
 def _all_routes(routes: Any) -> Iterator[APIRoute]:

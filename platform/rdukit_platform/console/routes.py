@@ -57,6 +57,8 @@ STATIC_TYPES: Final = {
     "icon.svg": "image/svg+xml",
 }
 
+#: Of artifacts that jobs make or take, as the list's filter has them.
+KINDS: Final = ("dataset", "pef", "checkpoint", "report", "predictions", "metrics")
 SearchWords = Annotated[str, Query(max_length=MAX_SEARCH)]
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 PICTURE_HEADERS: Final = {
@@ -199,13 +201,16 @@ def pipeline_part(request: Request, pipeline_id: str, caller: Visitor) -> Respon
 
 
 @router.get("/artifacts")
-def artifacts(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
-    """Show all artifacts."""
+def artifacts(request: Request, caller: Visitor, kind: str = "", cursor: str | None = None) -> Response:
+    """Show all artifacts, or those of one kind."""
     with platform_of(request).database.read() as session:
-        rows, following = list_artifacts(session, caller.tenant_id, limit=50, cursor=cursor)
+        rows, following = list_artifacts(session, caller.tenant_id, kind or None, limit=50, cursor=cursor)
         shown = [show_artifact(row) for row in rows]
         use = read_use(session, caller.tenant_id)
-    return page(request, "artifacts.html", section="Artifacts", artifacts=shown, next_cursor=following, use=use)
+    return page(
+        request, "artifacts.html", section="Artifacts", artifacts=shown, next_cursor=following, use=use, kind=kind,
+        kinds=KINDS,
+    )  # fmt: skip
 
 
 @router.get("/artifacts/{artifact_id}")

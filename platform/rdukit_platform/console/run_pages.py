@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from pydantic import JsonValue
@@ -18,12 +19,15 @@ from rdukit_platform.jobs import listing, service
 from rdukit_platform.jobs.compare import MOST, Comparison, Line, compare_runs, read_ids, read_runs
 from rdukit_platform.jobs.metrics import iterate_progress_events, points_of
 from rdukit_platform.jobs.schemas import show_job
+from rdukit_platform.jobs.search import MAX_SEARCH
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
 
 #: Jobs that the page to choose from shows at once.
 CHOICES = 50
+#: Heading of what is given to the verb, by its own names.
+DIFFERENT = "Parameters that differ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,13 @@ def compare(
     caller: Visitor,
     ids: Annotated[list[str] | None, Query()] = None,
     choose: bool = False,
+    q: Annotated[str, Query(max_length=MAX_SEARCH)] = "",
     cursor: str | None = None,
 ) -> Response:
     """Show runs side by side, or, with fewer than two, those to choose from."""
     asked = [word for text in ids or [] for word in text.split(",") if word.strip()]
     if choose or len(set(asked)) < 2:
-        return _choice_page(request, caller, asked, cursor)
+        return _choice_page(request, caller, asked, q.strip(), cursor)
     chosen = read_ids(asked)
     platform = platform_of(request)
     boxes, now = platform.catalog.boxes(), platform.clock.now()
@@ -58,23 +63,26 @@ def compare(
     found = compare_runs(runs)
     return page(
         request, "compare.html", section="Jobs", views=[view_job(run.job, now) for run in runs], tables=_tables(found),
-        same=[_text_line(line) for line in found.parameters if not line.differs], curves=picture.draw_curves(series),
+        same=[_text_line(line, is_parameter=True) for line in found.parameters if not line.differs],
+        curves=picture.draw_curves(series),
         size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
         command=f"rdukit job compare {' '.join(chosen)}", query="&".join(f"ids={one}" for one in chosen),
     )  # fmt: skip
 
 
-def _choice_page(request: Request, caller: Caller, asked: Sequence[str], cursor: str | None) -> Response:
+def _choice_page(request: Request, caller: Caller, asked: Sequence[str], q: str, cursor: str | None) -> Response:
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.read() as session:
-        rows, following = listing.list_jobs(session, caller.tenant_id, limit=CHOICES, cursor=cursor)
-        listed = {row.id for row in rows}
+        found = listing.find_jobs(session, caller.tenant_id, q, limit=CHOICES, cursor=cursor)
+        listed = {row.id for row in found.jobs}
         others = [service.get_job(session, caller.tenant_id, one) for one in dict.fromkeys(asked) if one not in listed]
-        views = [view_job(show_job(row), now) for row in [*others, *rows]]
+        views = [view_job(show_job(row), now) for row in [*others, *found.jobs]]
     return page(
         request, "compare_choice.html", section="Jobs", views=views, chosen=set(asked), most=MOST,
-        next_cursor=following, older="/console/compare?choose=true" + "".join(f"&ids={one}" for one in asked),
+        next_cursor=found.next_cursor, q=q, searched_to=found.searched_to,
+        older="/console/compare?" + urlencode([("choose", "true"), *([("q", q)] if q else []),
+                                               *(("ids", one) for one in asked)]),
     )  # fmt: skip
 
 
@@ -86,16 +94,23 @@ def _tables(found: Comparison) -> list[tuple[str, list[TextLine]]]:
         if not suffix or line.name == "loss"
     ]
     tables = [
-        ("Parameters that differ", [line for line in found.parameters if line.differs]),
+        (DIFFERENT, [line for line in found.parameters if line.differs]),
         ("Results", found.results),
         ("Metrics, at last", metrics),
         ("Times", found.durations),
     ]
-    return [(title, [_text_line(line) for line in lines]) for title, lines in tables if lines]
+    return [
+        (title, [_text_line(line, is_parameter=title == DIFFERENT) for line in lines])
+        for title, lines in tables if lines
+    ]  # fmt: skip
 
 
-def _text_line(line: Line) -> TextLine:
-    return TextLine(line.name, tuple(_cell(line.name, value) for value in line.values), line.differs)
+def _text_line(line: Line, *, is_parameter: bool = False) -> TextLine:
+    """Return a line in words; of figures those differ that several runs have, and the cells tell their unit."""
+    name = line.name if is_parameter else line.name.removesuffix("_s").replace("_", " ")
+    told = [value for value in line.values if value is not None]
+    differs = line.differs and (is_parameter or any(value != told[0] for value in told))
+    return TextLine(name, tuple(_cell(line.name, value) for value in line.values), differs)
 
 
 def _cell(name: str, value: JsonValue) -> str:

@@ -110,7 +110,8 @@ def create_app(platform: Platform) -> FastAPI:
     app = FastAPI(
         title="rdukit platform",
         version=__version__,
-        description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems.",
+        description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems. "
+        "[To the console](/console/)",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -157,14 +158,30 @@ def create_app(platform: Platform) -> FastAPI:
     ):
         app.include_router(each)
     check_routes(app)
+    _summarise(app)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)
     app.add_middleware(RequestContextMiddleware)
     return app
 
 
+def _summarise(app: FastAPI) -> None:
+    """Let the document's operations be called by the first sentence of what they do, not by a function's name."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = describe()
+        for operation in (one for path in found["paths"].values() for one in path.values()):
+            first = operation.get("description", "").partition("\n\n")[0].partition(". ")[0]
+            words = " ".join(first.replace("``", "").split()).rstrip(".")
+            operation["summary"] = words or operation["summary"]
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
 _STATIC: Final = Path(__file__).with_name("static")
-_FILES: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+_FILES: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "docs.css": "text/css"}
 
 router = APIRouter(include_in_schema=False)
 
@@ -182,7 +199,7 @@ def show_page(request: Request) -> HTMLResponse:
         openapi_url=str(request.app.openapi_url),
         title=str(request.app.title),
         swagger_js_url="/docs/static/swagger-ui-bundle.js",
-        swagger_css_url="/docs/static/swagger-ui.css",
+        swagger_css_url="/docs/static/docs.css",
         swagger_favicon_url="/console/static/icon.svg",
     )
 
