@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rdukit.cli.tables import Table
 from rdukit.files.atomic import write_atomic, write_json_atomic
+from rdukit.files.svg import svg_document, svg_text
 from rdukit_bench.comparisons.model import ComparisonRow
 from rdukit_bench.comparisons.runner import ComparisonOutcome
 
@@ -63,18 +64,14 @@ ROW_HEIGHT: Final = 22
 #: Ratios beyond this end the scale: such a bar is cut and its figure stands beside it.
 MAX_RATIO: Final = 4.0
 
-_STYLE: Final = """
-  svg { color-scheme: light dark; background: #ffffff; }
-  text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
-  .title { font-size: 16px; font-weight: bold; } .name { font-weight: bold; } .dim { fill: #57606a; }
+_LIGHT: Final = """\
   .met { fill: #1a7f37; } .missed { fill: #cf222e; } .plain { fill: #8c959f; }
   .one { stroke: #57606a; stroke-width: 1.2; } .mark { stroke: #1b1f24; stroke-width: 2.5; }
-  .number { text-anchor: start; } .right { text-anchor: end; }
-  @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
+  .number { text-anchor: start; }
+"""
+_DARK: Final = """\
     .met { fill: #3fb950; } .missed { fill: #f85149; } .plain { fill: #6e7681; }
     .one { stroke: #9198a1; } .mark { stroke: #e6edf3; }
-  }
 """
 
 
@@ -87,28 +84,26 @@ def draw_rows(rows: Sequence[ComparisonRow], machine: str) -> str:
     for row in rows:
         if row.question != question:
             question = row.question
-            parts.append(_text(MARGIN, y + 15, "name", question))
+            parts.append(svg_text(MARGIN, y + 15, "name", question))
             y += ROW_HEIGHT
         parts += _draw_row(row, y, scale)
         y += ROW_HEIGHT
     x = _place(1.0, scale)
     width, height = MARGIN * 2 + LABEL_WIDTH + SCALE_WIDTH + 110, y + MARGIN
     head = [
-        _text(MARGIN, MARGIN + 14, "title", "rdukit bench: the peer's time over ours"),
-        _text(MARGIN, MARGIN + 34, "dim", f"longer is better; line: as fast as the peer; mark: wanted — {machine}"),
+        svg_text(MARGIN, MARGIN + 14, "title", "rdukit bench: the peer's time over ours"),
+        svg_text(MARGIN, MARGIN + 34, "dim", f"longer is better; line: as fast as the peer; mark: wanted — {machine}"),
         f'<line class="one" x1="{x}" x2="{x}" y1="{top}" y2="{y}"/>',
     ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f"<style>{_STYLE}</style>{''.join(parts)}{''.join(head)}</svg>\n"
-    )
+    title = "rdukit bench: the peer's time over ours"
+    return svg_document([*parts, *head], width, height, title, _LIGHT, _DARK)
 
 
 def _draw_row(row: ComparisonRow, y: int, scale: float) -> list[str]:
     label = f"{row.case}: {row.ours} / {row.peer}"
-    parts = [_text(MARGIN + LABEL_WIDTH - 10, y + 15, "right", label if len(label) <= 58 else f"{label[:57]}…")]
+    parts = [svg_text(MARGIN + LABEL_WIDTH - 10, y + 15, "right", label if len(label) <= 58 else f"{label[:57]}…")]
     if row.ratio is None:
-        return [*parts, _text(MARGIN + LABEL_WIDTH + 4, y + 15, "dim", row.note or "no figure")]
+        return [*parts, svg_text(MARGIN + LABEL_WIDTH + 4, y + 15, "dim", row.note or "no figure")]
     kind = {True: "met", False: "missed", None: "plain"}[row.is_met]
     start, end = MARGIN + LABEL_WIDTH, _place(row.ratio, scale)
     title = escape(f"{label}: {row.ratio:.2f}x" + (f", wanted {row.bar:.2f}x" if row.bar else ""))
@@ -122,12 +117,8 @@ def _draw_row(row: ComparisonRow, y: int, scale: float) -> list[str]:
         beside = max(end, mark)
         parts.append(f'<line class="mark" x1="{mark}" x2="{mark}" y1="{y + 1}" y2="{y + ROW_HEIGHT - 1}"/>')
     figure = f"{row.ratio:.2f}" if row.bar is None else f"{row.ratio:.2f} of {row.bar:.2f}"
-    return [*parts, _text(beside + 6, y + 15, "number", figure)]
+    return [*parts, svg_text(beside + 6, y + 15, "number", figure)]
 
 
 def _place(ratio: float, scale: float) -> int:
     return MARGIN + LABEL_WIDTH + round(min(ratio, scale) / scale * SCALE_WIDTH)
-
-
-def _text(x: int, y: int, style: str, text: str) -> str:
-    return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'

@@ -16,7 +16,12 @@ KEEP_ALIVE: Final = b": still here\n\n"
 
 def frame_event(kind: str, sequence: int, value: Mapping[str, object]) -> bytes:
     """Frame one event: its kind, its number as ``id``, its value as JSON on one line."""
-    return f"event: {kind}\nid: {sequence}\ndata: {json_text(value)}\n\n".encode()
+    return frame_json(kind, sequence, json_text(value).encode())
+
+
+def frame_json(kind: str, sequence: int, data: bytes) -> bytes:
+    """Frame one event whose value is JSON on one line already."""
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), sequence, data)
 
 
 def frame_retry(milliseconds: int) -> bytes:

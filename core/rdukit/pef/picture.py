@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from rdukit.files.svg import svg_document, svg_text
 from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
 from rdukit.units import format_bytes, format_seconds
 
@@ -32,19 +33,15 @@ _COLUMNS: Final = (
     (SectionType.OPT, "optimizer (opt)"),
 )  # fmt: skip
 
-_STYLE: Final = """
-  svg { color-scheme: light dark; background: #ffffff; }
-  text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
-  .title { font-size: 16px; font-weight: bold; } .name { font-weight: bold; } .dim { fill: #57606a; }
+_LIGHT: Final = """\
   .box { stroke-width: 1.5; } .fwd { fill: #e8f1fd; stroke: #1f6feb; } .bckwd { fill: #fdf0e3; stroke: #bc6a0a; }
   .opt, .gradnorm, .reduce { fill: #e9f6ec; stroke: #1a7f37; }
   .line { fill: none; stroke: #8c959f; stroke-width: 1.2; } .tip { fill: #8c959f; }
   .bytes { font-size: 10px; fill: #57606a; stroke: #ffffff; stroke-width: 3px; paint-order: stroke; }
-  @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
+"""
+_DARK: Final = """\
     .fwd { fill: #10233f; } .bckwd { fill: #33230f; } .opt, .gradnorm, .reduce { fill: #10291a; }
     .line { stroke: #6e7681; } .tip { fill: #6e7681; } .bytes { fill: #9198a1; stroke: #0d1117; }
-  }
 """
 
 
@@ -76,10 +73,10 @@ def draw_pef(pef: Pef) -> str:
     width = 0
     for graph in pef.graphs.values():
         heading = f"{pef.name} · {graph.name} · {pef.mode} · {pef.arch}, {pef.num_tiles} tiles"
-        parts.append(_text(MARGIN, y, "title", heading))
+        parts.append(svg_text(MARGIN, y, "title", heading))
         boxes, bottom, right = _place(pef, graph, y + 30)
         headings = {box.section.type: box.x for box in boxes}
-        parts += [_text(headings[kind], y + 26, "dim", label) for kind, label in _COLUMNS if kind in headings]
+        parts += [svg_text(headings[kind], y + 26, "dim", label) for kind, label in _COLUMNS if kind in headings]
         by_id = {box.section.id: box for box in boxes}
         edges = find_edges(pef, graph)
         parts += [_line(by_id[edge.source], by_id[edge.target], edge) for edge in edges]
@@ -88,12 +85,11 @@ def draw_pef(pef: Pef) -> str:
         y, width = bottom + 3 * MARGIN, max(width, right, MARGIN + 10 * len(heading))
     height = max(y - MARGIN, 2 * MARGIN)
     width += MARGIN
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{escape(f"Sections of {pef.name}")}">\n<style>{_STYLE}</style>\n'
-        f'<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path class="tip" d="M0 0 L8 4 L0 8 z"/></marker></defs>\n' + "\n".join(parts) + "\n</svg>\n"
+    defs = (
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path class="tip" d="M0 0 L8 4 L0 8 z"/></marker></defs>\n'
     )
+    return svg_document(parts, width, height, f"Sections of {pef.name}", _LIGHT, _DARK, defs)
 
 
 def find_edges(pef: Pef, graph: Graph) -> list[Edge]:
@@ -145,7 +141,7 @@ def _box(box: SectionBox) -> str:
     title = escape(f"{box.section.name}: {box.section.why}\n{' '.join(box.section.operators)}")
     rectangle = f'<rect class="box {kind}" x="{box.x}" y="{box.y}" width="{BOX_WIDTH}" height="{box.height}" rx="6"/>'
     lines = [
-        _text(box.x + 10, box.y + 5 + LINE_HEIGHT * (index + 1), style, _short(text))
+        svg_text(box.x + 10, box.y + 5 + LINE_HEIGHT * (index + 1), style, _short(text))
         for index, (style, text) in enumerate(box.lines)
     ]
     return f"<g><title>{title}</title>{rectangle}{''.join(lines)}</g>"
@@ -190,12 +186,8 @@ def _labels(boxes: dict[int, SectionBox], edges: Sequence[Edge]) -> list[str]:
             x, y = source.x - COLUMN_GAP // 2, source.y + source.height // 2 + 12
         count = used[x, y] = used.get((x, y), 0) + 1
         sign = -1 if source.x == target.x else 1
-        found.append(_text(x, y + sign * 11 * (count - 1), "bytes", f"{format_bytes(edge.bytes)} → {edge.target}"))
+        found.append(svg_text(x, y + sign * 11 * (count - 1), "bytes", f"{format_bytes(edge.bytes)} → {edge.target}"))
     return found
-
-
-def _text(x: int, y: int, style: str, text: str) -> str:
-    return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'
 
 
 def _short(text: str) -> str:

@@ -32,6 +32,7 @@ from typing import Any, Final, NoReturn
 from rdukit.errors import Unavailable
 from rdukit.fence.kernel import set_process_name
 from rdukit.interfaces import Closable
+from rdukit.system.process import stop_child
 
 #: In the order in which they come: request, status, stdin, output.
 _FIXED: Final = 4
@@ -293,11 +294,7 @@ class ForkServer(Closable):
         """End the server; its forks see the end of their parent."""
         self._channel.close()
         if self._process is not None:
-            try:
-                self._process.wait(5.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            stop_child(self._process, 5.0, ask=False)
 
 
 def _open_descriptors() -> list[int]:

@@ -1,4 +1,4 @@
-"""Control of the current process: end with its parent, pause garbage collection, load libraries, log. Linux."""
+"""Control of this process and its children: ends with the parent, starts, stops, libraries, garbage, logs. Linux."""
 
 import contextlib
 import ctypes
@@ -7,15 +7,24 @@ import logging
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, Protocol
 
 from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.home import make_folder
 from rdukit.settings import JSON, LOG_FORMAT, LOG_LEVEL, resolve
+
+
+class Child(Protocol):
+    """A child process, as ``subprocess`` has it."""
+
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -27,6 +36,43 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
     signal_on_parent_death(number)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def start_child(
+    command: Sequence[str], stdout: IO[bytes] | int, environment: Mapping[str, str], *,
+    stderr: IO[bytes] | int | None = None, pass_fds: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":  # fmt: skip
+    """Start a program that leads a session of its own and gets SIGTERM when this process ends. It reads nothing.
+
+    For processes with one thread: something runs between fork and exec. Pipes have no buffer here.
+
+    Args:
+        stderr: None: that of this process.
+    """
+    parent = os.getpid()
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=dict(environment), pass_fds=pass_fds,
+        bufsize=0, start_new_session=True,
+        preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - one thread
+    )  # fmt: skip
+
+
+def stop_child(child: Child, grace_s: float, *, ask: bool = True, kill: Callable[[], object] | None = None) -> bool:
+    """Have a child end, and wait until it has. Returns whether it did within ``grace_s`` seconds.
+
+    Args:
+        ask: send SIGTERM first; else its end is near for another reason. kill: what ends it otherwise, by default
+            SIGKILL to it alone.
+    """
+    if ask:
+        child.terminate()
+    try:
+        child.wait(grace_s)
+        return True
+    except subprocess.TimeoutExpired:
+        (kill or child.kill)()
+        child.wait()
+        return False
 
 
 def end_group_with_parent(parent: int) -> None:

@@ -8,12 +8,12 @@ picture follows the viewer's light or dark scheme, as that of ``rdukit.pef.pictu
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from rdukit.files.atomic import write_atomic
+from rdukit.files.svg import svg_document, svg_text
 from rdukit.strict_json import json_text
 
 FILE_NAME = "metrics.jsonl"
@@ -82,18 +82,14 @@ POINTS: Final = 300
 
 Point = tuple[float, float]
 
-_STYLE: Final = """
-  svg { color-scheme: light dark; background: #ffffff; }
-  text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
-  .title { font-size: 16px; font-weight: bold; } .dim { fill: #57606a; } .right { text-anchor: end; }
-  .middle { text-anchor: middle; } .grid { stroke: #d0d7de; } .train { fill: none; stroke: #0969da; stroke-width: 1.5; }
+_LIGHT: Final = """\
+  .train { fill: none; stroke: #0969da; stroke-width: 1.5; }
   .held { fill: none; stroke: #bc4c00; stroke-width: 1.5; } .dot { fill: #bc4c00; }
   .key-train { fill: #0969da; } .key-held { fill: #bc4c00; }
-  @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; } .grid { stroke: #30363d; }
+"""
+_DARK: Final = """\
     .train { stroke: #4493f8; } .held { stroke: #db6d28; } .dot { fill: #db6d28; }
     .key-train { fill: #4493f8; } .key-held { fill: #db6d28; }
-  }
 """
 
 
@@ -109,7 +105,7 @@ def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
             split = str(line.get("split", split))
     everything = [*steps, *held]
     if not everything:
-        return _document([_svg_text(LEFT, TOP + 20, "dim", "no losses were recorded")], title)
+        return _document([svg_text(LEFT, TOP + 20, "dim", "no losses were recorded")], title)
     last = max(step for step, _ in everything)
     drawn = thin_out(steps)
     low, high, gap = nice_limits([loss for _, loss in (*drawn, *held)])
@@ -124,17 +120,17 @@ def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
         value = low + number * gap
         y = place((0.0, value))[1]
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(_svg_text(LEFT - 8, y + 4, "dim right", f"{value:g}"))
+        parts.append(svg_text(LEFT - 8, y + 4, "dim right", f"{value:g}"))
     for share in (0.0, 0.5, 1.0):
         step = round(last * share)
-        parts.append(_svg_text(place((step, low))[0], HEIGHT - BOTTOM + 18, "dim middle", str(step)))
+        parts.append(svg_text(place((step, low))[0], HEIGHT - BOTTOM + 18, "dim middle", str(step)))
     parts += _line("train", [place(point) for point in drawn])
     parts += _line("held", [place(point) for point in held])
     parts += [f'<circle class="dot" cx="{x}" cy="{y}" r="3"/>' for x, y in map(place, held)]
-    parts.append(_svg_text(LEFT, TOP - 10, "key-train", "loss of the steps"))
+    parts.append(svg_text(LEFT, TOP - 10, "key-train", "loss of the steps"))
     if held:
-        parts.append(_svg_text(LEFT + 160, TOP - 10, "key-held", f"loss on {split}"))
-    parts.append(_svg_text(WIDTH - RIGHT, HEIGHT - 8, "dim right", "optimizer steps"))
+        parts.append(svg_text(LEFT + 160, TOP - 10, "key-held", f"loss on {split}"))
+    parts.append(svg_text(WIDTH - RIGHT, HEIGHT - 8, "dim right", "optimizer steps"))
     return _document(parts, title)
 
 
@@ -165,11 +161,4 @@ def _line(style: str, points: Sequence[Point]) -> list[str]:
 
 
 def _document(parts: Sequence[str], title: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">'
-        f"<style>{_STYLE}</style>{_svg_text(LEFT, 26, 'title', title)}{''.join(parts)}</svg>\n"
-    )
-
-
-def _svg_text(x: float, y: float, style: str, text: str) -> str:
-    return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'
+    return svg_document([svg_text(LEFT, 26, "title", title), *parts], WIDTH, HEIGHT, title, _LIGHT, _DARK)

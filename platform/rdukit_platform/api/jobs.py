@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, status
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from rdukit.box.sse import KEEP_ALIVE, frame_json
 from rdukit.errors import InvalidArgument
 from rdukit_platform.api import job_calls
 from rdukit_platform.api.context import Platform
@@ -245,12 +246,11 @@ async def stream_events(platform: Platform, caller: Caller, job_id: str, after: 
     async with aclosing(follow_events(platform, caller, job_id, after)) as batches:
         async for batch in batches:
             for row in batch:
-                data = orjson.dumps(show_event(row).model_dump())
-                yield f"event: {row.kind}\nid: {row.id}\n".encode() + b"data: " + data + b"\n\n"
+                yield frame_json(row.kind, row.id, orjson.dumps(show_event(row).model_dump()))
             if batch or anyio.current_time() - said_at >= KEEP_ALIVE_S:
                 said_at = anyio.current_time()
                 if not batch:
-                    yield b": still here\n\n"
+                    yield KEEP_ALIVE
 
 
 async def stream_logs(platform: Platform, caller: Caller, job_id: str) -> AsyncIterator[bytes]:

@@ -22,6 +22,7 @@ from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import home_folder
 from rdukit.system.forks import ForkServer
+from rdukit.system.process import stop_child
 from rdukit_platform.backends.box_variables import unfenced_variables
 from rdukit_platform.backends.contract import (
     BoxEvent,
@@ -162,15 +163,13 @@ class ProcessBox:
         """SIGTERM, then SIGKILL to it and its children; returns when it has ended."""
         # Whatever is in a fence ends with it.
         children = [] if self._fence is not None else [facts.pid for facts in tree_of(self.pid)[1:]]
-        if self.is_alive():
-            self._process.terminate()
-        try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
+
+        def kill() -> None:
             if self._fence is not None:
                 end_fenced(self._process)
             self._process.kill()
-            self._process.wait()
+
+        if not stop_child(self._process, grace_s, ask=self.is_alive(), kill=kill):
             for child in children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rdukit.errors import Unavailable
 from rdukit.settings import HOME
-from rdukit.system.process import die_with_parent
+from rdukit.system.process import start_child, stop_child
 from rdukit_platform.cli.show import describe_progress
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 
@@ -125,20 +124,10 @@ def started_platform(
     Raises:
         Unavailable: it does not come up; the message has what it said.
     """
-    parent = os.getpid()
-
-    def tie_to_parent() -> None:
-        die_with_parent(parent, signal.SIGTERM)
-
     program = "from rdukit.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "up", "--json", "--port", str(port)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **(environment or {}), HOME.variable: str(home)},
-        start_new_session=True,
-        preexec_fn=tie_to_parent,  # noqa: PLW1509 - this process has one thread
-    )
+    command = [sys.executable, "-c", program, "up", "--json", "--port", str(port)]
+    variables = {**os.environ, **(environment or {}), HOME.variable: str(home)}
+    process = start_child(command, subprocess.PIPE, variables)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
@@ -148,10 +137,5 @@ def started_platform(
         with ApiClient(running["url"], Path(running["token_file"]).read_text().strip()) as client:
             yield client, running
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop_child(process, STOP_S)
         process.stdout.close()

@@ -1,9 +1,9 @@
 """Picture of a simulated queue as SVG (pure): tiles in use and jobs that wait, over time."""
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from typing import Final
 
+from rdukit.files.svg import svg_document, svg_text
 from rdukit_platform.console.curve import nice_ticks
 from rdukit_platform.scheduler.figures import sum_up
 from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun
@@ -17,18 +17,14 @@ POINTS: Final = 400
 #: What the parts of all jobs are called, by their styles.
 LEGEND: Final = {"gangs": "gangs", "constrained": "asking for a zone"}
 
-_STYLE: Final = """
-  svg { color-scheme: light dark; background: #ffffff; }
-  text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
-  .title { font-size: 16px; font-weight: bold; } .dim { fill: #57606a; } .right { text-anchor: end; }
-  .middle { text-anchor: middle; } .grid { stroke: #d0d7de; } .area { fill: #8fb8e8; stroke: #2f6fb5; }
+_LIGHT: Final = """\
+  .area { fill: #8fb8e8; stroke: #2f6fb5; }
   .gangs { fill: #d9822b; fill-opacity: 0.75; stroke: #a85a10; }
   .constrained { fill: none; stroke: #1a7f37; stroke-width: 1.5; }
-  @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
-    .grid { stroke: #30363d; } .area { fill: #1f4b7a; stroke: #6cb0ff; }
+"""
+_DARK: Final = """\
+    .area { fill: #1f4b7a; stroke: #6cb0ff; }
     .gangs { fill: #b0651d; stroke: #f0a95b; } .constrained { stroke: #56d364; }
-  }
 """
 
 
@@ -61,18 +57,15 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
     legend = [kind for kind in shown if kind != "area"]
     top = MARGIN + 86 + (20 if legend else 0)
     parts = [
-        _text(MARGIN, MARGIN + 14, "title", "rdukit simulate queue"),
-        _text(MARGIN, MARGIN + 34, "dim", words),
-        _text(MARGIN, MARGIN + 52, "dim", more),
+        svg_text(MARGIN, MARGIN + 14, "title", "rdukit simulate queue"),
+        svg_text(MARGIN, MARGIN + 34, "dim", words),
+        svg_text(MARGIN, MARGIN + 52, "dim", more),
         *_draw_legend(legend, MARGIN + 74),
         *_draw_panel("tiles in use", used, float(tiles), top, start, end),
         *_draw_panel("jobs that wait", waiting, 0.0, top + PANEL_HEIGHT + 50, start, end),
     ]
     height = top + 2 * PANEL_HEIGHT + 80
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">'
-        f"<style>{_STYLE}</style>{''.join(parts)}</svg>\n"
-    )
+    return svg_document(parts, WIDTH, height, f"Simulated queue of {figures.jobs} jobs", _LIGHT, _DARK)
 
 
 def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: float, points: int) -> list[float]:
@@ -101,7 +94,7 @@ def _draw_legend(kinds: Sequence[str], y: int) -> list[str]:
     parts, x = list[str](), MARGIN
     for kind in kinds:
         parts.append(f'<rect class="{kind}" x="{x}" y="{y - 9}" width="14" height="9"/>')
-        parts.append(_text(x + 20, y, "dim", f"of these {LEGEND[kind]}"))
+        parts.append(svg_text(x + 20, y, "dim", f"of these {LEGEND[kind]}"))
         x += 240
     return parts
 
@@ -119,10 +112,10 @@ def _draw_panel(
     def place(value: float) -> float:
         return round(bottom - value / highest * PANEL_HEIGHT, 1)
 
-    parts = [_text(LEFT, top - 8, "dim", name)]
+    parts = [svg_text(LEFT, top - 8, "dim", name)]
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{place(tick)}" y2="{place(tick)}"/>')
-        parts.append(_text(LEFT - 6, place(tick) + 4, "right dim", f"{tick:g}"))
+        parts.append(svg_text(LEFT - 6, place(tick) + 4, "right dim", f"{tick:g}"))
     for style, of in lines.items():
         line = "".join(f"L{LEFT + (i + 0.5) * step:.1f},{place(value)}" for i, value in enumerate(of))
         parts.append(f'<path class="{style}" d="M{LEFT},{bottom}{line}L{right},{bottom}Z"/>')
@@ -130,9 +123,5 @@ def _draw_panel(
     for tick in nice_ticks(0.0, hours, 6):
         if tick <= hours:
             x = LEFT + (tick / hours if hours else 0.0) * (right - LEFT)
-            parts.append(_text(round(x, 1), bottom + 18, "middle dim", f"{tick:g} h"))
+            parts.append(svg_text(round(x, 1), bottom + 18, "middle dim", f"{tick:g} h"))
     return parts
-
-
-def _text(x: float, y: float, style: str, text: str) -> str:
-    return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, Self
 
 import httpx
 
+from rdukit.box.sse import read_events
 from rdukit.cli.commands import given_token
 from rdukit.errors import (
     Conflict,
@@ -277,12 +278,9 @@ class ApiClient(Closable):
                     f"/v1/jobs/{job_id}/events", {"after": str(after)}, {"Accept": "text/event-stream"},
                     min(SILENCE_S, left_s),
                 ) as answer:  # fmt: skip
-                    for line in answer.iter_lines():
-                        if line.startswith("data: "):
-                            event: dict[str, Any] = json.loads(line.removeprefix("data: "))
-                            after, failures = int(event["sequence"]), 0
-                            yield event
-                        _left_s(job_id, ends_at, timeout_s)
+                    for event in read_events(_within(answer.iter_lines(), job_id, ends_at, timeout_s)):
+                        after, failures = int(event["sequence"]), 0
+                        yield event
                 return
             except (httpx.HTTPError, Unavailable) as cause:
                 _left_s(job_id, ends_at, timeout_s)
@@ -352,6 +350,12 @@ def _left_s(job_id: str, ends_at: float, timeout_s: float | None) -> float:
     if left_s <= 0:
         raise DeadlineExceeded(f"job {job_id} has not ended within {timeout_s:g} s; it goes on: wait for it again")
     return left_s
+
+
+def _within(lines: Iterator[str], job_id: str, ends_at: float, timeout_s: float | None) -> Iterator[str]:
+    for line in lines:
+        yield line
+        _left_s(job_id, ends_at, timeout_s)
 
 
 def _digest_of(path: Path) -> str:

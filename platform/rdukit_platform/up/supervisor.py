@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rdukit.files.home import make_folder
 from rdukit.settings import JSON, LOG_FORMAT, SND_SOCKET, resolve
-from rdukit.system.process import die_with_parent
+from rdukit.system.process import start_child, stop_child
 from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
 from rdukit_platform.up.valkey import ValkeyLines, valkey_command
 
@@ -136,13 +137,9 @@ class Supervisor:
         for running in reversed(self._all):
             if running.process is None or running.process.poll() is not None:
                 continue
-            running.process.terminate()
-            try:
-                running.process.wait(running.child.stop_s)
-            except subprocess.TimeoutExpired:
+            kill = partial(os.killpg, running.process.pid, signal.SIGKILL)
+            if not stop_child(running.process, running.child.stop_s, kill=kill):
                 logger.warning("child killed name=%s", running.child.name)
-                os.killpg(running.process.pid, signal.SIGKILL)
-                running.process.wait()
             self._copy(running)
             logger.info("child stopped name=%s status=%s", running.child.name, running.process.returncode)
 
@@ -165,25 +162,11 @@ class Supervisor:
 
     def _start(self, running: _Running) -> None:
         child = running.child
-        parent = os.getpid()
-
-        def tie_to_parent() -> None:
-            # Runs between fork and exec; this process has one thread, so nothing can be locked there.
-            die_with_parent(parent, signal.SIGTERM)
-
         running.lines = None if child.lines is None else child.lines()
         with (self._logs / f"{child.name}.log").open("ab") as log:
-            running.process = subprocess.Popen(
-                child.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log if running.lines is None else subprocess.PIPE,
-                stderr=log if running.lines is None else subprocess.STDOUT,
-                bufsize=0,
-                env={**self._environment, **child.environment},
-                start_new_session=True,
-                pass_fds=child.pass_fds,
-                preexec_fn=tie_to_parent,  # noqa: PLW1509 - see tie_to_parent
-            )
+            out, err = (log, log) if running.lines is None else (subprocess.PIPE, subprocess.STDOUT)
+            environment = {**self._environment, **child.environment}
+            running.process = start_child(child.command, out, environment, stderr=err, pass_fds=child.pass_fds)
         if running.process.stdout is not None:
             os.set_blocking(running.process.stdout.fileno(), False)
         running.started_at = time.monotonic()

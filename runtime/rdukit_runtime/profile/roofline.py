@@ -11,6 +11,7 @@ from html import escape
 from math import ceil, floor, log10, sqrt
 from typing import Final
 
+from rdukit.files.svg import svg_document, svg_text
 from rdukit.units import format_seconds
 from rdukit_runtime.profile.pef import Profile, SectionRow, group_rows
 
@@ -162,22 +163,20 @@ _MIN_RADIUS: Final = 3.5
 _MAX_RADIUS: Final = 22.0
 _NAMES: Final = {"fwd": "forward", "bckwd": "backward", "opt": "optimizer"}
 
-_STYLE: Final = """
-  svg { color-scheme: light dark; background: #ffffff; }
-  text { font: 11px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
-  .title { font-size: 15px; font-weight: bold; } .dim { fill: #57606a; }
+_LIGHT: Final = """\
+  text { font-size: 11px; }
+  .title { font-size: 15px; font-weight: bold; }
   .grid { stroke: #d8dee4; stroke-width: 1; } .axis { stroke: #57606a; stroke-width: 1.2; }
   .roof { fill: none; stroke: #424a53; stroke-width: 1.8; } .other { stroke-dasharray: 5 4; stroke-width: 1.2; }
   .dot { stroke-width: 1.3; fill-opacity: 0.55; } .leader { stroke: #8c959f; stroke-width: 0.8; }
   .fwd { fill: #1f6feb; stroke: #1f6feb; } .bckwd { fill: #bc6a0a; stroke: #bc6a0a; }
   .opt, .gradnorm, .reduce { fill: #1a7f37; stroke: #1a7f37; }
   .label { stroke: #ffffff; stroke-width: 3px; paint-order: stroke; }
-  @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
+"""
+_DARK: Final = """\
     .grid { stroke: #21262d; } .axis { stroke: #9198a1; } .roof { stroke: #c9d1d9; } .leader { stroke: #6e7681; }
     .fwd { fill: #58a6ff; stroke: #58a6ff; } .bckwd { fill: #e0a04d; stroke: #e0a04d; }
     .opt, .gradnorm, .reduce { fill: #56d364; stroke: #56d364; } .label { stroke: #0d1117; }
-  }
 """
 
 
@@ -226,18 +225,13 @@ def draw_roofline(profile: Profile) -> str:
     height = HEIGHT + _LINE * max(len(foot) - 1, 0)
     parts = [
         *_head(profile), *_grid(horizontal, vertical), *_roofs(profile, horizontal, vertical),
-        *(_text(x, y, "dim label", text) for x, y, text in roofs),
+        *(svg_text(x, y, "dim label", text) for x, y, text in roofs),
         *(_circle(profile, row, dot) for row, dot in zip(drawn, dots, strict=True)),
         *(_leader(label) for label in labels if label.is_far),
-        *(_text(label.x, label.y, "label", label.dot.text) for label in labels),
-        *(_text(_LEFT, HEIGHT - 14 + _LINE * index, "dim", text) for index, text in enumerate(foot)),
+        *(svg_text(label.x, label.y, "label", label.dot.text) for label in labels),
+        *(svg_text(_LEFT, HEIGHT - 14 + _LINE * index, "dim", text) for index, text in enumerate(foot)),
     ]  # fmt: skip
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'role="img" aria-label="{escape(f"Roofline of {profile.pef}")}">\n<style>{_STYLE}</style>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return svg_document(parts, WIDTH, height, f"Roofline of {profile.pef}", _LIGHT, _DARK)
 
 
 def axes(profile: Profile, rows: Sequence[SectionRow]) -> tuple[Axis, Axis]:
@@ -266,17 +260,17 @@ def _head(profile: Profile) -> list[str]:
     machine = f"{limits.processor}, {limits.threads} thread{'s' * (limits.threads != 1)}"
     about = f"measured on {machine}, median of {profile.runs} runs; FLOPs and bytes by the cost model"
     parts = [
-        _text(_LEFT, 24, "title", f"{profile.pef} · {profile.mode} · {profile.precision}"),
-        _text(_LEFT, 42, "dim", about),
+        svg_text(_LEFT, 24, "title", f"{profile.pef} · {profile.mode} · {profile.precision}"),
+        svg_text(_LEFT, 42, "dim", about),
     ]
     x = float(_LEFT)
     present = dict.fromkeys(row.first.type.value for row in profile.rows)
     for kind in present:
         name = _NAMES.get(kind, kind)
         parts.append(f'<circle class="dot {kind}" cx="{x + 5:.1f}" cy="58" r="5"/>')
-        parts.append(_text(x + 15, 62, "", name))
+        parts.append(svg_text(x + 15, 62, "", name))
         x += 35 + len(name) * CHARACTER
-    parts.append(_text(x, 62, "dim", "area: part of the host time (% of a step)"))
+    parts.append(svg_text(x, 62, "dim", "area: part of the host time (% of a step)"))
     return parts
 
 
@@ -389,10 +383,6 @@ def _foot(profile: Profile, still: Sequence[SectionRow]) -> list[str]:
             lines.append("  ")
         lines[-1] += piece
     return lines
-
-
-def _text(x: float, y: float, style: str, text: str) -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
 def _short(name: str) -> str:
