@@ -184,10 +184,13 @@ static inline Floats float_vector(AtenTensorHandle* tensor, int64_t n) {
   return made;
 }
 
-// Calls f with blocks of four, two and one of m rows: (rows of the block, first row), the count as a constant.
+// Calls f with blocks of eight (where there are registers for their sums), four, two and one of m rows: (rows of the
+// block, first row), the count as a constant. W is read once a block.
 template <class F>
 static void in_row_blocks(int64_t m, F f) {
   int64_t i = 0;
+  if constexpr (LANES == 16)
+    for (; i + 8 <= m; i += 8) f(std::integral_constant<int, 8>{}, i);
   for (; i + 4 <= m; i += 4) f(std::integral_constant<int, 4>{}, i);
   for (; i + 2 <= m; i += 2) f(std::integral_constant<int, 2>{}, i);
   for (; i < m; i++) f(std::integral_constant<int, 1>{}, i);

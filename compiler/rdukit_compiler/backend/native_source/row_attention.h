@@ -17,6 +17,7 @@ static inline float dot(const float* x, const T* y, int64_t n) {
     a += load(x + i) * load(y + i);
     b += load(x + i + LANES) * load(y + i + LANES);
   }
+  for (; i + LANES <= n; i += LANES) a += load(x + i) * load(y + i);
   float sum = total(a + b);
   for (; i < n; i++) sum += x[i] * value(y[i]);
   return sum;

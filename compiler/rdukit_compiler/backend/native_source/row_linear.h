@@ -165,6 +165,8 @@ static inline void many_rows(const float* x, int64_t x_stride, const float* w, i
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
       Lanes ws = load(w + r * k + i);
+      // The sums of several rows take longer than the processor looks ahead.
+      if (M > 2) __builtin_prefetch(w + (ROWS + r) * k + i);
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++) acc[m][r] += ws * xs[m];
     }
