@@ -167,8 +167,23 @@ def test_a_box_in_a_container_serves_its_model_and_stops_in_order(
         subprocess.run(["docker", "rm", "-fv", container], env=engine_environment, capture_output=True, check=False)
 
 
-def test_independent_tools_accept_a_layout_that_python_wrote(layout: Path, need: Callable[[str], str]) -> None:
-    skopeo, validator = need("skopeo"), need("oci-image-tool")
+# Programs are fixtures that a test names before the layout: it is not written, half a minute, where one is missing.
+@pytest.fixture(scope="session")
+def skopeo(need: Callable[[str], str]) -> str:
+    return need("skopeo")
+
+
+@pytest.fixture(scope="session")
+def validator(need: Callable[[str], str]) -> str:
+    return need("oci-image-tool")
+
+
+@pytest.fixture(scope="session")
+def docker_registry(need: Callable[[str], str]) -> str:
+    return need("docker-registry")
+
+
+def test_independent_tools_accept_a_layout_that_python_wrote(skopeo: str, validator: str, layout: Path) -> None:
     told = json.loads(run(skopeo, "inspect", f"oci:{layout}:logreg"))
     assert told["Labels"]["dev.rdukit.box.name"] == "logreg"
     assert told["Labels"]["dev.rdukit.box.verbs"] == "preprocess,compile,train,infer,evaluate"
@@ -195,9 +210,8 @@ def test_umoci_unpacks_a_layout_that_python_wrote(tmp_path: Path, need: Callable
 
 
 def test_docker_runs_a_layout_that_python_wrote(
-    layout: Path, engine_environment: dict[str, str], need: Callable[[str], str]
+    engine_environment: dict[str, str], skopeo: str, layout: Path
 ) -> None:
-    skopeo = need("skopeo")
     daemon = engine_environment.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     target = ["--dest-daemon-host", daemon, f"oci:{layout}:ffn", "docker-daemon:rdukit/box-ffn:oci"]
     run(skopeo, "copy", "--quiet", "--insecure-policy", *target)
@@ -270,9 +284,8 @@ def test_podman_plays_the_pod_that_kubernetes_would_get(
 
 
 @pytest.fixture(scope="module")
-def registry(layout: Path, need: Callable[[str], str]) -> Iterator[str]:
+def registry(docker_registry: str, layout: Path) -> Iterator[str]:
     """Debian's docker-registry on a free loopback port; what it gets lies beside the layout."""
-    program = need("docker-registry")
     folder = layout.with_name("registry")
     folder.mkdir()
     port = free_port()
@@ -284,7 +297,7 @@ def registry(layout: Path, need: Callable[[str], str]) -> Iterator[str]:
     }
     (folder / "config.yml").write_text(yaml.safe_dump(settings))
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([program, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
+        process = subprocess.Popen([docker_registry, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -302,6 +315,7 @@ def registry(layout: Path, need: Callable[[str], str]) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.usefixtures("docker_registry")
 def test_a_registry_gets_a_layout_and_takes_no_blob_twice(layout: Path, registry: str) -> None:
     first = push_image(layout, "logreg", f"docker://{registry}/boxes/digits:1", is_plain_http=True)
     assert (first.sent, first.known) == (7, 0)

@@ -1,6 +1,7 @@
 """A platform backed up while it works and restored into a new home folder, with SQLite and with PostgreSQL."""
 
 import hashlib
+import itertools
 import json
 import shutil
 import sqlite3
@@ -23,6 +24,12 @@ from support.postgres import new_database, postgres_server
 BOX = Path(__file__).parent / "platform_box.py"
 CONTENT = bytes(range(250)) * 4
 QUICK = {"RDUKIT_JOB_BACKOFF_S": "0.1"}
+#: So many jobs are submitted while a backup is made; that there are more would only take longer.
+NOISY_JOBS = 6
+
+
+#: For what is about a backup's files and its manifest: they are of one form, whichever database they come from.
+ONE_DATABASE = pytest.mark.parametrize("filled", ["sqlite"], indirect=True)
 
 
 class Filled:
@@ -48,14 +55,14 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Filled]:
             for name, value in environment.items():
                 patch.setenv(name, value)
             stop = threading.Event()
-            submitting = threading.Thread(target=submit_until, args=(platform, stop))
-            submitting.start()
+            writing = threading.Thread(target=write_until, args=(platform, stop))
+            writing.start()
             try:
                 told = json.loads(run_rdukit("backup", str(place / "all"), "--verify", "--json"))
                 run_rdukit("backup", str(place / "all.tar"))
             finally:
                 stop.set()
-                submitting.join()
+                writing.join()
             assert told["database"] == request.param and told["verified"] and not told["damaged"]
         patch.undo()
         yield Filled(home, server, place / "all", place / "all.tar", facts | {"running": running, "queued": queued})
@@ -84,11 +91,18 @@ def put_piece(platform: PlatformUnderTest, upload: str, offset: int, piece: byte
     httpx.put(url, content=piece, headers={"Authorization": f"Bearer {token}"}).raise_for_status()
 
 
-def submit_until(platform: PlatformUnderTest, stop: threading.Event) -> None:
-    """Write to the database all the time."""
+def write_until(platform: PlatformUnderTest, stop: threading.Event) -> None:
+    """Write to the database all the time: a few jobs, which each platform runs, and then what is gone at once."""
+    files = [{"path": "noise.bin", "digest": hashlib.sha256(b"").hexdigest(), "bytes": 0}]
     with ApiClient(platform.running["url"], (platform.home / "token").read_text().strip()) as client:
-        while not stop.is_set():
-            client.submit("/v1/jobs", {"box": "counter", "verb": "preprocess", "labels": {"noise": "1"}})
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            if number < NOISY_JOBS:
+                client.submit("/v1/jobs", {"box": "counter", "verb": "preprocess", "labels": {"noise": "1"}})
+            else:
+                begun = client.post("/v1/uploads", {"name": "noise", "kind": "file", "files": files})
+                client.delete(f"/v1/uploads/{begun['id']}")
             stop.wait(0.02)
 
 
@@ -146,6 +160,7 @@ def test_a_platform_is_restored_to_postgresql(filled: Filled, home: Path, monkey
         stack.callback(monkeypatch.delenv, "RDUKIT_DATABASE_URL")
 
 
+@ONE_DATABASE
 def test_a_backup_is_refused_where_a_platform_runs_and_force_replaces_what_is_there(filled: Filled, home: Path) -> None:
     with platform_under_test(home, BOX, QUICK) as platform:
         platform.wait_end(platform.submit("preprocess")["id"])
@@ -159,6 +174,7 @@ def test_a_backup_is_refused_where_a_platform_runs_and_force_replaces_what_is_th
         assert ids == {id for (id,) in database.execute("SELECT id FROM jobs")}
 
 
+@ONE_DATABASE
 def test_no_file_of_a_backup_may_be_damaged(filled: Filled, home: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(filled.folder, copy)
@@ -178,6 +194,7 @@ def test_no_file_of_a_backup_may_be_damaged(filled: Filled, home: Path, tmp_path
     assert "error [invalid-argument]" in run_rdukit("restore", str(cut), status=2)
 
 
+@ONE_DATABASE
 def test_a_newer_backup_is_refused_and_one_of_a_newer_format(filled: Filled, home: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(filled.folder, copy)
@@ -193,6 +210,7 @@ def test_a_newer_backup_is_refused_and_one_of_a_newer_format(filled: Filled, hom
     assert not (home / "db.sqlite").exists()
 
 
+@ONE_DATABASE
 def test_a_tar_that_names_other_places_is_refused(home: Path, filled: Filled, tmp_path: Path) -> None:
     manifest = read_manifest((filled.folder / "manifest.json").read_bytes())
     outside = type(manifest.files[0])("files/../../escaped", 1, hashlib.sha256(b"x").hexdigest())
@@ -205,6 +223,7 @@ def test_a_tar_that_names_other_places_is_refused(home: Path, filled: Filled, tm
     assert "files/../../escaped" in run_rdukit("restore", str(evil), status=2)
 
 
+@ONE_DATABASE
 def test_a_killed_backup_leaves_the_one_before_and_the_next_goes_on(
     filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
@@ -225,6 +244,7 @@ def test_a_killed_backup_leaves_the_one_before_and_the_next_goes_on(
     run_rdukit("restore", str(place), "--verify")
 
 
+@ONE_DATABASE
 def test_a_restore_that_was_killed_goes_on(filled: Filled, home: Path) -> None:
     run_rdukit("restore", str(filled.folder))
     # As a kill leaves it between the content and the database.
@@ -237,6 +257,7 @@ def test_a_restore_that_was_killed_goes_on(filled: Filled, home: Path) -> None:
     assert not (home / "restoring").exists() and (home / "db.sqlite").stat().st_size
 
 
+@ONE_DATABASE
 def test_missing_content_is_told_and_the_rest_is_backed_up(filled: Filled, home: Path, tmp_path: Path) -> None:
     run_rdukit("restore", str(filled.folder))
     blob = next(path for path in sorted((home / "artifacts/blobs").rglob("*")) if path.is_file())

@@ -15,7 +15,7 @@ from sqlalchemy import inspect, select, text
 from rdukit.errors import Conflict
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import VERSION_TABLE, configure, known_revisions, migrate, upgrade_to
-from rdukit_platform.db.models import AttemptRow, Base, JobRow, TenantRow, TokenRow
+from rdukit_platform.db.models import ArtifactRow, AttemptRow, Base, JobRow, TenantRow, TokenRow
 from support.postgres import new_database, postgres_server
 
 #: Rows as the version of each revision wrote them, by plain SQL: what its own columns were.
@@ -305,6 +305,8 @@ def test_more_bytes_than_the_first_schema_could_count_are_kept(database: Databas
     migrate(database)
     with database.write_connection() as connection:
         connection.exec_driver_sql("UPDATE artifacts SET bytes = 5000000000 WHERE id = 'art-1'")
+    with database.read() as session:
+        assert session.get_one(ArtifactRow, "art-1").bytes == 5_000_000_000
 
 
 def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database: Database) -> None:
