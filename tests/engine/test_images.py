@@ -209,9 +209,7 @@ def test_umoci_unpacks_a_layout_that_python_wrote(tmp_path: Path, need: Callable
     assert (root / "bin/tini").stat().st_mode & 0o777 == 0o755
 
 
-def test_docker_runs_a_layout_that_python_wrote(
-    engine_environment: dict[str, str], skopeo: str, layout: Path
-) -> None:
+def test_docker_runs_a_layout_that_python_wrote(engine_environment: dict[str, str], skopeo: str, layout: Path) -> None:
     daemon = engine_environment.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     target = ["--dest-daemon-host", daemon, f"oci:{layout}:ffn", "docker-daemon:rdukit/box-ffn:oci"]
     run(skopeo, "copy", "--quiet", "--insecure-policy", *target)
