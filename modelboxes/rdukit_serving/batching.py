@@ -72,8 +72,9 @@ class Batcher:
         self._statistics = statistics
         self._max_queue = max_queue
         self._waiting: deque[QueuedRequest] = deque()
-        #: On the device now.
+        #: On the device now, and since when.
         self._running: list[QueuedRequest] = []
+        self._sent = 0
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._client: DeviceClient | None = None
@@ -202,6 +203,7 @@ class Batcher:
                     memory[offset + row * size : offset + (row + waiting.rows) * size] = given[name]
             row += waiting.rows
         self._running = batch
+        self._sent = time.perf_counter_ns()
         client.run(row, self._ran)
 
     def _ran(self, result: tuple[int, int, int] | RdukitError) -> None:
@@ -229,8 +231,10 @@ class Batcher:
     ) -> list[tuple[Reply, InferResponse]]:
         """Return the rows of each request that is still waited for."""
         copy_in, compute, copy_out = (ns // 1000 for ns in result)
+        form, device = (self._sent - batch[0].started) // 1000, (time.perf_counter_ns() - self._sent) // 1000
         row = 0
-        rows_of_batch = 0
+        rows_of_batch = sum(waiting.rows for waiting in batch)
+        of_batch = form, device, len(batch), rows_of_batch, self._max_rows
         queue_total = 0
         answers: list[tuple[Reply, InferResponse]] = []
         for waiting in batch:
@@ -243,10 +247,9 @@ class Batcher:
                 queued = (waiting.started - waiting.arrived) // 1000
                 queue_total += queued
                 outputs = [bytes(memory[o + row * size : o + (row + count) * size]) for _, o, size in places]
-                timing = RequestTiming(queued, copy_in, compute, copy_out)
+                timing = RequestTiming(queued, copy_in, compute, copy_out, *of_batch)
                 answers.append((waiting.reply, InferResponse(count, outputs, [p.name for p in places], timing)))
             row += count
-            rows_of_batch += count
         self._statistics.count_batch(len(batch), rows_of_batch, queue_total, copy_in, compute, copy_out)
         return answers
 

@@ -168,12 +168,19 @@ class InferRequest:
 
 
 class RequestTiming(NamedTuple):
-    """Times of a request, in microseconds."""
+    """Times of a request, in microseconds, and the batch that it was in."""
 
     queue: int
     copy_in: int
     compute: int
     copy_out: int
+    #: Forming the batch in memory, and from there until the device had run it.
+    form: int = 0
+    device: int = 0
+    #: Requests and rows of the batch, and the rows that it may have.
+    requests: int = 1
+    batch_rows: int = 0
+    most_rows: int = 0
 
 
 class InferResponse(NamedTuple):

@@ -28,6 +28,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
+from rdukit.telemetry.otlp_lines import read_span_file
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
@@ -78,6 +79,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     environment = {
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(folder / "mlp.safetensors"),
         "RDUKIT_BOX_TOKENS": str(folder / "tokens"), "RDUKIT_BOX_ACCESS_LOG": str(folder / "access.log"),
+        "RDUKIT_TELEMETRY_SPAN_FILE": str(folder / "spans.jsonl"),
         "RDUKIT_BOX_INFER_TIMEOUT_S": "2", "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     box = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
@@ -195,6 +197,28 @@ def test_json_in_gives_json_out_and_says_where_the_time_went(served: Served) -> 
     assert {part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")} == {
         "queue", "compute", "load", "compile",
     }  # fmt: skip
+
+
+def test_a_sampled_request_has_spans_of_queue_batch_and_device_in_its_callers_trace(served: Served) -> None:
+    trace, caller = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    spans = served.folder / "spans.jsonl"
+    body = request(shape=[2, 64], data=[ROW, ROW])
+    for flags in ("00", "01"):  # the first one is not sampled: nothing is told of it
+        sent = {"traceparent": f"00-{trace}-{caller}-{flags}"}
+        answer = served.http.post("/v2/models/mlp/infer", json=body, headers=sent)
+    assert 'desc="requests=1 rows=2 most=' in answer.headers["server-timing"]
+    wait_until(lambda: spans.exists() and spans.read_text().count('"infer"') == 1)
+    of_trace = [span for span in read_span_file(spans, 1000, 1 << 20) if span.context.trace_id == trace]
+    found = {span.name: span for span in of_trace}
+    assert sorted(span.name for span in of_trace) == ["batch", "device", "infer", "queue"]
+    infer = found["infer"]
+    assert (infer.context.trace_id, infer.parent_id, infer.attributes["rdukit.rows"]) == (trace, caller, 2)
+    for name in ("queue", "batch", "device"):
+        assert (found[name].parent_id, found[name].context.trace_id) == (infer.context.span_id, trace)
+    assert found["queue"].end_ns == found["batch"].start_ns and found["batch"].end_ns == found["device"].start_ns
+    device = found["device"].attributes
+    assert (device["rdukit.batch.requests"], device["rdukit.batch.rows"]) == (1, 2)
+    assert device["rdukit.batch.most_rows"] == BATCH and device["rdukit.compute_us"] > 0
 
 
 def test_typed_contents_and_streams_work_over_grpc(served: Served) -> None:

@@ -16,6 +16,7 @@ import orjson
 from rdukit.errors import InvalidArgument, RdukitError, RequestTooLarge
 from rdukit.settings import resolve
 from rdukit.strict_json import refuse_duplicates
+from rdukit.telemetry.model import SpanContext
 from rdukit_serving.access import Access, AccessLog
 from rdukit_serving.checks import (
     INPUT_PARAMETERS,
@@ -27,6 +28,7 @@ from rdukit_serving.checks import (
     read_count,
     split_strings,
 )
+from rdukit_serving.models.tracing import TRACE_HEADER, find_wanted, tell_batch, tell_spans
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.settings import MAX_INFER_BYTES
 from rdukit_serving.signature import DATATYPES, KNOWN, InferRequest, InferResponse, RawTensor, Reply, ServedSignature
@@ -57,6 +59,15 @@ class QueuedInference(NamedTuple):
     name: str
     version: ModelVersion
     request: RestRequest
+    #: Trace of a caller who wants to see where its time goes.
+    trace: SpanContext | None = None
+
+
+class RequestHead(NamedTuple):
+    """What an inference's headers say: bytes of the JSON part if binary tensors follow it, and the caller's trace."""
+
+    length: int | None = None
+    trace: SpanContext | None = None
 
 
 class RestInference:
@@ -67,33 +78,33 @@ class RestInference:
         self._log = access_log
         self.max_bytes: int = resolve(MAX_INFER_BYTES)
 
-    def read_headers(self, headers: Iterable[Header]) -> int | None:
-        """Check the token; return the bytes of the body's JSON part if binary tensors follow it.
+    def read_headers(self, headers: Iterable[Header]) -> RequestHead:
+        """Check the token; return what the other headers say.
 
         Raises:
             Unauthenticated: no token that the box knows. InvalidArgument: an encoding that is not served.
         """
-        length, authorization = None, None
+        length, authorization, trace = None, None, None
         for key, value in headers:
             if key == b"inference-header-content-length":
                 length = _number(value)
             elif key == b"authorization":
                 authorization = value
+            elif key == TRACE_HEADER:
+                trace = find_wanted(value)
             elif key == b"content-encoding":
                 raise InvalidArgument(
                     f"Content-Encoding {value.decode('latin-1')!r} is not served; send the body as it is"
                 )
         self._access.check(authorization)
-        return length
+        return RequestHead(length, trace)
 
     def check_size(self, size: int) -> None:
         """Raise ``RequestTooLarge`` for a body that is longer than the setting allows."""
         if size > self.max_bytes:
             raise RequestTooLarge(f"the body is longer than {self.max_bytes} bytes (box.max_infer_bytes)")
 
-    def queue(
-        self, name: str, version: ModelVersion, body: bytes, header_length: int | None, reply: Reply
-    ) -> QueuedInference:
+    def queue(self, name: str, version: ModelVersion, body: bytes, head: RequestHead, reply: Reply) -> QueuedInference:
         """Check the body and queue the request for ``reply``.
 
         Raises:
@@ -102,18 +113,18 @@ class RestInference:
         """
         signature = version.signature
         try:
-            request = parse_infer(body, header_length)
+            request = parse_infer(body, head.length)
             if needs_form_check(signature):
                 check_forms(signature, request)
         except InvalidArgument:
             version.statistics.count_failed(1)
             raise
         version.enqueue(request, reply)
-        return QueuedInference(name, version, request)
+        return QueuedInference(name, version, request, head.trace)
 
     def answer(self, queued: QueuedInference, answer: InferResponse) -> tuple[list[Header], bytes]:
         """Return headers without the length, and the body."""
-        name, version, request = queued
+        name, version, request, trace = queued
         signature = version.signature
         if request.classes:
             signature, answer = classify(signature, answer, request.classes)
@@ -124,10 +135,11 @@ class RestInference:
         # Milliseconds; nothing is compiled for a request. Source: W3C Server Timing.
         work = (timing.copy_in + timing.compute + timing.copy_out) / 1000
         spent = (timing.queue / 1000, work, version.load_seconds * 1000)
-        headers = [
-            JSON if length is None else _BINARY,
-            (b"server-timing", b"queue;dur=%.3f, compute;dur=%.3f, load;dur=%.0f, compile;dur=0" % spent),
-        ]
+        told = b"queue;dur=%.3f, compute;dur=%.3f, load;dur=%.0f, compile;dur=0" % spent
+        if trace is not None:
+            told += tell_batch(answer)
+            tell_spans(trace, name, version.version, answer)
+        headers = [JSON if length is None else _BINARY, (b"server-timing", told)]
         if length is not None:
             headers.append((b"inference-header-content-length", b"%d" % length))
         return headers, text

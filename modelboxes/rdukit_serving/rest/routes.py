@@ -72,11 +72,11 @@ class OpenInferenceApp:
             await _answer(send, 500, b'{"error":"the box failed; its log has more"}')
 
     async def _infer(self, scope: Scope, receive: Receive, send: Send, name: str, version: str) -> None:
-        header_length = self._inference.read_headers(scope["headers"])
+        head = self._inference.read_headers(scope["headers"])
         body = await self._body(receive)
         found = await self._models.ensure(name, version)
         reply: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-        queued = self._inference.queue(name, found, body, header_length, reply)
+        queued = self._inference.queue(name, found, body, head, reply)
         self._disconnects.watch(reply, receive)
         headers, text = self._inference.answer(queued, await reply)
         headers.append((b"content-length", b"%d" % len(text)))

@@ -14,7 +14,7 @@ from rdukit.errors import RdukitError
 from rdukit.settings import resolve
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
-from rdukit_serving.rest.inference import JSON, Header, QueuedInference, RestInference
+from rdukit_serving.rest.inference import JSON, Header, QueuedInference, RequestHead, RestInference
 from rdukit_serving.settings import FAST_PATH
 from rdukit_serving.signature import InferResponse
 
@@ -51,7 +51,7 @@ class FastPathRequest:
 
     __slots__ = (
         "_fast_path",
-        "_header_length",
+        "_head",
         "_loading",
         "_name",
         "_protocol",
@@ -69,7 +69,7 @@ class FastPathRequest:
     def __init__(self, fast_path: FastPath, protocol: Any, name: str, version: str, keep_alive: bool) -> None:
         self._fast_path, self._protocol = fast_path, protocol
         self._name, self._version = name, version
-        self._header_length: int | None = None
+        self._head = RequestHead()
         #: Until it is answered: an idle connection keeps no tensors.
         self._queued: QueuedInference | None = None
         self._loading: asyncio.Future[ModelVersion] | None = None
@@ -94,7 +94,7 @@ class FastPathRequest:
     def begin(self) -> None:
         """Check the headers."""
         try:
-            self._header_length = self._fast_path.inference.read_headers(self._protocol.headers)
+            self._head = self._fast_path.inference.read_headers(self._protocol.headers)
         except RdukitError as error:
             self._refuse(error)
 
@@ -124,7 +124,7 @@ class FastPathRequest:
 
     def _queue(self, version: ModelVersion) -> None:
         body, self.body = bytes(self.body), bytearray()
-        self._queued = self._fast_path.inference.queue(self._name, version, body, self._header_length, self)
+        self._queued = self._fast_path.inference.queue(self._name, version, body, self._head, self)
 
     def _loaded(self, future: "asyncio.Future[ModelVersion]") -> None:
         if future.cancelled():

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
-from rdukit.telemetry.model import Span, SpanKind
+from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent, is_traced
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
@@ -57,8 +57,14 @@ BUSY_S: Final = 3.0
 LOOK_S: Final = 0.1
 CONNECT_S: Final = 5.0
 #: Parts of an answer that are told: others are of the model's load, long before.
-PARTS: Final = ("queue", "compute")
-_PART: Final = re.compile(r"(\w{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)")
+PARTS: Final = ("queue", "batch", "compute")
+_PART: Final = re.compile(r'(\w{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)(?:;desc="([\w= ]{0,80})")?')
+#: What a replica says of the batch that a request was in, and how spans call it.
+BATCH: Final = {
+    "requests": "rdukit.batch.requests", "rows": "rdukit.batch.rows", "most": "rdukit.batch.most_rows",
+    "own": "rdukit.rows",
+}  # fmt: skip
+_COUNT: Final = re.compile(r"\b(\w{1,32})=(\d{1,9})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +206,7 @@ class EndpointCalls:
         self.under_way[replica.id] += 1
         self._callers[target.endpoint_id] += target.may_idle
         told = begin_span("replica", {"rdukit.replica": replica.id}, kind=SpanKind.CLIENT)
-        headers = {**request.headers, TRACEPARENT: format_traceparent(told.context)}
+        headers = {**request.headers, TRACEPARENT: format_traceparent(_as_wanted(told.context))}
         answer: httpx.Response | None = None
         try:
             http = self._connection(replica).http
@@ -371,18 +377,35 @@ def calls_of(request: Request) -> EndpointCalls:
     return found
 
 
+def _as_wanted(context: SpanContext) -> SpanContext:
+    """Return a span as a replica is told it: sampled only where somebody wants spans, as that costs the replica."""
+    return replace(context, is_sampled=context.is_sampled and is_traced())
+
+
 def read_timing(header: str) -> list[tuple[str, float]]:
     """Return the parts of a ``Server-Timing`` with their milliseconds, in the order in which they come (pure)."""
-    found = (_PART.fullmatch(part.strip()) for part in header[:2000].split(","))
-    times = {match[1]: float(match[2]) for match in found if match}
+    times = {match[1]: float(match[2]) for match in _parts_of(header)}
     return [(name, times[name]) for name in PARTS if name in times]
+
+
+def read_batch(header: str) -> dict[str, Attribute]:
+    """Return what a ``Server-Timing`` says of the batch that a request was in (pure)."""
+    told = next((match[3] or "" for match in _parts_of(header) if match[1] == "batch"), "")
+    return {BATCH[name]: int(count) for name, count in _COUNT.findall(told) if name in BATCH}
+
+
+def _parts_of(header: str) -> list[re.Match[str]]:
+    found = (_PART.fullmatch(part.strip()) for part in header[:2000].split(","))
+    return [match for match in found if match]
 
 
 def tell_timing(call: Span, header: str) -> None:
     """Record the parts one after the other, so that the last ends now, and none begins before the call did."""
     parts = read_timing(header) if is_traced() else []
+    batch = read_batch(header) if parts else {}
     at = max(call.start_ns, time.time_ns() - int(sum(length_ms for _, length_ms in parts) * 1e6))
     for name, length_ms in parts:
-        part = begin_span(name, {"rdukit.told_by": "replica"}, parent=call.context, start_ns=at)
+        about = {"rdukit.told_by": "replica", **(batch if name != "queue" else {})}
+        part = begin_span(name, about, parent=call.context, start_ns=at)
         at += int(length_ms * 1e6)
         end_span(part, min(at, time.time_ns()))

@@ -109,6 +109,8 @@ def make_app(broker_url: str) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # What the broker refuses, as it does everything while its disk is full, ends no worker.
+        broker_channel_error_retry=True,
         broker_transport_options={
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
             "unacked_restore_interval": 2,
