@@ -58,6 +58,11 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
+def test_the_region_is_the_one_that_the_environment_names(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    assert Bucket(address)._brisk_client.meta.region_name == "eu-central-1"
+
+
 def only_object(server: BucketServer, store: S3Store, digest: str) -> str:
     (key,) = server.keys(f"{store.bucket.address.removeprefix(f's3://{NAME}/')}/blobs/{digest[:2]}/{digest}/")
     return key

@@ -52,6 +52,27 @@ def test_only_the_worker_gets_the_engine_where_jobs_are_containers() -> None:
     assert homes == {boxes["volumes"]["home"]["driver_opts"]["device"]}, "one path for engine and worker"
 
 
+def test_the_keys_of_a_bucket_and_the_way_to_it_are_the_platforms_alone() -> None:
+    bucket = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.bucket.yml").read_text())
+    assert set(bucket["services"]) == TRUSTED
+    assert bucket["networks"] == {"bucket": {}}, "with a way out"
+    for service in bucket["services"].values():
+        assert service["networks"] == ["bucket"]
+        assert service["environment"]["RDUKIT_ARTIFACTS_STORE"].startswith("${RDUKIT_ARTIFACTS_STORE:?")
+        assert {name for name in service["environment"] if name.startswith("AWS_")} == {
+            "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+        }  # fmt: skip
+    for name, service in COMPOSE["services"].items():
+        assert not [key for key in service.get("environment") or () if key.startswith("AWS_")], name
+
+
+def test_the_exporter_reads_the_nodes_home_and_is_in_the_network_of_those_that_watch_alone() -> None:
+    exporter = COMPOSE["services"]["exporter"]
+    assert exporter["volumes"] == ["home:/var/lib/rdukit:ro"]
+    assert exporter["networks"] == ["watch"] and COMPOSE["networks"]["watch"]["internal"]
+    assert "ports" not in exporter
+
+
 def test_only_workers_may_open_the_namespaces_of_fences() -> None:
     options = {name: set(service["security_opt"]) for name, service in COMPOSE["services"].items()}
     unconfined = {"seccomp=unconfined", "systempaths=unconfined", "apparmor=unconfined"}

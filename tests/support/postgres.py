@@ -25,8 +25,10 @@ def find_programs() -> Path | None:
 
 
 @contextmanager
-def postgres_server() -> Iterator[str]:
+def postgres_server(place: Path = Path("/tmp")) -> Iterator[str]:
     """Yield the URL of a server without its database: ``postgresql+psycopg://rdukit@127.0.0.1:PORT``.
+
+    ``place``: where the folder of its data is made.
 
     The test skips where there are no programs. A server refuses to run as root, and so runs as nobody there.
     """
@@ -36,7 +38,7 @@ def postgres_server() -> Iterator[str]:
             raise AssertionError("there is no PostgreSQL on this machine")
         pytest.skip("there is no PostgreSQL on this machine: apt-get install postgresql")
     user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="rdk-pg-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="rdk-pg-", dir=place) as folder:
         data = Path(folder) / "data"
         data.mkdir()
         if user is not None:

@@ -1,5 +1,6 @@
 """Bytes from and to S3, by boto3: endpoint, region and credentials from the usual AWS variables and files."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -27,8 +28,10 @@ def make_client(timeout_s: float) -> Any:
     except ImportError as cause:
         raise Unavailable("s3:// needs boto3, which is not installed: pip install 'rdukit[s3]'") from cause
     try:
+        # boto3 itself reads AWS_DEFAULT_REGION only.
         return boto3.client(
             "s3",
+            region_name=os.environ.get("AWS_REGION") or None,
             config=config.Config(
                 connect_timeout=timeout_s, read_timeout=timeout_s, retries={"mode": "standard", "max_attempts": 3}
             ),

@@ -64,7 +64,7 @@ class QueuedInference(NamedTuple):
 
 
 class RequestHead(NamedTuple):
-    """What an inference's headers say: bytes of the JSON part if binary tensors follow it, and the caller's trace."""
+    """Headers of an inference, read: bytes of the JSON part if binary tensors follow it, and the caller's trace."""
 
     length: int | None = None
     trace: SpanContext | None = None

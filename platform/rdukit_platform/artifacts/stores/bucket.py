@@ -5,6 +5,7 @@ What S3 refuses becomes one of two errors: ``NotFound`` for an object that is no
 everything else, as the operator can mend it and no job is at fault. Messages have S3's codes and none of its texts.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -189,7 +190,8 @@ class Bucket:
             ) from cause
         exceptions = import_module("botocore.exceptions")
         try:
-            client = session.Session().client(
+            # boto3 itself reads AWS_DEFAULT_REGION only, where all other programs for S3 take AWS_REGION.
+            client = session.Session(region_name=os.environ.get("AWS_REGION") or None).client(
                 "s3",
                 config=config.Config(
                     connect_timeout=connect_s, read_timeout=read_s, max_pool_connections=32,

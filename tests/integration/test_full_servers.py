@@ -1,4 +1,4 @@
-"""Broker on a disk that is full for a while: no job is lost, and all goes on without a restart."""
+"""PostgreSQL or the broker on a disk that is full for a while: callers are told, no job is lost, all goes on."""
 
 import os
 import subprocess
@@ -8,18 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from rdukit_platform.settings import Home
 from support import wait_until
+from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.postgres import postgres_server
 
 BOX = Path(__file__).with_name("platform_box.py")
 FAST = {"RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_REPUBLISH_S": "1"}
 #: Longer than the leases of attempts: whoever lost something by it has lost it.
 FULL_S = 8.0
-#: Outcomes of attempts that were nobody's fault.
-LACKING = {"expired", "interrupted", "no-resources"}
+#: Outcomes of attempts that were nobody's fault; by the last one their connection to the database was gone.
+LACKING = {"expired", "interrupted", "no-resources", "box-lost"}
 
 
 @contextmanager
@@ -47,11 +50,13 @@ def fill(folder: Path) -> Path:
             return filler
 
 
-def ask(platform: PlatformUnderTest, steps: int, dataset: str) -> httpx.Response:
+def ask(platform: PlatformUnderTest, steps: int, dataset: str, label: str = "") -> httpx.Response:
     """Submit a training, whatever becomes of that."""
     token = (platform.home / "token").read_text().strip()
     parameters = {"steps": steps, "step_s": 0.05}
-    body = {"box": "counter", "verb": "train", "inputs": {"dataset": dataset}, "parameters": parameters}
+    labels = {f"l{number}": label for number in range(16) if label}
+    body = {"box": "counter", "verb": "train", "inputs": {"dataset": dataset}, "parameters": parameters,
+            "labels": labels}  # fmt: skip
     url = f"{platform.running['url']}/v1/jobs"
     return httpx.post(url, headers={"Authorization": f"Bearer {token}"}, json=body, timeout=60)
 
@@ -68,6 +73,37 @@ def check_all_ended_once(platform: PlatformUnderTest, jobs: list[str]) -> None:
         lost = [each for each in done["attempts"][:-1] if each["outcome"] not in LACKING]
         assert not lost, lost
     wait_until(lambda: platform.client.get("/health")["status"] == "ready", 60, "ready again")
+
+
+def test_a_full_disk_of_postgresql_refuses_what_it_cannot_keep_and_loses_no_job() -> None:
+    with short_folder() as disk, small_disk(disk, 128), postgres_server(disk) as server, short_folder() as home:
+        url = migrated_database(server, "full")
+        with platform_under_test(home, BOX, {**FAST, "RDUKIT_DATABASE_URL": url}) as platform:
+            dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
+            jobs = [str(ask(platform, steps, dataset).json()["id"]) for steps in (60, 120)]
+            for job in jobs:
+                has_begun(platform, job)
+            with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+                # What is written ahead has its place, so that it is the tables that do not grow.
+                connection.execute("SELECT pg_switch_wal()")
+                connection.execute("CHECKPOINT")
+            filler = fill(disk)
+            full = time.monotonic()
+            refused = None
+            for number in range(400):
+                answer = ask(platform, 1, dataset, f"{number:03}" * 40)
+                if answer.status_code != 201:
+                    refused = answer
+                    break
+                jobs.append(str(answer.json()["id"]))
+            assert refused is not None, "the tables' own room has an end"
+            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk-full"), refused.text
+            while time.monotonic() < full + FULL_S:
+                states = {platform.job(job)["state"] for job in jobs[:2]}
+                assert states <= {"running", "retrying", "starting", "queued", "succeeded"}
+                time.sleep(0.5)
+            filler.unlink()
+            check_all_ended_once(platform, [*jobs, str(ask(platform, 5, dataset).json()["id"])])
 
 
 def test_a_full_disk_of_the_broker_delays_jobs_and_loses_none() -> None:
