@@ -25,6 +25,8 @@ from support.boxes import run_verb
 from support.helpers import wait_until
 
 CONTEXT = 256
+#: The token that ends a text; the others are bytes.
+END = 256
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,8 @@ def box(folder: Path, model: Llama) -> Iterator[ProcessBox]:
     )
     write_tokenizer(folder, byte_level_tokenizer())
     shutil.copy(folder / "tokenizer" / "tokenizer.json", checkpoint)
+    shutil.copy(folder / "tokenizer" / "tokenizer_config.json", checkpoint)
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": END}))
     environment = {
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "RDUKIT_HOME": str(folder / "home"),
         "OMP_NUM_THREADS": "1",
@@ -83,7 +87,8 @@ def read_raw(box: ProcessBox, path: str, body: dict[str, Any]) -> tuple[str, byt
 def test_the_model_is_listed(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.object) == ("llama", "model")
-    assert client.models.retrieve("llama").id == "llama"
+    found = client.models.retrieve("llama").model_dump()
+    assert (found["id"], found["context_length"], found["max_completion_tokens"]) == ("llama", CONTEXT, CONTEXT - 1)
 
 
 def test_a_completion_has_text_reason_and_usage_and_a_seed_repeats_it(client: openai.OpenAI) -> None:
@@ -246,6 +251,72 @@ def test_a_prompt_longer_than_a_packet_is_refused_by_its_length_and_harms_nobody
     assert client.completions.create(model="llama", prompt="a" * 200, max_tokens=1, stop=stops).choices
 
 
+def counts(usage: Any) -> tuple[int, int, int]:
+    return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+
+
+def test_usage_has_the_vendors_times_and_rates(client: openai.OpenAI) -> None:
+    asked: Any = {
+        "model": "llama", "prompt": "one", "max_tokens": 9, "temperature": 0, "extra_body": {"ignore_eos": True},
+        "extra_headers": {"ss-sn-options": '{"accuracy_debug": true}'},
+    }  # fmt: skip
+    chunks = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    for usage in (client.completions.create(**asked).usage, chunks[-1].usage):
+        assert usage is not None
+        found = usage.model_dump()
+        assert counts(usage) == (3, 9, 12) and usage.prompt_tokens_details.cached_tokens == 0  # type: ignore[union-attr]
+        assert 0 < found["time_to_first_token"] <= found["total_latency"]
+        assert found["end_time"] - found["start_time"] == pytest.approx(found["total_latency"])
+        assert found["completion_tokens_per_sec"] == pytest.approx(9 / found["total_latency"])
+        assert found["completion_tokens_after_first_per_sec"] > 0
+        assert (found["stop_reason"], found["is_last_response"]) == ("length", True)
+
+
+def test_a_text_goes_on_past_its_end_where_that_is_asked_for(client: openai.OpenAI) -> None:
+    def ask(**more: Any) -> Any:
+        biased: Any = {"logit_bias": {str(END): 100}, "max_tokens": 5, "temperature": 0}
+        return client.completions.create(model="llama", prompt="one", **biased, extra_body=more)
+
+    assert (ask().choices[0].finish_reason, ask().usage.completion_tokens) == ("stop", 0)
+    longer = ask(ignore_eos=True)
+    assert (longer.choices[0].finish_reason, longer.usage.completion_tokens) == ("length", 5)
+
+
+def test_do_sample_min_p_and_the_penalty_of_repetition_have_their_effect(client: openai.OpenAI) -> None:
+    def text(**more: Any) -> str:
+        asked: Any = {"model": "llama", "prompt": "one", "max_tokens": 12, "temperature": 1.5, "seed": 1}
+        return str(client.completions.create(**asked, extra_body=more).choices[0].text)
+
+    greedy = text(do_sample=False)
+    assert greedy == text(temperature=0) == text(min_p=1.0) != text(do_sample=True)
+    assert len(set(text(do_sample=False, repetition_penalty=10.0))) > len(set(greedy))
+
+
+def test_a_template_gets_calls_answers_and_values_and_is_read_with_its_own_tokens_only(
+    box: ProcessBox, client: openai.OpenAI, folder: Path
+) -> None:
+    template = (
+        "{{ eos_token }}{% for m in messages %}{{ m.role[0] }}{{ m.content or m.tool_calls[0].function.arguments.w }}"
+        "{% endfor %}{{ think }}{{ reasoning_effort }}"
+    )
+    (folder / "checkpoint" / "chat_template.jinja").write_text(template)
+    try:
+        call: Any = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"w": "x"}'}}
+        messages: Any = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "y"},
+        ]
+        answer = client.chat.completions.create(
+            model="llama", messages=messages, max_tokens=2, reasoning_effort="low",
+            extra_body={"chat_template_kwargs": {"think": "T"}},
+        )  # fmt: skip
+        # <|endoftext|> is one token, and no other is added; then "uhi", "ax", "ty", "T", "low".
+        assert answer.usage is not None and answer.usage.prompt_tokens == 1 + 3 + 2 + 2 + 1 + 3
+    finally:
+        (folder / "checkpoint" / "chat_template.jinja").unlink()
+
+
 def test_a_chat_streams_the_text_that_it_gives_at_once(client: openai.OpenAI) -> None:
     asked: Any = {
         "model": "llama", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}],
@@ -258,7 +329,7 @@ def test_a_chat_streams_the_text_that_it_gives_at_once(client: openai.OpenAI) ->
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason
-    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+    assert chunks[-1].choices == [] and counts(chunks[-1].usage) == counts(whole.usage)
     assert len({chunk.id for chunk in chunks}) == 1
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.text.chat_template import PLAIN, ChatRenderer, find_chat_template
+from rdukit_serving.text.chat_template import PLAIN, ChatRenderer, ChatTemplate, find_chat_template
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -39,6 +39,8 @@ async def renderer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatRendere
         ("{% include '/etc/passwd' %}", "refuses them"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
         ("{% for", "TemplateSyntaxError"),
+        ("{{ [messages] | tojson(indent=10 ** 9) }}", "needs more than 256 MiB"),
+        ("{{ strftime_now('%d' * 10 ** 8) }}", "refuses them"),
         ("{{ raise_exception('roles must alternate') }}", "refuses them: roles must alternate"),
         ("x" * (2 << 20), "legal: up to 1048576"),
         ("{{ 'a' | int(base=0) + 1 }}{{ [1] | first.real }}", "refuses them"),
@@ -48,14 +50,14 @@ async def test_a_hostile_template_is_refused_with_its_reason(
     renderer: ChatRenderer, template: str, reason: str
 ) -> None:
     with pytest.raises(InvalidArgument, match="the model's chat template refuses them") as caught:
-        await renderer.render(template, MESSAGES)
+        await renderer.render(ChatTemplate(template), MESSAGES)
     assert reason in caught.value.message and len(caught.value.message) < 1200
     assert caught.value.http_status == 400
 
 
 async def test_the_box_goes_on_while_a_template_computes(renderer: ChatRenderer) -> None:
     await renderer.render(PLAIN, MESSAGES)
-    rendering = asyncio.create_task(renderer.render(LOOP, MESSAGES))
+    rendering = asyncio.create_task(renderer.render(ChatTemplate(LOOP), MESSAGES))
     turns = 0
     while not rendering.done():
         await asyncio.sleep(0.01)
@@ -67,7 +69,7 @@ async def test_the_box_goes_on_while_a_template_computes(renderer: ChatRenderer)
 
 async def test_a_caller_that_goes_away_leaves_no_answer_to_the_next(renderer: ChatRenderer) -> None:
     await renderer.render(PLAIN, MESSAGES)
-    rendering = asyncio.create_task(renderer.render(LOOP, MESSAGES))
+    rendering = asyncio.create_task(renderer.render(ChatTemplate(LOOP), MESSAGES))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     rendering.cancel()

@@ -77,7 +77,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
     # What it would pad or cut is for packing to decide.
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    companions = [(name, file.with_name(name)) for name in (*CONFIG_NAMES, "config.json")]
+    companions = [(name, file.with_name(name)) for name in (*CONFIG_NAMES, "chat_template.jinja", "config.json")]
     found = tuple((name, place.read_bytes()) for name, place in companions if place.is_file())
     special: dict[str, str] = {}
     for name, data in found:

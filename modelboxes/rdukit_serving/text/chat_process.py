@@ -1,7 +1,9 @@
 """A process that renders chat templates, which come with models and may compute for ever: one JSON line in, one out.
 
-``{"template", "messages", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and who
+``{"template", "values", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and who
 started it kills it when an answer is late. It ends when its input does.
+
+Source: transformers, "Chat templates": what published templates may use beside Jinja's own.
 """
 
 import json
@@ -9,6 +11,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -27,7 +30,7 @@ def main() -> None:
         asked = json.loads(line)
         _allow_seconds(float(asked["seconds"]))
         try:
-            answer = {"prompt": _render(environment, asked["template"], asked["messages"])}
+            answer = {"prompt": _render(environment, asked["template"], asked["values"])}
         except MemoryError:
             answer = {"refused": f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"}
         except Exception as error:  # noqa: BLE001 the border of what a stranger wrote
@@ -38,26 +41,49 @@ def main() -> None:
 
 
 def _make_environment() -> Any:
+    from jinja2 import nodes
     from jinja2.exceptions import TemplateError
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    class Generation(Extension):
+        """Tag around what the assistant said, which marks it for training; here it is plain text."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> nodes.Node:
+            """Return the statements in it."""
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
 
     def refuse(message: str) -> str:
         raise TemplateError(message)
 
+    def tojson(
+        value: object, ensure_ascii: bool = False, indent: int | None = None,
+        separators: tuple[str, str] | None = None, sort_keys: bool = False,
+    ) -> str:  # fmt: skip
+        # Jinja's own escapes what HTML does not take.
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
-    for template in ("{% for one in [1] %}{{ one }}{% endfor %}", "{{ 1 // 0 }}", "{% for"):
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    warm = "{% for one in [1] %}{% if one %}{% continue %}{% endif %}{% endfor %}{{ strftime_now('%d %b') | tojson }}"
+    for template in (warm, "{{ 1 // 0 }}", "{% for"):
         with suppress(ZeroDivisionError, TemplateError):  # what it imports, also for its errors, it has now
             environment.from_string(template).render()
     return environment
 
 
-def _render(environment: Any, template: str, messages: list[dict[str, str]]) -> str:
+def _render(environment: Any, template: str, values: dict[str, Any]) -> str:
     if len(template) > MAX_TEMPLATE:
         raise ValueError(f"the template has {len(template)} characters; legal: up to {MAX_TEMPLATE}")
     parts, length = [], 0
-    values = {"messages": messages, "add_generation_prompt": True, "bos_token": "", "eos_token": ""}
     for part in _compiled(environment, template).generate(**values):
         length += len(part)
         if length > MAX_PROMPT:

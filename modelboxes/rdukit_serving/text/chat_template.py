@@ -9,16 +9,15 @@ import contextlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
 from rdukit_serving.settings import TEMPLATE_S
 
-#: For tokenizers without one. Source: ours.
-PLAIN: Final = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 #: Longest file with a tokenizer's configuration, and longest answer of the process.
 _MAX_CONFIGURATION: Final = 64 << 20
 _MAX_LINE: Final = 64 << 20
@@ -26,28 +25,90 @@ _MAX_LINE: Final = 64 << 20
 _START_S: Final = 20.0
 
 
-def find_chat_template(checkpoint: Path | None) -> str:
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """Jinja template of a chat, and the special tokens that it may name (``bos_token`` …)."""
+
+    text: str
+    tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it is the plain one, which names no special token: the tokenizer adds its own then."""
+        return self is PLAIN
+
+
+#: For tokenizers without one. Tools are told and called as in Hermes' format. Source: ours.
+PLAIN: Final = ChatTemplate(
+    "{% if tools %}system: You may call these functions:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    'To call one, answer <tool_call>{"name": NAME, "arguments": OBJECT}</tool_call> and nothing else.\n{% endif %}'
+    "{% for message in messages %}{{ message.role }}: {{ message.content or '' }}"
+    "{% for call in message.tool_calls or [] %}"
+    "<tool_call>{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}</tool_call>"
+    "{% endfor %}{{ '\n' }}{% endfor %}assistant:"
+)
+
+
+def find_chat_template(checkpoint: Path | None, has_tools: bool = False) -> ChatTemplate:
     """Return the template beside a checkpoint; the plain one where there is none.
 
+    Of several, the one called ``tool_use`` is for chats that have tools. Source: transformers, "Chat templates".
+
     Raises:
-        InvalidArgument: the file is damaged.
+        InvalidArgument: a file is damaged.
     """
-    path = None if checkpoint is None else companion(checkpoint, CONFIGURATION_FILE)
-    if path is None or not path.is_file():
+    if checkpoint is None:
         return PLAIN
-    status = path.stat()
-    return _read_template(path, status.st_mtime_ns, status.st_size)
+    return _read_template(tuple(_stamped(companion(checkpoint, name)) for name in _FILES), has_tools)
+
+
+def _stamped(path: Path) -> tuple[Path, int, int]:
+    """Return a path with what changes when the file does; size -1 where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return path, 0, -1
+    return path, status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=16)
-def _read_template(path: Path, changed_ns: int, size: int) -> str:
-    if size > _MAX_CONFIGURATION:
-        raise InvalidArgument(f"{path} has {size} bytes; legal: up to {_MAX_CONFIGURATION}")
+def _read_template(files: tuple[tuple[Path, int, int], ...], has_tools: bool) -> ChatTemplate:
+    for path, _, size in files:
+        if size > _MAX_CONFIGURATION:
+            raise InvalidArgument(f"{path} has {size} bytes; legal: up to {_MAX_CONFIGURATION}")
+    (own, _, own_size), (configuration, _, size), (special, _, special_size) = files
+    values = _read_object(special) if special_size >= 0 else {}
+    values |= _read_object(configuration) if size >= 0 else {}
     try:
-        template = json.loads(path.read_text()).get("chat_template")
+        text = own.read_text() if own_size >= 0 else choose_template(values.get("chat_template"), has_tools)
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(f"{own} is damaged: {cause}") from cause
+    return PLAIN if text is None else ChatTemplate(text, special_tokens(values))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()).items())
     except (ValueError, AttributeError, RecursionError, OSError) as cause:
         raise InvalidArgument(f"{path} is damaged: {cause}") from cause
-    return template if isinstance(template, str) else PLAIN
+
+
+def choose_template(value: object, has_tools: bool) -> str | None:
+    """Choose of what ``tokenizer_config.json`` holds: one text, or several with names; None if there is none."""
+    if isinstance(value, list):
+        named = {each.get("name"): each.get("template") for each in value if isinstance(each, dict)}
+        value = (named.get("tool_use") if has_tools else None) or named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def special_tokens(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens of a tokenizer's configuration by name; they are texts or objects with one."""
+    found = {}
+    for name, value in configuration.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
 
 
 class ChatRenderer:
@@ -57,14 +118,21 @@ class ChatRenderer:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
-    async def render(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the prompt after which the assistant speaks.
+    async def render(
+        self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]],
+        values: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """Return the prompt after which the assistant speaks; ``values`` are more variables of the template.
 
         Raises:
             InvalidArgument: the template refuses these messages, fails, or takes too long.
         """
         seconds = resolve(TEMPLATE_S)
-        line = json.dumps({"template": template, "messages": list(messages), "seconds": seconds}).encode() + b"\n"
+        variables = {
+            "bos_token": "", "eos_token": "", **template.tokens, **(values or {}), "messages": list(messages),
+            "add_generation_prompt": True,
+        }  # fmt: skip
+        line = json.dumps({"template": template.text, "values": variables, "seconds": seconds}).encode() + b"\n"
         async with self._lock:
             try:
                 process = await self._started()
@@ -110,7 +178,7 @@ class ChatRenderer:
     async def _greet(self, process: asyncio.subprocess.Process) -> None:
         """Wait until it is ready: its start is not the template's time."""
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({"template": "", "messages": [], "seconds": _START_S}).encode() + b"\n")
+        process.stdin.write(json.dumps({"template": "", "values": {}, "seconds": _START_S}).encode() + b"\n")
         await process.stdout.readline()
 
     async def _end(self) -> None:
@@ -128,8 +196,8 @@ def _refused(reason: str) -> InvalidArgument:
 #: The tokenizer; and which tokens end a text and how many the tokenizer has.
 TOKENIZER_FILE: Final = "tokenizer.json"
 GENERATION_FILE: Final = "generation_config.json"
-#: As the tokenizers' own libraries name it; its key ``chat_template`` is a Jinja template.
-CONFIGURATION_FILE: Final = "tokenizer_config.json"
+#: As the tokenizers' own libraries name them: a template, what has one in the key ``chat_template``, special tokens.
+_FILES: Final = ("chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json")
 
 
 def companion(checkpoint: Path, name: str) -> Path:

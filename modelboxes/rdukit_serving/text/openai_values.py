@@ -7,10 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates
+from rdukit_serving.text.chat_messages import ChatMessage, check_template_values
+from rdukit_serving.text.chat_template import ChatTemplate
 from rdukit_serving.text.queue import GenerationRequest
 
 #: Bounds of our own, so that a request fits into a packet to the device process.
@@ -62,8 +64,13 @@ class _Generation(_Body):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    #: Not OpenAI's, but what most servers of its API take.
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    #: Not OpenAI's, but what most servers of its API take; of ``top_k`` some clients say "all" as -1.
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    ignore_eos: bool | None = None
+    #: The vendor's: false is greedy whatever the temperature is.
+    do_sample: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     frequency_penalty: Penalty = None
     presence_penalty: Penalty = None
@@ -87,10 +94,14 @@ class _Generation(_Body):
 
     def sampling(self, choice: int) -> dict[str, object]:
         """Return values for ``SamplingOptions``; each choice has a seed of its own."""
+        temperature = 1.0 if self.temperature is None else self.temperature
         return {
-            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "temperature": 0.0 if self.do_sample is False else temperature,
             "top_p": 1.0 if self.top_p is None else self.top_p,
-            "top_k": self.top_k or 0,
+            "top_k": max(self.top_k or 0, 0),
+            "min_p": self.min_p or 0.0,
+            "repetition_penalty": self.repetition_penalty or 1.0,
+            "ignore_eos": bool(self.ignore_eos),
             "seed": None if self.seed is None else (self.seed + choice) % 2**63,
             "frequency_penalty": self.frequency_penalty or 0.0,
             "presence_penalty": self.presence_penalty or 0.0,
@@ -156,30 +167,6 @@ class CompletionBody(_Generation):
         ]
 
 
-class TextPart(BaseModel):
-    """Part of a message's content."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(BaseModel):
-    """Message of a chat."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    def plain(self) -> dict[str, str]:
-        """Return role and content as text."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": content}
-
-
 class ChatBody(_Generation):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -188,16 +175,28 @@ class ChatBody(_Generation):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    #: Both are variables of the chat template.
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
 
-    def requests(self, prompt: str) -> list[GenerationRequest]:
-        """Return a request for each choice."""
+    def for_template(self, template: ChatTemplate) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return messages and variables as a template reads them."""
+        knows_developers = "developer" in template.text or template.is_ours
+        values = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            values["reasoning_effort"] = self.reasoning_effort
+        return [message.for_template(knows_developers) for message in self.messages], values
+
+    def requests(self, prompt: str, is_rendered: bool = False) -> list[GenerationRequest]:
+        """Return a request for each choice; ``is_rendered``: the prompt has its special tokens."""
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
         most = self.max_completion_tokens or self.max_tokens
         top = (self.top_logprobs or 0) if self.logprobs else None
         return [
-            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), top) for choice in range(self.choices)
-        ]  # fmt: skip
+            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), top, is_rendered=is_rendered)
+            for choice in range(self.choices)
+        ]
 
 
 class EmbeddingBody(_Body):

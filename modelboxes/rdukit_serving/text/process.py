@@ -74,6 +74,14 @@ def _embed(box: socket.socket, program: TextProgram, tokenizer: Tokenizer, text:
     box.send(encode(kind="embedded", tokens=len(tokens)))
 
 
+def _tokens_of(tokenizer: Tokenizer, prompt: str | Sequence[int], is_rendered: bool) -> list[int]:
+    """Return the tokens of a prompt; a rendered one gets no special tokens beside its own."""
+    if not isinstance(prompt, str):
+        return list(prompt)
+    tokens: list[int] = tokenizer.encode(prompt, add_special_tokens=not is_rendered).ids
+    return tokens
+
+
 class _Generation:
     """Generation of one text."""
 
@@ -84,12 +92,13 @@ class _Generation:
         self._box = box
         self._program = program
         self._tokenizer = tokenizer
-        self._ends = ends
         self._text = prompt if isinstance(prompt, str) else None
-        self._prompt: list[int] = tokenizer.encode(prompt).ids if isinstance(prompt, str) else list(prompt)
+        self._prompt = _tokens_of(tokenizer, prompt, message["is_rendered"])
         options = SamplingOptions(**message["sampling"])
         program.check_tokens([token for token, _ in options.bias], "logit_bias")
-        self._sampler = Sampler(options)
+        program.check_tokens(self._prompt, "prompt")
+        self._ends = frozenset() if options.ignore_eos else ends
+        self._sampler = Sampler(options, self._prompt)
         self._stream = TextStream(lambda tokens: str(tokenizer.decode(list(tokens))), message["stop"])
         room = program.sizes.context - len(self._prompt)
         if room < 1 or not self._prompt:

@@ -23,7 +23,7 @@ class GenerationRequest:
     """Prompt (text or tokens) and how to continue it; ``max_tokens`` None fills the context.
 
     ``top_logprobs``: how many of the likeliest tokens are told with each; None: no probabilities. ``echo``: the prompt
-    comes first, as if it had been made.
+    comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
     """
 
     prompt: str | Sequence[int]
@@ -32,12 +32,14 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     top_logprobs: int | None = None
     echo: bool = False
+    is_rendered: bool = False
 
     def message(self) -> dict[str, Any]:
         """Encode for the device process; the prompt comes separately."""
         return {
             "kind": "generate", "max_tokens": self.max_tokens, "sampling": dict(self.sampling),
             "stop": list(self.stop), "top_logprobs": self.top_logprobs, "echo": self.echo,
+            "is_rendered": self.is_rendered,
         }  # fmt: skip
 
 

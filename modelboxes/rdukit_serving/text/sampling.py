@@ -20,10 +20,14 @@ UNLIKELY: Final = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """Options of choosing. ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 keep all; no seed: by chance.
+    """Options of choosing. ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 keep all; no seed: by
+    chance.
 
     A token that was chosen c times loses ``frequency_penalty`` * c of its logit, and ``presence_penalty`` once; each
-    token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count.
+    token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count. Logits of
+    tokens of the prompt or the text are divided by ``repetition_penalty`` where they are positive, and multiplied with
+    it where not; what is less likely than ``min_p`` of the likeliest goes. Source: transformers' logits processors.
+    ``ignore_eos``: a token that ends a text does not end this one.
 
     Raises:
         InvalidArgument: a value outside its range.
@@ -36,6 +40,9 @@ class SamplingOptions:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     bias: Sequence[tuple[int, float]] = ()
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
@@ -46,33 +53,48 @@ class SamplingOptions:
             raise InvalidArgument(f"top_k is {self.top_k}; legal: 0 <= x, 0 for all tokens")
         if self.seed is not None and self.seed < 0:
             raise InvalidArgument(f"seed is {self.seed}; legal: 0 <= x")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise InvalidArgument(f"min_p is {self.min_p}; legal: 0 <= x <= 1", field="min_p")
+        if not 0.0 < self.repetition_penalty <= 10.0:
+            raise InvalidArgument(
+                f"repetition_penalty is {self.repetition_penalty}; legal: 0 < x <= 10", field="repetition_penalty"
+            )
         for name in ("frequency_penalty", "presence_penalty"):
             if not -2.0 <= getattr(self, name) <= 2.0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}; legal: -2 <= x <= 2", field=name)
 
 
 class Sampler:
-    """Sampler of one text's tokens; the same seed and logits give the same tokens."""
+    """Sampler of one text's tokens after ``prompt``; the same seed and logits give the same tokens."""
 
-    def __init__(self, options: SamplingOptions) -> None:
+    def __init__(self, options: SamplingOptions, prompt: Sequence[int] = ()) -> None:
         self._options = options
         self._random = np.random.default_rng(options.seed)
         #: How often each token was chosen; stays empty without penalties.
         self._chosen: dict[int, int] = {}
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
+        #: Tokens of prompt and text; None where they do not matter.
+        self._seen = set(prompt) if options.repetition_penalty != 1.0 else None
 
     def choose(self, logits_V: NDArray[np.float32]) -> int:
         """Choose the next token."""
-        if self._options.bias or self._chosen:
+        if self._options.bias or self._chosen or self._seen:
             logits_V = self._adjusted(logits_V)
         token = self._draw(logits_V)
         if self._has_penalties:
             self._chosen[token] = self._chosen.get(token, 0) + 1
+        if self._seen is not None:
+            self._seen.add(token)
         return token
 
     def _adjusted(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
         options = self._options
         adjusted_V = logits_V.copy()
+        if self._seen:
+            seen = list(self._seen)
+            of_seen = adjusted_V[seen]
+            by = np.float32(options.repetition_penalty)
+            adjusted_V[seen] = np.where(of_seen > 0, of_seen / by, of_seen * by)
         for token, bias in options.bias:
             adjusted_V[token] += bias
         for token, count in self._chosen.items():
@@ -83,28 +105,35 @@ class Sampler:
         options = self._options
         if options.temperature == 0.0:
             return int(logits_V.argmax())
-        shares_V = probabilities(logits_V, options.temperature, options.top_k, options.top_p)
+        shares_V = probabilities(logits_V, options.temperature, options.top_k, options.top_p, options.min_p)
         place = np.searchsorted(shares_V.cumsum(), self._random.random(), side="right")
         # Rounding may leave the sum below 1: the last token that has a share is meant then.
         return int(min(place, np.flatnonzero(shares_V)[-1]))
 
 
 def probabilities(
-    logits_V: NDArray[np.float32], temperature: float, top_k: int = 0, top_p: float = 1.0
+    logits_V: NDArray[np.float32], temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> NDArray[np.float64]:
-    """Return probabilities [V] of the ``top_k`` likeliest, and of these the fewest that reach ``top_p``.
+    """Return probabilities [V] of the ``top_k`` likeliest, of these the fewest that reach ``top_p``, and of these the
+    ones that are at least ``min_p`` of the likeliest.
 
     The likeliest token always stays. Of equal logits the smaller token comes first.
     """
     scaled_V = logits_V.astype(np.float64) / temperature
     shares_V = np.exp(scaled_V - scaled_V.max())
-    order_V = np.argsort(-shares_V, kind="stable")
-    if 0 < top_k < len(order_V):
-        shares_V[order_V[top_k:]] = 0.0
+    if min_p > 0.0:
+        is_unlikely_V = shares_V < min_p
+    if 0 < top_k < len(shares_V) or top_p < 1.0:  # sorting costs more than all the rest
+        order_V = np.argsort(-shares_V, kind="stable")
+        if 0 < top_k < len(order_V):
+            shares_V[order_V[top_k:]] = 0.0
     shares_V /= shares_V.sum()
     if top_p < 1.0:
         before_V = shares_V[order_V].cumsum() - shares_V[order_V]
         shares_V[order_V[before_V >= top_p]] = 0.0
+        shares_V /= shares_V.sum()
+    if min_p > 0.0:
+        shares_V[is_unlikely_V] = 0.0
         shares_V /= shares_V.sum()
     found: NDArray[np.float64] = shares_V
     return found

@@ -7,7 +7,10 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.device.messages import PART, LongPrompt, cut
+from rdukit_serving.text.chat_template import ChatTemplate
+from rdukit_serving.text.openai_answers import Tally
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, parse_body
+from rdukit_serving.text.queue import Done
 
 
 def completion(**fields: Any) -> CompletionBody:
@@ -41,6 +44,8 @@ def test_a_stop_is_a_text_or_up_to_four_of_any_length_to_a_limit() -> None:
         ({"logit_bias": {str(token): 0 for token in range(301)}}, "logit_bias", "at most 300"),
         ({"frequency_penalty": 3}, "frequency_penalty", "less than or equal to 2"),
         ({"presence_penalty": -3}, "presence_penalty", "greater than or equal to -2"),
+        ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "it is no field of this request; leave it out"),
         ({"suffix": "x"}, "suffix", "is not served here; leave it out"),
         ({"prompt": []}, "prompt", "at least 1"),
@@ -92,6 +97,79 @@ def test_a_chat_without_a_limit_fills_the_context_and_the_newer_name_of_the_limi
     assert limit() is None
     assert limit(max_tokens=3) == 3
     assert limit(max_tokens=3, max_completion_tokens=4) == 4
+
+
+def chat(*messages: dict[str, Any], **fields: Any) -> ChatBody:
+    return parse_body(ChatBody, json.dumps({"model": "m", "messages": messages, **fields}).encode())
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"word": "x"}'}}
+
+
+def test_a_chat_with_calls_and_their_answers_comes_to_a_template_as_templates_read_it() -> None:
+    body = chat(
+        {"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "short"}]},
+        {"role": "user", "content": "hi"},
+        # What a client sends back of an answer.
+        {"role": "assistant", "content": None, "refusal": None, "annotations": [], "audio": None,
+         "function_call": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "found", "tool_call_id": "c1"},
+        chat_template_kwargs={"enable_thinking": False}, reasoning_effort="low",
+    )  # fmt: skip
+    messages, values = body.for_template(ChatTemplate("{{ messages }}"))
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": {"word": "x"}}}
+    assert messages == [
+        {"role": "system", "content": "be short"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "found", "tool_call_id": "c1"},
+    ]
+    assert values == {"enable_thinking": False, "reasoning_effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "place", "words"),
+    [
+        ({"role": "user", "content": None}, {}, "messages.0", "content is missing"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, {}, "messages.0", "only with the role assistant"),
+        ({"role": "tool", "content": "x"}, {}, "messages.0", "needs tool_call_id"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, {}, "messages.0.content.0.type", "text"),
+        ({"role": "user", "content": "x"}, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs",
+         "messages is the chat's own"),
+        ({"role": "user", "content": "x"}, {"reasoning_effort": "huge"}, "reasoning_effort", "'low'"),
+    ],
+)  # fmt: skip
+def test_a_chat_that_is_wrong_is_refused_by_its_place(
+    message: dict[str, Any], fields: dict[str, Any], place: str, words: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=words) as caught:
+        chat(message, **fields)
+    assert caught.value.detail["field"] == place
+
+
+def test_the_vendors_sampling_fields_become_options() -> None:
+    def sampling(**fields: Any) -> Any:
+        return completion(**fields).requests()[0].sampling
+
+    assert sampling(do_sample=False, temperature=1.5)["temperature"] == 0.0
+    assert sampling(do_sample=True, temperature=1.5)["temperature"] == 1.5
+    assert sampling(top_k=-1)["top_k"] == 0
+    found = sampling(min_p=0.1, repetition_penalty=1.2, ignore_eos=True)
+    assert (found["min_p"], found["repetition_penalty"], found["ignore_eos"]) == (0.1, 1.2, True)
+
+
+def test_usage_tells_tokens_seconds_and_tokens_a_second() -> None:
+    tally = Tally(began_s=100.0, first_s=101.0)
+    tally.count(Done("", "length", 8, 5), is_new_prompt=True)
+    tally.count(Done("", "stop", 8, 6), is_new_prompt=False)
+    usage = tally.usage(105.0)
+    assert [usage[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")] == [8, 11, 19]
+    assert (usage["start_time"], usage["end_time"], usage["stop_reason"]) == (100.0, 105.0, "stop")
+    assert (usage["time_to_first_token"], usage["total_latency"]) == (1.0, 5.0)
+    assert usage["completion_tokens_per_sec"] == pytest.approx(11 / 5)
+    assert usage["completion_tokens_after_first_per_sec"] == pytest.approx(10 / 4)
+    assert usage["total_tokens_per_sec"] == pytest.approx(19 / 5)
+    assert Tally(began_s=1.0).usage(1.0)["completion_tokens_per_sec"] == 0.0
 
 
 @pytest.mark.parametrize("prompt", ["é" * (2 * PART + 1), list(range(PART)), "a"])

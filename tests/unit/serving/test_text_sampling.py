@@ -38,6 +38,27 @@ def test_choices_come_as_often_as_their_probability_says_and_again_with_the_same
     assert set(draw(5, top_k=2)) == {1, 3}
 
 
+def test_min_p_and_the_penalty_of_repetition_are_those_of_transformers() -> None:
+    import torch
+    from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
+
+    scores_V = np.random.default_rng(0).normal(0, 3, 64).astype(np.float32)
+    prompt = [3, 9, 9, 60]
+    expected_BV = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([prompt]), torch.tensor(scores_V[None]))
+    greedy = Sampler(SamplingOptions(temperature=0.0, repetition_penalty=1.7), prompt)
+    np.testing.assert_allclose(greedy._adjusted(scores_V), expected_BV[0], rtol=1e-6)
+    first = greedy.choose(scores_V)
+    again_BV = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([[*prompt, first]]), torch.tensor(scores_V[None]))
+    assert greedy.choose(scores_V) == int(again_BV.argmax())
+    for top_k, top_p, min_p in ((0, 1.0, 0.2), (9, 1.0, 0.05), (20, 0.9, 0.02)):
+        warped_BV = torch.tensor(scores_V[None]) / 0.8
+        for warper in ([TopKLogitsWarper(top_k)] if top_k else []) + ([TopPLogitsWarper(top_p)] if top_p < 1 else []):
+            warped_BV = warper(None, warped_BV)
+        warped_BV = MinPLogitsWarper(min_p)(None, warped_BV)
+        found_V = probabilities(scores_V, 0.8, top_k, top_p, min_p)
+        np.testing.assert_allclose(found_V, warped_BV.softmax(-1)[0].numpy(), rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -46,6 +67,8 @@ def test_choices_come_as_often_as_their_probability_says_and_again_with_the_same
         ({"top_p": 0.0}, "legal: 0 < x <= 1"),
         ({"top_k": -1}, "legal: 0 <= x"),
         ({"seed": -1}, "seed is -1"),
+        ({"min_p": 1.1}, "legal: 0 <= x <= 1"),
+        ({"repetition_penalty": 0.0}, "legal: 0 < x <= 10"),
         ({"frequency_penalty": 2.5}, "legal: -2 <= x <= 2"),
         ({"presence_penalty": float("nan")}, "legal: -2 <= x <= 2"),
     ],

@@ -1,0 +1,115 @@
+"""Messages of a chat as callers send them, checked, and as chat templates read them.
+
+Source: OpenAI's API reference, "Create chat completion", and what its clients send back of an answer.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: Names of functions.
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class TextPart(BaseModel):
+    """Part of a message's content."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(BaseModel):
+    """Function that an assistant called, and its arguments as JSON text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: FunctionName
+    arguments: str
+
+
+class MadeCall(BaseModel):
+    """Call that an assistant's message made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the call as templates read it: arguments that are an object come as one."""
+        arguments: Any = self.function.arguments
+        try:
+            parsed = json.loads(arguments)
+            arguments = parsed if isinstance(parsed, dict) else arguments
+        except (ValueError, RecursionError):
+            pass
+        return {"id": self.id, "type": self.type, "function": {"name": self.function.name, "arguments": arguments}}
+
+
+class ChatMessage(BaseModel):
+    """Message of a chat."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    #: Of an assistant: its calls, and what it thought, which some templates show again.
+    tool_calls: list[MadeCall] | None = None
+    reasoning_content: str | None = None
+    #: Of a tool: which call it answers.
+    tool_call_id: str | None = None
+    #: What clients send back of an answer; it says nothing to a model.
+    refusal: str | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls are legal only with the role assistant")
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ValueError("a message with the role tool needs tool_call_id, the id of the call that it answers")
+        if self.content is None and self.role != "assistant":
+            raise ValueError("content is missing; it may be null only with the role assistant")
+        return self
+
+    def for_template(self, knows_developers: bool) -> dict[str, Any]:
+        """Return the message as templates read it, with its text in one piece.
+
+        ``knows_developers``: the template has the role ``developer``; else it is ``system``.
+        """
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
+        found: dict[str, Any] = {"role": self.role, "content": text}
+        if self.role == "developer" and not knows_developers:
+            found["role"] = "system"
+        if self.tool_calls:
+            found["tool_calls"] = [call.for_template() for call in self.tool_calls]
+            found["content"] = text or None
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": self.reasoning_content}
+        return found | {key: value for key, value in optional.items() if value is not None}
+
+
+#: Variables of a template that are a chat's own.
+OWN_VARIABLES: Final = frozenset(
+    {"messages", "tools", "add_generation_prompt", "chat_template", "bos_token", "eos_token"}
+)
+
+
+def check_template_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return more variables of a template.
+
+    Raises:
+        ValueError: one of them is the chat's own.
+    """
+    own = sorted(OWN_VARIABLES & values.keys())
+    if own:
+        raise ValueError(f"{own[0]} is the chat's own; leave it out")
+    return values
