@@ -1,5 +1,6 @@
 """The Python client: its page as its reader follows it, and jobs of every state behind a gateway."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rdukit.errors import Cancelled, Conflict, DeadlineExceeded, IllegalValue, NotFound, Unavailable
-from rdukit_platform.client import Platform
+from rdukit.errors import Cancelled, Conflict, DeadlineExceeded, IllegalValue, InvalidArgument, NotFound, Unavailable
+from rdukit_platform.client import AsyncPlatform, Platform
 from rdukit_platform.tenants.service import find_tenant
 from support.platform.gateway import Example, gateway_under_test
 from support.platform.processes import platform_under_test, run_rdukit, short_folder
@@ -29,6 +30,10 @@ def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "succeeded 0.9" in said and "epochs" in said
     assert re.search(r"^succeeded art-\w+$", said, re.MULTILINE), "the page's pipeline"
     assert re.search(r"^\[1, 10\] http://127\.0\.0\.1:\d+/v1/endpoints/digits$", said, re.MULTILINE), said
+    assert re.search(r"^succeeded 2 \{'lr': 0\.", said, re.MULTILINE), "the page's sweep"
+    assert re.search(r"^hook-\w+ whsec_ \['job.failed'\]$", said, re.MULTILINE), "the page's webhook"
+    assert re.search(r"^default: 0 jobs on 0 tiles, \d+ artifacts$", said, re.MULTILINE), "the page's tenant"
+    assert "[('succeeded', 100), ('succeeded', 200)]" in said, "the page's asynchronous program"
     assert len([line for line in said.splitlines() if line.startswith("job-")]) == 3
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
 
@@ -99,6 +104,70 @@ def test_what_a_job_made_and_said_is_there(example: Filled, tmp_path: Path) -> N
         artifact.download(path)
     again = platform.jobs.submit("logreg", "compile").cancel().clone(name="once more")
     assert (again.info.name, again.info.verb, again.cancel().state) == ("once more", "compile", "cancelled")
+
+
+async def _use_asynchronously(url: str, ids: dict[str, str], folder: Path) -> None:
+    async with AsyncPlatform(url) as platform:
+        running, done = [await platform.jobs.get(ids[state]) for state in ("running", "succeeded")]
+        waiting = [asyncio.create_task(running.wait()) for _ in range(50)]
+        assert [line async for line in done.logs(follow=True)] == [line async for line in done.logs()] != []
+        with pytest.raises(DeadlineExceeded, match="it goes on"):
+            await running.wait(timeout_s=0.3)
+        for task in waiting:
+            assert not task.done()
+            task.cancel()
+        assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {
+            asyncio.CancelledError
+        }
+        assert (await done.wait()).state == "succeeded"
+        with pytest.raises(IllegalValue, match="batch_size is 33"):
+            await (await platform.jobs.get(ids["failed"])).wait()
+        (artifact,) = done.outputs.values()
+        assert (await artifact.download(folder / "got")).exists()
+        (folder / "words").write_text("words")
+        added = await platform.artifacts.add(folder / "words", kind="folder")
+        assert (await added.download(folder / "again")).read_text() == "words"
+        listed = [job.id async for job in platform.jobs.list(search="logreg")]
+        assert ids["succeeded"] in listed
+        async for job in platform.jobs.list():
+            assert job.id in listed
+            break
+        submitted = await platform.jobs.submit("logreg", "train", inputs={"dataset": artifact}, idempotency_key="never")
+        raise AssertionError(submitted)
+
+
+def test_an_asynchronous_program_does_all_that_another_does(example: Filled, tmp_path: Path) -> None:
+    platform, ids, _ = example
+    with pytest.raises(InvalidArgument, match="needs the inputs"):
+        asyncio.run(_use_asynchronously(platform.url, ids, tmp_path))
+
+
+def test_sweeps_webhooks_and_the_tenants_use_are_there(example: Filled) -> None:
+    platform, _, _ = example
+    sweep = platform.sweeps.submit(
+        "logreg", "preprocess", space={"limit": [1, 2]}, maximize="rows", max_parallel=1, name="few"
+    )
+    assert (sweep.info.objective, sweep.info.max_trials) == ({"metric": "rows", "goal": "maximize"}, 2)
+    with pytest.raises(DeadlineExceeded, match="it goes on"):
+        sweep.wait(timeout_s=0.3)
+    assert next(platform.sweeps.list()).id == sweep.id and platform.sweeps.get(sweep.id).info.trials == ()
+    with pytest.raises(Cancelled, match="cancelled by a user"):
+        sweep.cancel().wait()
+    hook = platform.webhooks.add("https://example.org/a")
+    assert hook.secret is not None and hook.secret not in repr(hook)
+    assert platform.webhooks.get(hook).secret is None and next(platform.webhooks.list()).id == hook.id
+    sent = platform.webhooks.test(hook.id)
+    assert platform.webhooks.disable(hook, "moves").disabled_reason == "moves"
+    (given_up,) = platform.webhooks.deliveries(hook, state="dead")
+    assert given_up.id == sent.id
+    with pytest.raises(Conflict, match="is disabled: moves"):
+        platform.webhooks.redeliver(hook, sent)
+    assert platform.webhooks.enable(hook).disabled_at is None
+    assert platform.webhooks.rotate(hook, 0).secret not in {None, hook.secret}
+    platform.webhooks.remove(hook)
+    own = platform.tenants.own()
+    assert (own.name, own.artifacts > 0, own.queued_jobs > 0) == ("default", True, True)
+    assert platform.tenants.get("default") == platform.tenants.get(own.id)
 
 
 def test_without_a_token_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,22 @@
 """Client of the platform, which programs and notebooks import; the command line uses it too."""
 
 from rdukit_platform.client.artifacts import Artifact
+from rdukit_platform.client.asynchronous import AsyncPlatform
 from rdukit_platform.client.jobs import Job
 from rdukit_platform.client.pipelines import Pipeline, PipelineInfo
 from rdukit_platform.client.platform import Platform
 from rdukit_platform.client.serving import EndpointInfo, ExpertInfo, ServedEndpoint
+from rdukit_platform.client.sweeps import Sweep, SweepInfo, TrialInfo
+from rdukit_platform.client.tenants import TenantInfo
 from rdukit_platform.client.values import ArtifactInfo, AttemptInfo, Event, FileInfo, JobInfo, MetricPoint
+from rdukit_platform.client.webhooks import DeliveryInfo, WebhookInfo
 
 __all__ = [
     "Artifact",
     "ArtifactInfo",
+    "AsyncPlatform",
     "AttemptInfo",
+    "DeliveryInfo",
     "EndpointInfo",
     "Event",
     "ExpertInfo",
@@ -22,4 +28,9 @@ __all__ = [
     "PipelineInfo",
     "Platform",
     "ServedEndpoint",
+    "Sweep",
+    "SweepInfo",
+    "TenantInfo",
+    "TrialInfo",
+    "WebhookInfo",
 ]

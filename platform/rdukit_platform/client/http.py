@@ -5,7 +5,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
@@ -66,8 +66,16 @@ def find_url(home: Home, url: str | None = None, *, own: bool = False) -> str:
 class ApiClient(Closable):
     """Client of a gateway."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.url = url
+        #: Pauses, as the transport waits.
+        self.sleep = sleep
         #: Whether the gateway has answered, so that one which is away is one that restarts.
         self._was_answered = False
         self._http = httpx.Client(
@@ -75,11 +83,19 @@ class ApiClient(Closable):
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(60.0, connect=5.0),
             trust_env=False,
+            transport=transport,
             verify=verify_of(url),
         )
 
     @classmethod
-    def of_home(cls, home: Home | None = None, url: str | None = None, token: str | None = None) -> Self:
+    def of_home(
+        cls,
+        home: Home | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Self:
         """Return a client with the address and token that are given, or that the settings, or the home folder, name.
 
         Raises:
@@ -99,7 +115,7 @@ class ApiClient(Closable):
                     f"there is no API token in {home.token_file}; start a platform with: rdukit up, or log in with: "
                     "rdukit login, or pass --token, or set RDUKIT_TOKEN"
                 ) from cause
-        return cls(url, token)
+        return cls(url, token, transport, sleep)
 
     def get(self, path: str, /, **parameters: str | int | Sequence[str] | None) -> dict[str, Any]:
         """Send ``GET``; parameters that are ``None`` are left out.
@@ -180,7 +196,7 @@ class ApiClient(Closable):
             except Unavailable:
                 if not tries_left:
                     raise
-                time.sleep(0.5)
+                self.sleep(0.5)
         raise AssertionError
 
     def install_box(self, folder: Path) -> dict[str, Any]:
@@ -240,7 +256,7 @@ class ApiClient(Closable):
                 if size == began or failures > MAX_REATTACH:
                     kept = f"; {size} bytes are kept, and the same again goes on with them" if size else ""
                     raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}){kept}") from cause
-                time.sleep(0.5)
+                self.sleep(0.5)
         with part.open("rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
         if found != digest:
@@ -287,7 +303,7 @@ class ApiClient(Closable):
                 failures += 1
                 if failures > MAX_REATTACH:
                     raise Unavailable(f"the gateway at {self.url} does not answer: {cause}") from cause
-                time.sleep(0.5)
+                self.sleep(0.5)
 
     def metrics(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Yield what each of a job's progress events said, oldest first. Raises as ``get``."""
@@ -320,7 +336,7 @@ class ApiClient(Closable):
                 pause_s = next(pauses, None) if is_broken or is_gone else None
                 if pause_s is None:
                     raise self._away(cause) from cause
-                time.sleep(pause_s)
+                self.sleep(pause_s)
             else:
                 self._was_answered = True
                 return answer

@@ -2,21 +2,23 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from rdukit.errors import Cancelled, InvalidArgument, NotFound, RdukitError, error_from_body, suggest
+from rdukit.errors import Cancelled, NotFound, RdukitError, error_from_body, suggest
 from rdukit_platform.client.artifacts import Artifact
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
-from rdukit_platform.client.values import Event, JobInfo, MetricPoint, read_value
+from rdukit_platform.client.values import Event, HasId, JobInfo, MetricPoint, ids_of, read_value
+
+A = TypeVar("A")
 
 
-class Outputs(dict[str, Artifact]):
+class Outputs(dict[str, A], Generic[A]):
     """Artifacts by slot."""
 
     #: Whose they are, for what is said of a slot that is not there.
     of = "the job"
 
-    def __missing__(self, slot: str) -> Artifact:
+    def __missing__(self, slot: str) -> A:
         raise NotFound(f"{self.of} has no output {slot!r}.{suggest(slot, self)} Outputs: {', '.join(self) or 'none'}")
 
 
@@ -134,13 +136,13 @@ class Job:
         self,
         *,
         parameters: Mapping[str, object] | None = None,
-        inputs: Mapping[str, "Artifact | str"] | None = None,
+        inputs: Mapping[str, HasId | str] | None = None,
         name: str | None = None,
         idempotency_key: str | None = None,
     ) -> "Job":
         """Submit a job like this one, of the same version of its box, with changes. Returns the new job."""
         body = {
-            "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
+            "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name,
             "idempotency_key": idempotency_key,
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
@@ -166,7 +168,7 @@ class Jobs:
         verb: str,
         *,
         parameters: Mapping[str, object] | None = None,
-        inputs: Mapping[str, Artifact | str] | None = None,
+        inputs: Mapping[str, HasId | str] | None = None,
         name: str | None = None,
         tiles: int | None = None,
         members: int | None = None,
@@ -194,7 +196,7 @@ class Jobs:
             InvalidArgument: verb, parameters or inputs are not legal; the message says what would be.
         """
         body = {
-            "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": _ids(inputs), "name": name,
+            "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name,
             "tiles": tiles, "members": members, "max_attempts": max_attempts, "priority": priority,
             "preemptible": preemptible, "run_limit_s": run_limit_s,
             "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
@@ -224,9 +226,3 @@ class Jobs:
         wanted: Sequence[str] | None = [f"{key}={value}" for key, value in (labels or {}).items()] or None
         for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, q=search, limit=200):
             yield Job(self._api, JobInfo.of(each))
-
-
-def _ids(inputs: Mapping[str, Artifact | str] | None) -> dict[str, str]:
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise InvalidArgument(f"inputs is {inputs!r}; legal: a mapping of slots to artifacts or their ids")
-    return {slot: each.id if isinstance(each, Artifact) else each for slot, each in (inputs or {}).items()}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from rdukit.errors import Cancelled, DeadlineExceeded, NotFound, RdukitError, error_from_body, suggest
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
@@ -67,7 +67,7 @@ class Pipeline:
         while self.refresh().state not in FINAL_STATES:
             if ends_at is not None and time.monotonic() >= ends_at:
                 raise DeadlineExceeded(f"pipeline {self.id} has not ended within {timeout_s:g} s; it goes on")
-            time.sleep(LOOK_S)
+            self._api.sleep(LOOK_S)
         if check and self.state != "succeeded":
             raise self._failure()
         return self
@@ -91,10 +91,13 @@ class Pipeline:
         return f"<Pipeline {self.id} {self.info.name!r}: {self.state}>"
 
 
-class Steps(dict[str, Job]):
+J = TypeVar("J")
+
+
+class Steps(dict[str, J], Generic[J]):
     """Jobs by step."""
 
-    def __missing__(self, step: str) -> Job:
+    def __missing__(self, step: str) -> J:
         raise NotFound(f"the pipeline has no step {step!r}.{suggest(step, self)} Steps: {', '.join(self)}")
 
 

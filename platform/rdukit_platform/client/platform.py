@@ -1,5 +1,10 @@
 """A platform for programs and notebooks."""
 
+import time
+from collections.abc import Callable
+
+import httpx
+
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Closable
 from rdukit_platform.client.artifacts import Artifacts
@@ -7,6 +12,9 @@ from rdukit_platform.client.http import ApiClient
 from rdukit_platform.client.jobs import Jobs
 from rdukit_platform.client.pipelines import Pipelines
 from rdukit_platform.client.serving import Endpoints, Experts
+from rdukit_platform.client.sweeps import Sweeps
+from rdukit_platform.client.tenants import Tenants
+from rdukit_platform.client.webhooks import Webhooks
 
 
 class Platform(Closable):
@@ -16,8 +24,18 @@ class Platform(Closable):
     (``RDUKIT_GATEWAY_URL``, ``RDUKIT_TOKEN``), or those of the platform of this home folder.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Connect to nothing yet.
+
+        Args:
+            transport, sleep: how requests are sent and pauses made; for ``AsyncPlatform``.
 
         Raises:
             InvalidArgument: the address is no URL of a gateway.
@@ -26,12 +44,15 @@ class Platform(Closable):
         if url is not None and not url.startswith(("http://", "https://")):
             raise InvalidArgument(f"{url!r} is no address of a gateway; legal: such as http://127.0.0.1:8080")
         #: All routes, as plain JSON values.
-        self.api = ApiClient.of_home(url=url, token=token)
+        self.api = ApiClient.of_home(url=url, token=token, transport=transport, sleep=sleep)
         self.jobs = Jobs(self.api)
         self.pipelines = Pipelines(self.api)
         self.artifacts = Artifacts(self.api)
         self.experts = Experts(self.api)
         self.endpoints = Endpoints(self.api)
+        self.sweeps = Sweeps(self.api)
+        self.webhooks = Webhooks(self.api)
+        self.tenants = Tenants(self.api)
 
     @property
     def url(self) -> str:

@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit_platform.client.http import ApiClient
-from rdukit_platform.client.jobs import Job
-from rdukit_platform.client.values import read_value
+from rdukit_platform.client.values import HasId, read_value
 
 #: Seconds between two looks at an endpoint that is not as it is wanted.
 LOOK_S: Final = 0.3
@@ -41,7 +40,7 @@ class Experts:
     def __init__(self, api: ApiClient) -> None:
         self._api = api
 
-    def promote(self, job: Job | str, name: str, *, description: str = "", licence: str | None = None) -> ExpertInfo:
+    def promote(self, job: HasId | str, name: str, *, description: str = "", licence: str | None = None) -> ExpertInfo:
         """Make the checkpoint of a job that has succeeded the next version of an expert.
 
         Raises:
@@ -103,7 +102,7 @@ def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float |
             raise Unavailable(f"endpoint {name!r} fails: {told}", endpoint=name)
         if ends_at is not None and time.monotonic() >= ends_at:
             raise DeadlineExceeded(f"endpoint {name!r} is {found['state']} after {timeout_s:g} s; it goes on")
-        time.sleep(LOOK_S)
+        api.sleep(LOOK_S)
         found = api.get(f"/v1/endpoints/{quote(name)}")
     return found
 
@@ -144,7 +143,7 @@ class ServedEndpoint:
         """
         return self._api.post(f"{self._route}/v2/models/{quote(self.name)}/infer", {"inputs": [*map(dict, inputs)]})
 
-    def update(self, **changes: object) -> "ServedEndpoint":
+    def update(self, /, **changes: object) -> "ServedEndpoint":
         """Want something else: ``expert``, ``box``, ``pef``, ``checkpoint``, ``tiles``, ``replicas``, ``idle_s``,
         ``canary`` (the percentage of calls that a new revision gets). No request fails. Returns itself."""
         return self._keep(self._api.post(f"{self._route}/update", changes))

@@ -5,9 +5,29 @@ A key that is not known here (a newer platform) is left out, and one that is mis
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from rdukit.errors import InvalidArgument
 
 V = TypeVar("V")
+
+
+class HasId(Protocol):
+    """A thing that is named by its id, such as an artifact."""
+
+    @property
+    def id(self) -> str: ...
+
+
+def ids_of(inputs: "Mapping[str, HasId | str] | None") -> dict[str, str]:
+    """Return the ids of artifacts by slot.
+
+    Raises:
+        InvalidArgument: it is no mapping.
+    """
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InvalidArgument(f"inputs is {inputs!r}; legal: a mapping of slots to artifacts or their ids")
+    return {slot: each if isinstance(each, str) else each.id for slot, each in (inputs or {}).items()}
 
 
 def read_value(cls: type[V], value: Mapping[str, Any], **replaced: object) -> V:
