@@ -77,7 +77,7 @@ class AsyncJob(Lifted[Job]):
 
     @property
     def info(self) -> JobInfo:
-        """All that the API says of the job."""
+        """Answer of the API about the job."""
         return self.sync.info
 
     @property
@@ -92,7 +92,7 @@ class AsyncJob(Lifted[Job]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the state is final."""
+        """Flag: the state is final."""
         return self.sync.has_ended
 
     @property
@@ -136,7 +136,7 @@ class AsyncPipeline(Lifted[Pipeline]):
 
     @property
     def info(self) -> PipelineInfo:
-        """All that the API says of the pipeline."""
+        """Answer of the API about the pipeline."""
         return self.sync.info
 
     @property
@@ -151,7 +151,7 @@ class AsyncPipeline(Lifted[Pipeline]):
 
     @property
     def jobs(self) -> Mapping[str, AsyncJob]:
-        """Its jobs by step, such as ``train[0]``."""
+        """Jobs by step, such as ``train[0]``."""
         return Steps({step: AsyncJob(job) for step, job in self.sync.jobs.items()})
 
     refresh = lift(Pipeline.refresh, _pipeline)
@@ -176,7 +176,7 @@ class AsyncSweep(Lifted[Sweep]):
 
     @property
     def info(self) -> SweepInfo:
-        """All that the API says of the sweep."""
+        """Answer of the API about the sweep."""
         return self.sync.info
 
     @property
@@ -220,7 +220,7 @@ class AsyncEndpoint(Lifted[ServedEndpoint]):
 
     @property
     def info(self) -> EndpointInfo:
-        """All that the API says of the endpoint."""
+        """Answer of the API about the endpoint."""
         return self.sync.info
 
     @property
@@ -230,7 +230,7 @@ class AsyncEndpoint(Lifted[ServedEndpoint]):
 
     @property
     def url(self) -> str:
-        """Where its routes begin."""
+        """Address that its routes begin with."""
         return self.sync.url
 
     refresh = lift(ServedEndpoint.refresh, _endpoint)

@@ -116,18 +116,18 @@ def find_jobs(
         return FoundJobs(rows, following)
     _check_state(state)
     matches = has_words(session, tenant_id, words)
-    if state is not None:
-        matches.append(JobRow.state == state)
     if search.id_prefix:
-        begin = select(JobRow.id).where(begins_with(search.id_prefix), JobRow.tenant_id == tenant_id)
-        ids = session.scalars(begin.limit(MOST_PREFIXED)).all()
-        query = select(JobRow).where(
-            JobRow.id.in_(ids), *(_has(JobRow.id, label) for label in labels.items()), *matches
-        )
+        ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MOST_PREFIXED)).all()
+        # As expressions, so that no planner begins with the tenant's or the state's jobs instead of these few.
+        few = [JobRow.id.in_(ids), func.coalesce(JobRow.tenant_id, "") == tenant_id]
+        few += [func.coalesce(JobRow.state, "") == state] if state is not None else []
+        query = select(JobRow).where(*few, *(_has(JobRow.id, label) for label in labels.items()), *matches)
         return FoundJobs(*read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor))
     if not labels:
         begins = [JobRow.tenant_id == tenant_id] + ([JobRow.state == state] if state is not None else [])
         return _look_through(session, JobRow, JobRow.id, begins, matches, limit, cursor)
+    if state is not None:
+        matches.append(JobRow.state == state)
     rarest = min(labels.items(), key=lambda label: _count(session, tenant_id, label))
     job = select(JobRow.id).where(JobRow.id == JobLabelRow.job_id, *matches).exists()
     others = [_has(JobLabelRow.job_id, label) for label in labels.items() if label != rarest]
