@@ -12,6 +12,7 @@ FAST = {
     # In a fence a box ends with its worker, whatever it does.
     "RDUKIT_WORKER_FENCE": "off",
     "COUNTER_OUTLIVES_ITS_WORKER": "1",
+    "RDUKIT_WORKER_BOX_ENVIRONMENT": "COUNTER_OUTLIVES_ITS_WORKER",
 }
 
 
