@@ -1,16 +1,22 @@
-"""Rewrite the generated pages of the manual: permissions, settings, errors, faults, the zoo and its model cards.
+"""Rewrite the generated pages of the manual, such as settings and errors, and outputs in others.
 
 ``--check`` writes nothing and exits with 1 when a page is stale.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import json
 import re
+import shlex
 import sys
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from click.testing import CliRunner
 
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
@@ -23,8 +29,11 @@ from rdukit_node.faults.catalogue import PARTS, fault_classes
 from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
 from rdukit_node.faults.register import FaultClass
 from rdukit_platform.cli.job_files import file_schema
+from rdukit_platform.cli.pipeline import pipeline
 from rdukit_platform.cli.pipeline_graph import pipeline_schema
+from rdukit_platform.cli.pipeline_schedules import schedule_line
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS, roles_let_in
+from rdukit_platform.schedules.timing import explain_cron, find_next
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
 from rdukit_zoo.registry import get_model, model_names
@@ -362,7 +371,35 @@ def pipeline_file_schema() -> str:
     return json.dumps(pipeline_schema(), indent=1) + "\n"
 
 
+#: When the schedule of the manual is made: noon of a day.
+SCHEDULED_AT = datetime(2026, 11, 26, 12, tzinfo=UTC).timestamp()
+
+
+def pipelines_page() -> str:
+    """Return the page of pipelines, with what its example's commands print in place of what is there."""
+    page = (DOCS / "pipelines.md").read_text()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("digits.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+
+        def run(found: re.Match[str]) -> str:
+            words = shlex.split(found[1])[2:]
+            text = schedule_text(words) if words[0] == "schedule" else CliRunner().invoke(pipeline, words).output
+            return f"$ {found[1]}\n{text}"
+
+        return re.sub(r"^\$ (rdukit pipeline .*)\n(?:(?!\$ |```).*\n)*", run, page, flags=re.MULTILINE)
+
+
+def schedule_text(words: list[str]) -> str:
+    """Return what ``rdukit pipeline schedule`` prints, from the line that it prints an answer by."""
+    options = dict(zip(words[2::2], words[3::2], strict=True))
+    cron, zone = options["--cron"], options["--zone"]
+    found = {"name": Path(words[1]).stem, "words": explain_cron(cron), "zone": zone, "paused_at": None,
+             "next_at": find_next(cron, zone, SCHEDULED_AT)}  # fmt: skip
+    return f"{schedule_line(found)}\n"
+
+
 PAGES = {
+    "pipelines.md": pipelines_page,
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
     "job.schema.json": job_schema, "pipeline.schema.json": pipeline_file_schema,

@@ -117,7 +117,12 @@ def _tell(found: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         show.print_json(found)
     else:
-        click.echo(f"{found['name']}: {found['words']}, {found['zone']}; next: {_next(found)}")
+        click.echo(schedule_line(found))
+
+
+def schedule_line(found: Mapping[str, Any]) -> str:
+    """Return a schedule on one line, with when it is due next."""
+    return f"{found['name']}: {found['words']}, {found['zone']}; next: {_next(found)}"
 
 
 def _lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
