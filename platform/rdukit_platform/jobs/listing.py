@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from rdukit.errors import InvalidArgument
@@ -144,19 +144,18 @@ def _look_through(
     at = table.created_at
     if cursor is not None:
         begins = [*begins, after_cursor(cursor, at, row_id)]
-    order = (at.desc(), row_id.desc())
-    last = session.execute(
-        select(at, row_id).where(*begins).order_by(*order).offset(LOOKED_THROUGH - 1).limit(1)
-    ).first()
-    within = [] if last is None else [at >= last[0], or_(at > last[0], row_id >= last[1])]
-    query = select(at, row_id).where(*begins, *within, *matches).order_by(*order).limit(limit + 1)
+    # Without ids, the index alone says where this look ends; what was submitted at that very time is looked at, too.
+    times = select(at).where(*begins).order_by(at.desc())
+    last = session.scalars(times.offset(LOOKED_THROUGH - 1).limit(1)).first()
+    within = [] if last is None else [at >= last]
+    query = select(at, row_id).where(*begins, *within, *matches).order_by(at.desc(), row_id.desc()).limit(limit + 1)
     found = session.execute(query).all()
     page = found[:limit]
     jobs = {row.id: row for row in session.scalars(select(JobRow).where(JobRow.id.in_([one[1] for one in page])))}
     rows = [jobs[one[1]] for one in page]
     if len(found) > limit:
         return FoundJobs(rows, cursor_at(*page[-1]))
-    return FoundJobs(rows, None) if last is None else FoundJobs(rows, cursor_at(*last), float(last[0]))
+    return FoundJobs(rows, None) if last is None else FoundJobs(rows, cursor_at(last, ""), float(last))
 
 
 def _check_state(state: str | None) -> None:
