@@ -1,6 +1,7 @@
 """The Python client: its page as its reader follows it, and jobs of every state behind a gateway."""
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,11 @@ def test_sweeps_webhooks_and_the_tenants_use_are_there(example: Filled) -> None:
     with pytest.raises(Conflict, match="is disabled: moves"):
         platform.webhooks.redeliver(hook, sent)
     assert platform.webhooks.enable(hook).disabled_at is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_GATEWAY_URL", platform.url)
+        assert run_rdukit("webhook", "disable", hook.id, "--reason", "it moves") == f"{hook.id} is disabled: it moves\n"
+        assert "disabled: it moves" in run_rdukit("webhook", "list")
+        assert run_rdukit("webhook", "enable", hook.id) == f"{hook.id} is told\n"
     assert platform.webhooks.rotate(hook, 0).secret not in {None, hook.secret}
     platform.webhooks.remove(hook)
     own = platform.tenants.own()
@@ -199,3 +205,9 @@ def test_a_file_of_jobs_is_checked_whole_before_any_is_submitted(example: Filled
     assert names() == []
     assert [word[:4] for word in submit(str(good)).split()] == ["job-", "job-"]
     assert names() == ["first", "second"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_GATEWAY_URL", platform.url)
+        found = json.loads(run_rdukit("job", "list", "--search", "set=file SECOND", "--json"))
+        assert ([job["name"] for job in found["jobs"]], found["next_cursor"]) == (["second"], None)
+        assert found["jobs"][0]["submitted_by"].startswith("tok-")
+        assert "second" not in run_rdukit("job", "list", "--search", "set=file second elsewhere")
