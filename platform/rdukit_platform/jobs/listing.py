@@ -119,15 +119,13 @@ def find_jobs(
     if search.id_prefix:
         ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MOST_PREFIXED)).all()
         # As expressions, so that no planner begins with the tenant's or the state's jobs instead of these few.
-        few = [JobRow.id.in_(ids), func.coalesce(JobRow.tenant_id, "") == tenant_id]
-        few += [func.coalesce(JobRow.state, "") == state] if state is not None else []
+        few = [JobRow.id.in_(ids), func.coalesce(JobRow.tenant_id, "") == tenant_id, *_in_state(state)]
         query = select(JobRow).where(*few, *(_has(JobRow.id, label) for label in labels.items()), *matches)
         return FoundJobs(*read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor))
     if not labels:
         begins = [JobRow.tenant_id == tenant_id] + ([JobRow.state == state] if state is not None else [])
         return _look_through(session, JobRow, JobRow.id, begins, matches, limit, cursor)
-    if state is not None:
-        matches.append(JobRow.state == state)
+    matches += _in_state(state)
     rarest = min(labels.items(), key=lambda label: _count(session, tenant_id, label))
     job = select(JobRow.id).where(JobRow.id == JobLabelRow.job_id, *matches).exists()
     others = [_has(JobLabelRow.job_id, label) for label in labels.items() if label != rarest]
@@ -156,6 +154,11 @@ def _look_through(
     if len(found) > limit:
         return FoundJobs(rows, cursor_at(*page[-1]))
     return FoundJobs(rows, None) if last is None else FoundJobs(rows, cursor_at(last, ""), float(last))
+
+
+def _in_state(state: str | None) -> list[ColumnElement[bool]]:
+    """Return the condition on jobs that are found already; as an expression, so that no planner begins with it."""
+    return [] if state is None else [func.coalesce(JobRow.state, "") == state]
 
 
 def _check_state(state: str | None) -> None:
