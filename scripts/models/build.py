@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from check import MOST_PARAMETERS, Fixed, Positional, Probed, shake, still
+from check import MAX_PARAMETERS, Fixed, Positional, Probed, shake, still
 from families import Case, declare_torchvision
 from special import SPECIAL_CONFIGS, SPECIAL_INPUTS
 from tiny import LEVELS, tiny_config
@@ -19,7 +19,7 @@ from torch import nn
 BATCH: Final = 2
 LENGTH: Final = 12
 #: Parameters of a model of which the rules shrink little more than the depth.
-MOST_TINY: Final = 80_000_000
+MAX_TINY: Final = 80_000_000
 #: Inputs that say shapes: numbers of the program, as a graph has one shape.
 _FIXED: Final = ("grid_thw", "image_grid_thw", "merge_sizes", "spatial_shapes")
 
@@ -64,7 +64,7 @@ def _build_transformer(case: Case) -> Built:
             if level != "all":
                 with torch.device("meta"):
                     count = sum(p.numel() for p in head(copy.deepcopy(config)).parameters())
-                if count > MOST_TINY:
+                if count > MAX_TINY:
                     raise CannotBuild(f"{count:,} parameters")
             made = _making(head, config)
             model = made()
@@ -305,7 +305,7 @@ def _build_vision(case: Case) -> Built:
     for side, options in itertools.product((64, 96, 128, 160, 192, 224, 256, 299), _vision_options(case)):
         try:
             make = _making_vision(case, side, options)
-            if (least := _count_on_meta(make)) > MOST_PARAMETERS:
+            if (least := _count_on_meta(make)) > MAX_PARAMETERS:
                 too_many = f"{least:,} parameters: too many for this sweep"
                 failures.append(too_many)
                 continue

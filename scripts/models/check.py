@@ -24,7 +24,7 @@ _LEAST: Final = 1e-3
 #: Times as far as eager torch from double precision, or in bf16 from f32.
 _FACTOR: Final = 4.0
 #: More is left out.
-MOST_PARAMETERS: Final = 150_000_000
+MAX_PARAMETERS: Final = 150_000_000
 
 
 @dataclass(frozen=True, slots=True)

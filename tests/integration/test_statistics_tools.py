@@ -24,7 +24,7 @@ _CLAIM_TERMINAL = (
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 _OTHER_SCREEN, _BACK = b"\x1b[?1049h", b"\x1b[?1049l"
-_MOST_S = 20.0
+_MAX_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def in_terminal(daemon: RunningDaemon, arguments: list[str], until: bytes, keys:
         start_new_session=True, env=environment(daemon.home, TERM="xterm-256color"),
     )  # fmt: skip
     os.close(slave)
-    output, end, typed = b"", time.monotonic() + _MOST_S, False
+    output, end, typed = b"", time.monotonic() + _MAX_S, False
     try:
         while time.monotonic() < end:
             if select.select([master], [], [], 0.1)[0]:
@@ -75,7 +75,7 @@ def in_terminal(daemon: RunningDaemon, arguments: list[str], until: bytes, keys:
             if until in output and not typed:
                 typed = True
                 os.write(master, keys)
-        return Terminal(output, process.wait(timeout=_MOST_S))
+        return Terminal(output, process.wait(timeout=_MAX_S))
     finally:
         process.kill()
         process.wait()

@@ -24,7 +24,7 @@ _FORWARD: Final = aten.convolution.default
 _BACKWARD: Final = aten.convolution_backward.default
 
 #: Floats of a padded sample, and of its result, that stay in the cache beside the weights; beyond, oneDNN is as fast.
-_MOST_FLOATS: Final = 16384
+_MAX_FLOATS: Final = 16384
 #: Positions of a batch that pay for laying out the weights.
 _LEAST_POSITIONS: Final = 128
 #: Positions are computed in blocks of so many, with those between the rows of a padded image; a part of them is wanted.
@@ -94,8 +94,8 @@ def is_small(layer: Geometry, needs_input_gradient: bool) -> bool:
     run = (prod(made[:-1]) - 1) * padded[-1] + made[-1]
     blocks = -(-run // _BLOCK) * _BLOCK
     return (
-        layer.channels * prod(padded) <= _MOST_FLOATS
-        and layer.filters * blocks <= _MOST_FLOATS
+        layer.channels * prod(padded) <= _MAX_FLOATS
+        and layer.filters * blocks <= _MAX_FLOATS
         and layer.batch * prod(made) >= _LEAST_POSITIONS
         and prod(made) >= _LEAST_WANTED * blocks
     )

@@ -35,8 +35,8 @@ WRITES_INDEXED: Final = frozenset({"aten::index_put", "aten::index_put_"})
 INDEXED: Final = WRITES_INDEXED | {"aten::index", "aten::_unsafe_index"}
 _MASKS: Final = frozenset({torch.bool, torch.uint8})
 #: More would be no constant but a computation that belongs on the device.
-MOST_OPERATORS: Final = 64
-MOST_ELEMENTS: Final = 1 << 24
+MAX_OPERATORS: Final = 64
+MAX_ELEMENTS: Final = 1 << 24
 
 #: Operators that make numbers in [0, 1).
 _UNIFORM: Final = frozenset({torch.ops.aten.rand.default, torch.ops.aten.rand_like.default})
@@ -218,7 +218,7 @@ def _operators_before(
         record = records.setdefault(current.graph, _Record(current.graph, len(records)))
         pending.extend(needed)
         pending.extend(record.overwriting(current))
-        if len(found) > MOST_OPERATORS:
+        if len(found) > MAX_OPERATORS:
             return None
     # A record that another one took tensors from is found after it, and came before it.
     return sorted(found.items(), key=lambda item: records[item[0].graph].place(item[0]))
@@ -254,7 +254,7 @@ class _Record:
 
 def _is_pure(node: fx.Node) -> bool:
     function, value = node.target, node.meta.get("val")
-    if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
+    if isinstance(value, torch.Tensor) and value.numel() > MAX_ELEMENTS:
         return False
     if function is operator.getitem:
         return True

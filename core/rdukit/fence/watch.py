@@ -44,7 +44,7 @@ def pause_after(took_s: float) -> float:
 
 
 def over_disk(
-    most_bytes: int | None, most_files: int | None, writable: Sequence[str], running: Iterable[str], used: int = 0
+    max_bytes: int | None, max_files: int | None, writable: Sequence[str], running: Iterable[str], used: int = 0
 ) -> str:
     """Describe the exceeded disk limit; empty if there is none. Counts deleted files that are still open, too.
 
@@ -52,7 +52,7 @@ def over_disk(
         running: the folder in ``/proc`` of each of its processes.
         used: bytes that count beside.
     """
-    if most_bytes is None and most_files is None:
+    if max_bytes is None and max_files is None:
         return ""
     files = 0
     seen: set[tuple[int, int]] = set()
@@ -63,10 +63,10 @@ def over_disk(
             seen.add((found.st_dev, found.st_ino))
             used += found.st_blocks * 512
             files += 1
-            if most_bytes is not None and used > most_bytes:
-                return f"more than {most_bytes} bytes in its folders"
-            if most_files is not None and files > most_files:
-                return f"more than {most_files} files and folders"
+            if max_bytes is not None and used > max_bytes:
+                return f"more than {max_bytes} bytes in its folders"
+            if max_files is not None and files > max_files:
+                return f"more than {max_files} files and folders"
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # nested so deep that nobody could remove it any more
             return "folders in folders, longer than a path may be"

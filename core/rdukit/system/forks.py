@@ -36,7 +36,7 @@ from rdukit.system.process import stop_child
 
 #: In the order in which they come: request, status, stdin, output.
 _FIXED: Final = 4
-_MOST_DESCRIPTORS: Final = 64
+_MAX_DESCRIPTORS: Final = 64
 _READY: Final = b"ready"
 #: A process id or a status.
 _NUMBER_BYTES: Final = 8
@@ -308,7 +308,7 @@ def _open_descriptors() -> list[int]:
 
 def _receive(channel: socket.socket) -> list[int] | None:
     """Return a request's descriptors; None: the client has gone."""
-    room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+    room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
     text, ancillary, _, _ = channel.recvmsg(16, room, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
     for level, kind, data in ancillary:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 #: Changes when the tables do; a file of another version is put aside.
 _VERSION: Final = 1
 #: Progress and log events that wait in memory while the file cannot be written.
-_MOST_GATHERED: Final = 4000
+_MAX_GATHERED: Final = 4000
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS operations (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -171,7 +171,7 @@ class OperationJournal:
         if not is_written():
             # The work goes on and its watchers are told. States and results are kept at any length, talk is not.
             passing = [each for each in gathered if _is_passing(each[1])]
-            dropped = {id(event) for _, event in passing[: max(0, len(passing) - _MOST_GATHERED)]}
+            dropped = {id(event) for _, event in passing[: max(0, len(passing) - _MAX_GATHERED)]}
             self._gathered = [each for each in gathered if id(each[1]) not in dropped]
             self._unsaved = unsaved
 

@@ -161,7 +161,7 @@ def _usable(
 
 
 IMAGES_A_BLOCK: Final = 256
-MOST_PIXELS: Final = 1 << 26
+MAX_PIXELS: Final = 1 << 26
 
 
 def read_images(sources: list[SourceFile], request: RowPreprocessRequest, bad: RowErrors) -> Iterator[RowBlock]:
@@ -207,8 +207,8 @@ def _read_image(source: SourceFile, request: RowPreprocessRequest) -> Image.Imag
     """Return the image as grey or colour, of the size that is asked for."""
     try:
         with Image.open(source.path) as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise _BadImage(f"{image.width} x {image.height} pixels", f"at most {MOST_PIXELS} pixels")
+            if image.width * image.height > MAX_PIXELS:
+                raise _BadImage(f"{image.width} x {image.height} pixels", f"at most {MAX_PIXELS} pixels")
             plain = image.convert("L" if request.image_mode == "grey" else "RGB")
         size = (request.image_size, request.image_size) if request.image_size else plain.size
         return plain if plain.size == size else plain.resize(size, Image.Resampling.BILINEAR)

@@ -81,7 +81,7 @@ Floats = NDArray[np.float32]
 MNIST_MEAN: Final = np.float32(0.1307)
 MNIST_DEVIATION: Final = np.float32(0.3081)
 #: More names than this in a column, or classes, are refused: they are not categories.
-MOST_CATEGORIES: Final = 10_000
+MAX_CATEGORIES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class NameCounts:
         """
         for name in names:
             self.counts[name] = self.counts.get(name, 0) + 1
-        if len(self.counts) > MOST_CATEGORIES:
+        if len(self.counts) > MAX_CATEGORIES:
             raise InvalidArgument(
-                f"{self.what} has more than {MOST_CATEGORIES} different values; legal: a column of categories"
+                f"{self.what} has more than {MAX_CATEGORIES} different values; legal: a column of categories"
             )
 
 
@@ -248,6 +248,6 @@ def classes_of(labels: Sequence[str]) -> dict[str, int]:
     """
     if not labels:
         raise InvalidArgument("there is no label")
-    if all(label.isascii() and label.isdigit() and int(label) < MOST_CATEGORIES for label in labels):
+    if all(label.isascii() and label.isdigit() and int(label) < MAX_CATEGORIES for label in labels):
         return {label: int(label) for label in labels}
     return {label: index for index, label in enumerate(sorted(labels))}

@@ -180,7 +180,7 @@ class ContainerBox:
         if self._wires is not None:
             self._wires.close()
 
-    def watch_disk(self, folders: Sequence[Path], most_bytes: int) -> None:
+    def watch_disk(self, folders: Sequence[Path], max_bytes: int) -> None:
         """Watch how much it has in ``folders``, in a thread, and end it where that is too much."""
         words = [str(folder) for folder in folders]
 
@@ -188,7 +188,7 @@ class ContainerBox:
             pause_s = pause_after(0.0)
             while not self._has_stopped.wait(pause_s) and not self._excess:
                 began = self._clock.monotonic()
-                excess = over_disk(most_bytes, LIMITS.disk_files, words, processes_of(self._first_process()))
+                excess = over_disk(max_bytes, LIMITS.disk_files, words, processes_of(self._first_process()))
                 if excess:
                     self._excess = excess
                     with contextlib.suppress(Unavailable), _answering():

@@ -14,9 +14,9 @@ BOTTOM: Final = 18
 #: Colours from the best trials to the worst: classes of the style sheet.
 SHADES: Final = 4
 #: Parameters that get an axis.
-MOST_AXES: Final = 6
+MAX_AXES: Final = 6
 #: Values of an axis that are written at it.
-MOST_LABELS: Final = 7
+MAX_LABELS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def draw_parallel(
     """
     if len(trials) < 2:
         return None
-    names = list(dict.fromkeys(name for _, parameters, _ in trials for name in parameters))[:MOST_AXES]
+    names = list(dict.fromkeys(name for _, parameters, _ in trials for name in parameters))[:MAX_AXES]
     columns = [(name, [parameters.get(name) for _, parameters, _ in trials]) for name in names]
     columns.append((objective, [value for _, _, value in trials]))
     axes, heights = [], []
@@ -97,7 +97,7 @@ def _labels(heights: Mapping[str, float]) -> tuple[TrialLabel, ...]:
     """Choose the labels that do not lie on each other, the ends first."""
     ordered = sorted(heights.items(), key=lambda one: one[1])
     wanted = [ordered[0], ordered[-1], *ordered[1:-1]]
-    gap = (HEIGHT - TOP - BOTTOM) / MOST_LABELS
+    gap = (HEIGHT - TOP - BOTTOM) / MAX_LABELS
     kept: list[tuple[str, float]] = []
     for text, y in wanted:
         if all(abs(y - other) >= gap for _, other in kept):

@@ -21,7 +21,7 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 #: What the clocks of issuer and platform may differ by.
 LEEWAY_S: Final = 60.0
 #: An ID token that was issued longer ago is not one of this login.
-MOST_AGE_S: Final = 600.0
+MAX_AGE_S: Final = 600.0
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -124,7 +124,7 @@ def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonc
     ends, issued, since = (_read_time(claims, name) for name in ("exp", "iat", "nbf"))
     if ends is None or ends <= now - LEEWAY_S:
         return "it has expired (exp)"
-    if issued is None or not now - MOST_AGE_S <= issued <= now + LEEWAY_S:
+    if issued is None or not now - MAX_AGE_S <= issued <= now + LEEWAY_S:
         return "it was not issued just now (iat)"
     if "nbf" in claims and (since is None or since > now + LEEWAY_S):
         return "it is not valid yet (nbf)"

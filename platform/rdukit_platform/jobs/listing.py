@@ -11,7 +11,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Clock
 from rdukit_platform.db.models import JobLabelRow, JobRow
 from rdukit_platform.db.rows import after_cursor, check_limit, cursor_at, read_page
-from rdukit_platform.jobs.search import LOOKED_THROUGH, MOST_PREFIXED, begins_with, has_words, read_search
+from rdukit_platform.jobs.search import LOOKED_THROUGH, MAX_PREFIXED, begins_with, has_words, read_search
 from rdukit_platform.jobs.states import JobState
 
 #: A label of fewer jobs is rare: those are looked through for the rest of what is asked.
@@ -117,7 +117,7 @@ def find_jobs(
     _check_state(state)
     matches = has_words(session, tenant_id, words)
     if search.id_prefix:
-        ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MOST_PREFIXED)).all()
+        ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MAX_PREFIXED)).all()
         # As expressions, so that no planner begins with the tenant's or the state's jobs instead of these few.
         few = [JobRow.id.in_(ids), func.coalesce(JobRow.tenant_id, "") == tenant_id, *_in_state(state)]
         query = select(JobRow).where(*few, *(_has(JobRow.id, label) for label in labels.items()), *matches)

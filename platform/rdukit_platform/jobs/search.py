@@ -25,8 +25,8 @@ LOOKED_THROUGH: Final = 10_000
 #: An id as far as it is given, enough to be one of few.
 ID_PREFIX: Final = re.compile(r"^job-[0-9a-z]{4,12}$")
 #: Jobs whose id begins so that are looked at, and people that a word may mean.
-MOST_PREFIXED: Final = 1000
-MOST_PEOPLE: Final = 100
+MAX_PREFIXED: Final = 1000
+MAX_PEOPLE: Final = 100
 _ESCAPE: Final = "\\"
 
 
@@ -74,10 +74,10 @@ def find_people(session: Session, tenant_id: str, word: str) -> list[str]:
     """Return the ids of the tenant's users and tokens whose name, address or id has the word; of many, some."""
     users = select(UserRow.id).join(MembershipRow, MembershipRow.user_id == UserRow.id)
     is_user = or_(_contains(session, UserRow.email, word), _contains(session, UserRow.name, word), UserRow.id == word)
-    users = users.where(MembershipRow.tenant_id == tenant_id, is_user).limit(MOST_PEOPLE)
+    users = users.where(MembershipRow.tenant_id == tenant_id, is_user).limit(MAX_PEOPLE)
     is_token = or_(_contains(session, TokenRow.name, word), TokenRow.id == word)
     tokens = select(TokenRow.id).where(TokenRow.tenant_id == tenant_id, TokenRow.user_id.is_(None), is_token)
-    return [*session.scalars(users), *session.scalars(tokens.limit(MOST_PEOPLE))]
+    return [*session.scalars(users), *session.scalars(tokens.limit(MAX_PEOPLE))]
 
 
 def name_people(session: Session, ids: Collection[str | None]) -> dict[str, str]:

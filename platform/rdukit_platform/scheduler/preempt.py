@@ -28,7 +28,7 @@ from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, Q
 from rdukit_platform.scheduler.rooms import Leaving, NodeRoom
 
 #: Jobs that one decision finds victims for; what is left comes next time.
-MOST_AT_ONCE: Final = 16
+MAX_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Preemptor:
         self._least: float = float("inf")
         #: For jobs of this kind and size, or larger ones, nobody makes room.
         self._in_vain: dict[tuple[bool, int, str, int, Labels], int] = {}
-        self._left = MOST_AT_ONCE
+        self._left = MAX_AT_ONCE
         #: How many free tiles are held for others, by the index of their node.
         self._kept: Counter[int] = Counter()
         #: Tiles of each tenant's victims.

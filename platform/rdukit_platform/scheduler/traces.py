@@ -21,9 +21,9 @@ _SHORTEST_S: Final = 1.0
 _LONGEST_S: Final = 6 * 3600.0
 #: Part of the drawn jobs that have a run limit, and how many times the job's time it is at most.
 _LIMITED: Final = 0.8
-_MOST_OF_LIMIT: Final = 3.0
+_MAX_OF_LIMIT: Final = 3.0
 #: Most members of a drawn gang.
-_MOST_MEMBERS: Final = 8
+_MAX_MEMBERS: Final = 8
 #: Label that simulated nodes have where there are zones.
 ZONE: Final = "zone"
 
@@ -181,11 +181,11 @@ def draw_trace(
     for number in range(jobs):
         runs_s = min(max(draw.lognormvariate(_LOG_MEAN, _LOG_DEVIATION), _SHORTEST_S), _LONGEST_S)
         (tenant,) = draw.choices(range(tenants), shares)
-        limit_s = runs_s * draw.uniform(1.0, _MOST_OF_LIMIT) if draw.random() < _LIMITED else None
+        limit_s = runs_s * draw.uniform(1.0, _MAX_OF_LIMIT) if draw.random() < _LIMITED else None
         size, members, constraint = draw.choice(sizes), 1, NO_LABELS
         if parts.gangs and gang.random() < parts.gangs and widest > 1:
             size = max(size, 2)
-            members = 2 ** gang.randint(1, min(size, _MOST_MEMBERS).bit_length() - 1)
+            members = 2 ** gang.randint(1, min(size, _MAX_MEMBERS).bit_length() - 1)
         if parts.zones and zone.random() < parts.constrained:
             constraint = zone_labels(zone.randrange(parts.zones), parts.zones)
         drawn.append(

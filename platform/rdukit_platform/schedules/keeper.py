@@ -121,12 +121,12 @@ def _start_due(session: Session, row: ScheduleRow, request: _Prepared, boxes: Bo
     due = None if row.next_at is None else find_due(row.cron, row.zone, row.next_at, now)
     if due is None:
         return 0
-    missed, overlap, most_s = Missed(row.missed), Overlap(row.overlap), resolve(SCHEDULE_LATE_S)
+    missed, overlap, max_s = Missed(row.missed), Overlap(row.overlap), resolve(SCHEDULE_LATE_S)
     if due.has_earlier:
         why = "a later one had come, too, before a scheduler was there"
         _add_run(session, row, row.next_at or now, RunState.MISSED, why, now)
     waiting = sum(run.state == RunState.WAITING for run in runs_of(session, row.id, KEPT_RUNS))
-    state, said = decide_run(now - due.latest, most_s, missed, overlap, _find_open(session, row.id), waiting)
+    state, said = decide_run(now - due.latest, max_s, missed, overlap, _find_open(session, row.id), waiting)
     run = _add_run(session, row, due.latest, state, said, now)
     row.next_at = due.next_at
     _forget_old(session, row.id)

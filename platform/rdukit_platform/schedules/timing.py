@@ -103,17 +103,17 @@ def find_due(cron: str, zone: str, next_at: float, now: float) -> Due | None:
 
 
 def decide_run(
-    late_s: float, most_s: float, missed: Missed, overlap: Overlap, before: str | None, waiting: int
+    late_s: float, max_s: float, missed: Missed, overlap: Overlap, before: str | None, waiting: int
 ) -> tuple[RunState, str | None]:
     """Decide what becomes of a due time. Returns its state, and why where it is not started.
 
     Args:
         late_s: seconds since it was due.
-        most_s: seconds that it may be late without being missed.
+        max_s: seconds that it may be late without being missed.
         before: a pipeline of an earlier run that goes on.
         waiting: earlier runs that wait.
     """
-    if late_s > most_s and missed is Missed.SKIP:
+    if late_s > max_s and missed is Missed.SKIP:
         return RunState.MISSED, f"it was due {late_s:.0f} s before a scheduler was there"
     if before is None and not waiting:
         return RunState.STARTED, None

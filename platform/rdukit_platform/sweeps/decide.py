@@ -13,7 +13,7 @@ from typing import Final
 from rdukit.errors import IllegalValue
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.sweeps.model import (
-    MOST_TRIALS,
+    MAX_TRIALS,
     Algorithm,
     EarlyStopping,
     Goal,
@@ -78,8 +78,8 @@ def check_space(sweep: SweepRequest) -> None:
         has_lists = isinstance(each, Values) and any(isinstance(value, list | dict) for value in each.values)
         if sweep.algorithm is Algorithm.OPTUNA and has_lists:
             raise IllegalValue(f"parameter {name!r} has a list among its values; legal for optuna: plain values")
-    if sweep.algorithm is Algorithm.GRID and sweep.max_trials is None and count_grid(sweep.space) > MOST_TRIALS:
-        raise IllegalValue(f"the grid has {count_grid(sweep.space)} points; legal: {MOST_TRIALS}, or give max_trials")
+    if sweep.algorithm is Algorithm.GRID and sweep.max_trials is None and count_grid(sweep.space) > MAX_TRIALS:
+        raise IllegalValue(f"the grid has {count_grid(sweep.space)} points; legal: {MAX_TRIALS}, or give max_trials")
 
 
 def probes(space: Mapping[str, Values | Range]) -> list[tuple[str, dict[str, object]]]:

@@ -11,8 +11,8 @@ from rdukit_platform.jobs.schemas import JobRequest, Key, Name, RequestBody
 from rdukit_platform.jobs.states import JobState
 
 #: Trials of one sweep, and those at once.
-MOST_TRIALS: Final = 1000
-MOST_PARALLEL: Final = 64
+MAX_TRIALS: Final = 1000
+MAX_PARALLEL: Final = 64
 
 MetricName = Annotated[str, Field(min_length=1, max_length=128)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -79,7 +79,7 @@ class EarlyStopping(RequestBody):
 
     metric: MetricName = Field(default="loss", description="A metric of the progress.")
     goal: Goal = Field(default=Goal.MINIMIZE, strict=False)
-    min_trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="Trials that have to succeed before.")] = 3
+    min_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, description="Trials that have to succeed before.")] = 3
     min_steps: Annotated[int, Field(ge=0, description="No trial ends before this step.")] = 0
 
 
@@ -92,11 +92,11 @@ class SweepRequest(RequestBody):
     algorithm: Algorithm = Field(default=Algorithm.GRID, strict=False)
     objective: Objective
     seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
-    max_trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(
+    max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = Field(
         default=None, description="By default all of a grid, else 20."
     )
-    max_parallel: Annotated[int, Field(ge=1, le=MOST_PARALLEL)] = 2
-    max_failures: Annotated[int, Field(ge=1, le=MOST_TRIALS)] = Field(
+    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 2
+    max_failures: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = Field(
         default=3, description="So many failed trials without a single success end the sweep."
     )
     early_stopping: EarlyStopping | None = None

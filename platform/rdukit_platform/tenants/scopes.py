@@ -73,20 +73,20 @@ def may_give(own: Iterable[str], wanted: Iterable[str]) -> bool:
 DAY_S: Final = 86400.0
 
 
-def choose_end(now: float, asked_s: float | None, makers_end: float | None, most_s: float) -> float | None:
+def choose_end(now: float, asked_s: float | None, makers_end: float | None, max_s: float) -> float | None:
     """Choose when a new token ends: as asked, else with its maker and within the longest life that there is.
 
-    ``makers_end``: what it may not outlive. ``most_s``: the longest life; 0: there is none.
+    ``makers_end``: what it may not outlive. ``max_s``: the longest life; 0: there is none.
 
     Raises:
         InvalidArgument: it was asked to live longer than tokens may.
         PermissionDenied: it was asked to outlive its maker.
     """
     if asked_s is None:
-        ends = [end for end in (makers_end, now + most_s if most_s else None) if end is not None]
+        ends = [end for end in (makers_end, now + max_s if max_s else None) if end is not None]
         return min(ends) if ends else None
-    if asked_s <= 0 or (most_s and asked_s > most_s):
-        legal = f"up to {most_s:.0f} (token.max_days)" if most_s else "more than 0"
+    if asked_s <= 0 or (max_s and asked_s > max_s):
+        legal = f"up to {max_s:.0f} (token.max_days)" if max_s else "more than 0"
         raise InvalidArgument(f"a token was asked to live {asked_s:g} s; legal: {legal}")
     if makers_end is not None and now + asked_s > makers_end:
         left = max(makers_end - now, 0.0)
@@ -94,9 +94,9 @@ def choose_end(now: float, asked_s: float | None, makers_end: float | None, most
     return now + asked_s
 
 
-def choose_next_end(now: float, created_at: float, expires_at: float | None, most_s: float) -> float | None:
+def choose_next_end(now: float, created_at: float, expires_at: float | None, max_s: float) -> float | None:
     """Choose when the token ends that replaces one: it gets the same life again, within the longest that there is."""
-    lives = [life for life in (expires_at and expires_at - created_at, most_s) if life]
+    lives = [life for life in (expires_at and expires_at - created_at, max_s) if life]
     return now + min(lives) if lives else None
 
 

@@ -53,7 +53,7 @@ FIRST_SCOPES: Final = (READ, WRITE, ADMIN)
 MAX_TOKENS: Final = 1000
 #: Life of a break-glass token, and the longest.
 BREAK_GLASS_S: Final = 900.0
-BREAK_GLASS_MOST_S: Final = 3600.0
+BREAK_GLASS_MAX_S: Final = 3600.0
 _PREFIX: Final = "rdk_"
 
 
@@ -232,10 +232,8 @@ def break_glass(database: Database, now: float, life_s: float, reason: str) -> t
     Raises:
         InvalidArgument: it was asked to live too long, or no reason was given.
     """
-    if not 0 < life_s <= BREAK_GLASS_MOST_S:
-        raise InvalidArgument(
-            f"a break-glass token was asked to live {life_s:g} s; legal: up to {BREAK_GLASS_MOST_S:g}"
-        )
+    if not 0 < life_s <= BREAK_GLASS_MAX_S:
+        raise InvalidArgument(f"a break-glass token was asked to live {life_s:g} s; legal: up to {BREAK_GLASS_MAX_S:g}")
     if not reason.strip():
         raise InvalidArgument("no reason was given; it goes into the audit log")
     with database.write() as session:

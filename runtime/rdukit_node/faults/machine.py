@@ -55,7 +55,7 @@ class FaultMachine:
         now_ns: int = 0,
         rdu_reset_ns: int = 0,
         serial_of: Callable[[str], str] = no_serial,
-        most_rows: int = MAX_ROWS,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         """
         Args:
@@ -65,7 +65,7 @@ class FaultMachine:
         """
         self.node: Final = node
         self._checker: Final = InjectionChecker(node)
-        self._registry: Final = FaultRegistry(most_rows)
+        self._registry: Final = FaultRegistry(max_rows)
         self._rdus: Final = RduStates(node, now_ns)
         self._actions: Final = FaultActions(
             node, self._registry, self._rdus, self._checker.find, new_uuid, serial_of, rdu_reset_ns

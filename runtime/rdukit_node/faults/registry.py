@@ -24,8 +24,8 @@ FaultKey = tuple[str, str, Action]
 class FaultRegistry:
     """Rows of errors, faults and conditions, their indexes, and the changes since these were taken last."""
 
-    def __init__(self, most_rows: int = MAX_ROWS) -> None:
-        self._most_rows: Final = most_rows
+    def __init__(self, max_rows: int = MAX_ROWS) -> None:
+        self._max_rows: Final = max_rows
         #: Oldest first; those that are open are also in ``open_records``.
         self.records: Final[dict[str, ErrorRecord]] = {}
         #: By component and error type: the row that the next such error is counted in.
@@ -157,7 +157,7 @@ class FaultRegistry:
         self._next_hang += 1
         self.hangs[row.number] = row
         self._new_hangs[row.number] = None
-        if len(self.hangs) > self._most_rows:
+        if len(self.hangs) > self._max_rows:
             del self.hangs[next(iter(self.hangs))]
         return row
 
@@ -258,13 +258,13 @@ class FaultRegistry:
             )
         assert len(over) + len(self.open_records) == len(self.records), "an error is open or over"
         assert len(self._over_faults) + len(self.active) == len(self.faults), "a fault is active or over"
-        assert len(self.hangs) <= self._most_rows, "hangs are bounded"
+        assert len(self.hangs) <= self._max_rows, "hangs are bounded"
 
     def _forget(
         self, rows: dict[str, ErrorRecord] | dict[str, FaultRow], over: deque[str], new: dict[str, None]
     ) -> None:
         """Drop the oldest rows that are over; those not yet taken for the database only at twice the limit."""
-        while len(rows) > self._most_rows and over and (over[0] not in new or len(rows) > 2 * self._most_rows):
+        while len(rows) > self._max_rows and over and (over[0] not in new or len(rows) > 2 * self._max_rows):
             del rows[over.popleft()]
 
 

@@ -116,29 +116,27 @@ def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[State
         )  # fmt: skip
 
 
-def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> FaultSnapshot:
+def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapshot:
     """Return the newest rows, oldest first; whatever is still open always.
 
     Raises:
         ValueError: a row is not legal.
     """
     suspects: dict[str, list[str]] = {}
-    for uuid, _, path in connection.execute(
-        "SELECT * FROM suspects ORDER BY fault_uuid, ord LIMIT ?", (8 * most_rows,)
-    ):
+    for uuid, _, path in connection.execute("SELECT * FROM suspects ORDER BY fault_uuid, ord LIMIT ?", (8 * max_rows,)):
         suspects.setdefault(uuid, []).append(path)
     is_open = "fault_uuid IS NULL OR fault_uuid IN (SELECT fault_uuid FROM fault WHERE fault_state = 'ACTIVE')"
     return FaultSnapshot(
-        errors=_newest(connection, "error", _ERROR, is_open, most_rows, _error),
+        errors=_newest(connection, "error", _ERROR, is_open, max_rows, _error),
         faults=_newest(
-            connection, "fault", _FAULT, "fault_state = 'ACTIVE'", most_rows, lambda row: _fault(row, suspects)
+            connection, "fault", _FAULT, "fault_state = 'ACTIVE'", max_rows, lambda row: _fault(row, suspects)
         ),
-        hangs=_newest(connection, "hang_log", _HANG, "1 = 0", most_rows, _hang),
-        op_states=_newest(connection, "op_state", _OP_STATE, "1 = 0", most_rows, _op_state),
-        policies=_newest(connection, "policy", _POLICY, "1 = 0", most_rows, _policy),
-        conditions=_newest(connection, "condition", _CONDITION, "1 = 0", most_rows, _condition),
-        cordons=_newest(connection, "cordon", _CORDON, "1 = 0", most_rows, _cordon),
-        windows=_newest(connection, "maintenance", _WINDOW, "1 = 0", most_rows, _window),
+        hangs=_newest(connection, "hang_log", _HANG, "1 = 0", max_rows, _hang),
+        op_states=_newest(connection, "op_state", _OP_STATE, "1 = 0", max_rows, _op_state),
+        policies=_newest(connection, "policy", _POLICY, "1 = 0", max_rows, _policy),
+        conditions=_newest(connection, "condition", _CONDITION, "1 = 0", max_rows, _condition),
+        cordons=_newest(connection, "cordon", _CORDON, "1 = 0", max_rows, _cordon),
+        windows=_newest(connection, "maintenance", _WINDOW, "1 = 0", max_rows, _window),
     )
 
 

@@ -25,7 +25,7 @@ def test_lines_stay_inside_the_picture(trials: list[tuple[dict[str, object], flo
             x, y = map(float, place.split(","))
             assert 0 <= x <= parallel.WIDTH
             assert parallel.TOP <= y <= parallel.HEIGHT - parallel.BOTTOM
-    assert all(len(axis.labels) <= parallel.MOST_LABELS + 1 for axis in drawn.axes)
+    assert all(len(axis.labels) <= parallel.MAX_LABELS + 1 for axis in drawn.axes)
 
 
 def test_numbers_over_decades_lie_by_their_logarithm_and_the_best_is_on_top() -> None:

@@ -376,7 +376,7 @@ def test_rows_about_another_platform_are_history_only(make: MakeMachine) -> None
 
 
 def test_old_rows_are_forgotten_and_open_ones_never(make: MakeMachine) -> None:
-    machine = make(most_rows=10)
+    machine = make(max_rows=10)
     machine.inject([Injection("tile-excluded", TILE)], nobody, NOW)
     for number in range(50):
         machine.inject([Injection("host-memory")], nobody, NOW + number)

@@ -41,11 +41,11 @@ def owner_of(path: str) -> TileOwner | None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=14), st.sampled_from([0, 5 * SECOND]), st.sampled_from([6, 10_000]))
-def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu_reset_ns: int, most_rows: int) -> None:
+def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu_reset_ns: int, max_rows: int) -> None:
     numbers = itertools.count()
     now = 10**18
     machine = FaultMachine(
-        NODE, lambda: f"uuid-{next(numbers)}", now_ns=now, rdu_reset_ns=rdu_reset_ns, most_rows=most_rows
+        NODE, lambda: f"uuid-{next(numbers)}", now_ns=now, rdu_reset_ns=rdu_reset_ns, max_rows=max_rows
     )
     pending = PendingChanges()
     for kind, value in sequence:
@@ -96,13 +96,13 @@ def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu
         written.conditions,
     )
     assert {row.err_uuid: row for row in snapshot.errors} == {row.err_uuid: row for row in machine.errors}
-    second = FaultMachine(NODE, lambda: f"uuid-{next(numbers)}", most_rows=most_rows)
+    second = FaultMachine(NODE, lambda: f"uuid-{next(numbers)}", max_rows=max_rows)
     second.restore(
         FaultSnapshot(machine.errors, machine.faults, snapshot.hangs, snapshot.op_states, snapshot.policies,
                  snapshot.conditions), now,
     )  # fmt: skip
     second.validate()
-    if most_rows == 6:
+    if max_rows == 6:
         return  # a restart may forget rows that the first machine still kept for the database
     assert (second.errors, second.faults, second.hangs) == (machine.errors, machine.faults, machine.hangs)
     assert second.op_states() == machine.op_states() and second.unusable_tiles() == machine.unusable_tiles()

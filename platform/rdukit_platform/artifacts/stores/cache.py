@@ -22,9 +22,9 @@ TRIES: Final = 3
 class ContentCache:
     """Copies of content in one folder. Safe for several processes."""
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        """Name the folder; copies are together at most ``most_bytes``, but for those that are being fetched."""
-        self.folder, self._most = folder, most_bytes
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        """Name the folder; copies are together at most ``max_bytes``, but for those that are being fetched."""
+        self.folder, self._most = folder, max_bytes
 
     def fits(self, size: int) -> bool:
         """Return whether content of so many bytes is copied at all."""
