@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import openai
 import pytest
 import torch
@@ -315,6 +317,76 @@ def test_a_template_gets_calls_answers_and_values_and_is_read_with_its_own_token
         assert answer.usage is not None and answer.usage.prompt_tokens == 1 + 3 + 2 + 2 + 1 + 3
     finally:
         (folder / "checkpoint" / "chat_template.jinja").unlink()
+
+
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer",
+     "minimum": 0, "maximum": 150}}, "required": ["name", "age"], "additionalProperties": False},
+    {"type": "array", "items": {"enum": ["red", "green", "blué"]}, "minItems": 1, "maxItems": 4},
+    {"type": "object", "properties": {"at": {"type": "object", "properties": {"x": {"type": "number", "minimum": -1,
+     "maximum": 1}, "on": {"type": "boolean"}}, "required": ["x", "on"], "additionalProperties": False}},
+     "required": ["at"], "additionalProperties": False},
+    {"$defs": {"day": {"type": "string", "pattern": "^[0-9]{4}-[01][0-9]$"}}, "type": "array",
+     "prefixItems": [{"$ref": "#/$defs/day"}, {"anyOf": [{"type": "null"}, {"const": "open"}]}], "items": False,
+     "minItems": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0, 2])
+def test_every_text_of_a_schema_is_valid(client: openai.OpenAI, temperature: int) -> None:
+    for schema in SCHEMAS:
+        answer = client.chat.completions.create(
+            model="llama", messages=[{"role": "user", "content": "x"}], temperature=temperature, n=8, seed=1,
+            max_tokens=200, response_format={"type": "json_schema", "json_schema": {
+                "name": "it", "schema": schema, "strict": True}},
+        )  # fmt: skip
+        for choice in answer.choices:
+            assert choice.finish_reason in {"stop", "length"} and choice.message.content is not None
+            if choice.finish_reason == "stop":
+                jsonschema.validate(json.loads(choice.message.content), schema)
+        assert temperature == 0 or sum(choice.finish_reason == "stop" for choice in answer.choices) >= 6
+
+
+def test_a_text_is_an_object_a_choice_or_what_an_expression_or_a_grammar_says(client: openai.OpenAI) -> None:
+    def text(**more: Any) -> tuple[str, str]:
+        choice = client.completions.create(
+            model="llama", prompt="one", max_tokens=40, seed=2, temperature=2.0, extra_body=more
+        ).choices[0]
+        return choice.text, choice.finish_reason
+
+    assert text(response_format={"type": "json_object"})[0].startswith("{")
+    assert text(response_format={"type": "text"}) == text()
+    found, reason = text(structured_outputs={"regex": "[ab]{5}-[0-9]{3}"})
+    assert re.fullmatch("[ab]{5}-[0-9]{3}", found) and reason == "stop"
+    assert text(structured_outputs={"choice": ["yes", 'n"ö']}) in {("yes", "stop"), ('n"ö', "stop")}
+    assert text(structured_outputs={"grammar": 'start: "x" y+ "z"\ny: "1".."3"'})[0][:2] in {"x1", "x2", "x3"}
+    # What max_tokens cuts off says so; ignore_eos goes on, but not past the form.
+    assert text(max_tokens=3, structured_outputs={"regex": "a{9}"}) == ("aaa", "length")
+    assert text(ignore_eos=True, structured_outputs={"regex": "a{9}"}) == ("a" * 9, "stop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+            "type": "integer", "minimum": 3, "maximum": 2}}}}, "response_format", "Unsatisfiable"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+            "not": {"type": "null"}}}}}, "response_format", "not"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+            "enum": ["x" * 99] * 999}}}}, "response_format", "legal: up to 16000"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "required"),
+        ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
+        ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "regex"),
+        ({"structured_outputs": {"regex": "(a{1000}){1000}"}}, None, "too complex"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one"),
+    ],
+)  # fmt: skip
+def test_a_form_that_no_text_can_have_is_refused(
+    client: openai.OpenAI, fields: dict[str, Any], param: str | None, words: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=words) as caught:
+        client.completions.create(model="llama", prompt="a", extra_body=fields)
+    assert str(caught.value.param).startswith(str(param))
 
 
 def test_a_chat_streams_the_text_that_it_gives_at_once(client: openai.OpenAI) -> None:

@@ -13,6 +13,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.text.chat_messages import ChatMessage, check_template_values
 from rdukit_serving.text.chat_template import ChatTemplate
+from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
 from rdukit_serving.text.queue import GenerationRequest
 
 #: Bounds of our own, so that a request fits into a packet to the device process.
@@ -31,7 +32,7 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length
 #: Values that mean "not used"; anything else in these fields is refused.
 _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"), "functions": (None, []),
-    "function_call": (None, "none"), "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
+    "function_call": (None, "none"), "modalities": (None, ["text"]),
     "audio": (None,), "prediction": (None,), "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
 }  # fmt: skip
 
@@ -76,6 +77,8 @@ class _Generation(_Body):
     presence_penalty: Penalty = None
     logit_bias: Bias | None = None
     stop: Stop = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     n: Annotated[int, Field(ge=1, le=16)] | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
@@ -160,8 +163,11 @@ class CompletionBody(_Generation):
         if self.max_tokens == 0 and not self.echo:
             raise InvalidArgument("max_tokens: 0 is legal only with echo: true", field="max_tokens")
         most = 16 if self.max_tokens is None else self.max_tokens
+        form = form_of(self.response_format, self.structured_outputs)
         return [
-            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo))
+            GenerationRequest(
+                prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo), form=form
+            )
             for prompt in self.prompts()
             for choice in range(self.choices)
         ]
@@ -193,8 +199,9 @@ class ChatBody(_Generation):
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
         most = self.max_completion_tokens or self.max_tokens
         top = (self.top_logprobs or 0) if self.logprobs else None
+        form = form_of(self.response_format, self.structured_outputs)
         return [
-            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), top, is_rendered=is_rendered)
+            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), top, False, is_rendered, form)
             for choice in range(self.choices)
         ]
 

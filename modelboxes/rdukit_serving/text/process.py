@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, cut, decode, encode
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
+from rdukit_serving.text.constraints import Constraints, TextForm
 from rdukit_serving.text.program import TextProgram, end_tokens
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
@@ -47,6 +48,8 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
         }  # fmt: skip
         box.send(encode(kind="ready", text=text, properties=program.properties()))
         ends, token_bytes = end_tokens(checkpoint), TokenBytes(tokenizer)
+        tokens = max(sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
+        constraints = Constraints(file.read_text(), tokens, ends)
         prompt = LongPrompt()
         while packet := box.recv(MAX_PACKET_BYTES):
             message = decode(packet)
@@ -58,7 +61,7 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
                     box.send(encode(kind="taken", number=message["number"]))
                 elif message["kind"] == "generate":
                     text_prompt = message["prompt"] or prompt.take()
-                    _Generation(box, program, tokenizer, ends, text_prompt, message, token_bytes).run()
+                    _Generation(box, program, tokenizer, ends, text_prompt, message, token_bytes, constraints).run()
                 elif message["kind"] == "embed":
                     _embed(box, program, tokenizer, message["prompt"] or prompt.take())
             except RdukitError as error:
@@ -88,6 +91,7 @@ class _Generation:
     def __init__(
         self, box: socket.socket, program: TextProgram, tokenizer: Tokenizer, ends: frozenset[int],
         prompt: str | Sequence[int], message: Mapping[str, Any], token_bytes: TokenBytes,
+        constraints: Constraints,
     ) -> None:  # fmt: skip
         self._box = box
         self._program = program
@@ -98,7 +102,8 @@ class _Generation:
         program.check_tokens([token for token, _ in options.bias], "logit_bias")
         program.check_tokens(self._prompt, "prompt")
         self._ends = frozenset() if options.ignore_eos else ends
-        self._sampler = Sampler(options, self._prompt)
+        form = message["form"]
+        self._sampler = Sampler(options, self._prompt, None if form is None else constraints.find(TextForm(*form)))
         self._stream = TextStream(lambda tokens: str(tokenizer.decode(list(tokens))), message["stop"])
         room = program.sizes.context - len(self._prompt)
         if room < 1 or not self._prompt:
@@ -126,7 +131,7 @@ class _Generation:
             made += 1
             piece = self._stream.push(token)
             self._box.send(encode(kind="piece", text=piece, **self._chances(token, logits_V)))
-            if self._stream.stopped_by is not None:
+            if self._stream.stopped_by is not None or self._sampler.is_over:
                 reason = "stop"
                 break
             if self._is_cancelled():

@@ -11,6 +11,7 @@ from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable, er
 from rdukit_serving.device.client import DeviceClient
 from rdukit_serving.device.messages import PART, cut
 from rdukit_serving.models.statistics import ModelStatistics
+from rdukit_serving.text.constraints import TextForm
 
 #: Messages that others follow.
 _PARTS: Final = frozenset({"piece", "values"})
@@ -24,6 +25,7 @@ class GenerationRequest:
 
     ``top_logprobs``: how many of the likeliest tokens are told with each; None: no probabilities. ``echo``: the prompt
     comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
+    ``form``: what the text must be; None: any.
     """
 
     prompt: str | Sequence[int]
@@ -33,13 +35,14 @@ class GenerationRequest:
     top_logprobs: int | None = None
     echo: bool = False
     is_rendered: bool = False
+    form: TextForm | None = None
 
     def message(self) -> dict[str, Any]:
         """Encode for the device process; the prompt comes separately."""
         return {
             "kind": "generate", "max_tokens": self.max_tokens, "sampling": dict(self.sampling),
             "stop": list(self.stop), "top_logprobs": self.top_logprobs, "echo": self.echo,
-            "is_rendered": self.is_rendered,
+            "is_rendered": self.is_rendered, "form": None if self.form is None else self.form.message(),
         }  # fmt: skip
 
 

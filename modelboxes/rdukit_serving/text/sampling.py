@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit_serving.text.constraints import Constraint
 
 #: The least log-probability that is told.
 UNLIKELY: Final = -9999.0
@@ -65,10 +66,16 @@ class SamplingOptions:
 
 
 class Sampler:
-    """Sampler of one text's tokens after ``prompt``; the same seed and logits give the same tokens."""
+    """Sampler of one text's tokens after ``prompt``, in a form if there is one.
 
-    def __init__(self, options: SamplingOptions, prompt: Sequence[int] = ()) -> None:
+    The same seed and logits give the same tokens.
+    """
+
+    def __init__(
+        self, options: SamplingOptions, prompt: Sequence[int] = (), constraint: Constraint | None = None
+    ) -> None:  # fmt: skip
         self._options = options
+        self._constraint = constraint
         self._random = np.random.default_rng(options.seed)
         #: How often each token was chosen; stays empty without penalties.
         self._chosen: dict[int, int] = {}
@@ -76,11 +83,20 @@ class Sampler:
         #: Tokens of prompt and text; None where they do not matter.
         self._seen = set(prompt) if options.repetition_penalty != 1.0 else None
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the text has its form and nothing may follow."""
+        return self._constraint is not None and self._constraint.is_over
+
     def choose(self, logits_V: NDArray[np.float32]) -> int:
         """Choose the next token."""
         if self._options.bias or self._chosen or self._seen:
             logits_V = self._adjusted(logits_V)
+        if self._constraint is not None:
+            logits_V = self._constraint.masked(logits_V)
         token = self._draw(logits_V)
+        if self._constraint is not None:
+            self._constraint.take(token)
         if self._has_penalties:
             self._chosen[token] = self._chosen.get(token, 0) + 1
         if self._seen is not None:

@@ -1,0 +1,95 @@
+"""Fields of requests that ask for a text of a form: ``response_format``, and ``structured_outputs`` for other kinds.
+
+Source: OpenAI's API reference, "Structured outputs"; ``structured_outputs`` is vLLM's.
+"""
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rdukit_serving.text.constraints import FormKind, TextForm
+
+
+class PlainFormat(BaseModel):
+    """Any text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+
+
+class ObjectFormat(BaseModel):
+    """Any JSON object."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["json_object"]
+
+
+class SchemaOfFormat(BaseModel):
+    """JSON schema with a name, which says nothing to the model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str | None = None
+    #: The schema is kept either way: a keyword that cannot be kept is refused.
+    strict: bool | None = None
+    content: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class SchemaFormat(BaseModel):
+    """JSON text that a schema describes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["json_schema"]
+    json_schema: SchemaOfFormat
+
+
+ResponseFormat = Annotated[PlainFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+
+
+class StructuredOutputs(BaseModel):
+    """One of several kinds of forms."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: Annotated[list[str], Field(min_length=1, max_length=1000)] | None = None
+    grammar: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if len(self.model_fields_set) != 1 or None in (getattr(self, name) for name in self.model_fields_set):
+            raise ValueError("exactly one of json, regex, choice, grammar is legal")
+        return self
+
+
+def form_of(response_format: ResponseFormat | None, outputs: StructuredOutputs | None) -> TextForm | None:
+    """Return the form that a text must have; None for any text. ``response_format`` wins.
+
+    Raises:
+        InvalidArgument: it is too long.
+    """
+    match response_format:
+        case ObjectFormat():
+            return TextForm(FormKind.JSON, '{"type": "object"}')
+        case SchemaFormat(json_schema=schema):
+            return TextForm(FormKind.JSON, _written(schema.content))
+    if outputs is None:
+        return None
+    field = "structured_outputs"
+    if outputs.json_ is not None:
+        return TextForm(FormKind.JSON, _written(outputs.json_), field)
+    if outputs.regex is not None:
+        return TextForm(FormKind.REGEX, outputs.regex, field)
+    if outputs.choice is not None:
+        return TextForm(FormKind.GRAMMAR, "start: " + " | ".join(_written(each) for each in outputs.choice), field)
+    return TextForm(FormKind.GRAMMAR, outputs.grammar or "", field)
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
