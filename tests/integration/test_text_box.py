@@ -389,6 +389,76 @@ def test_a_form_that_no_text_can_have_is_refused(
     assert str(caught.value.param).startswith(str(param))
 
 
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "find", "description": "Find.", "parameters": {
+        "type": "object", "properties": {"word": {"type": "string", "maxLength": 5}}, "required": ["word"],
+        "additionalProperties": False}}},
+    {"type": "function", "function": {"name": "wait", "parameters": {
+        "type": "object", "properties": {"s": {"$ref": "#/$defs/s"}}, "required": ["s"], "additionalProperties": False,
+        "$defs": {"s": {"enum": [1, 2]}}}}},
+]  # fmt: skip
+
+
+@pytest.fixture
+def short_template(box: ProcessBox, folder: Path) -> Iterator[None]:
+    """A template with tools that is short enough for the small context, of a model that calls as Hermes does."""
+    template = folder / "checkpoint" / "chat_template.jinja"
+    template.write_text(
+        "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% for m in messages %}{{ m.content or '' }}"
+        "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function.name }}{% endfor %}{% endfor %}"
+    )
+    yield
+    template.unlink()
+
+
+def check_call(call: Any, names: set[str]) -> None:
+    assert call.id.startswith("call_") and call.function.name in names
+    schema = next(tool["function"] for tool in TOOLS if tool["function"]["name"] == call.function.name)["parameters"]
+    jsonschema.validate(json.loads(call.function.arguments), schema)
+
+
+@pytest.mark.usefixtures("short_template")
+def test_a_tool_that_must_be_called_is_called_with_legal_arguments(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "llama", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "max_tokens": 90}
+    one = {"type": "function", "function": {"name": "wait"}}
+    for choice, names in (("required", {"find", "wait"}), (one, {"wait"})):
+        answer = client.chat.completions.create(**asked, tool_choice=choice, temperature=1.5, n=4, seed=1)
+        for each in answer.choices:
+            assert each.finish_reason == "tool_calls" and each.message.content is None and each.message.tool_calls
+            check_call(each.message.tool_calls[0], names)
+    with client.chat.completions.stream(**asked, tool_choice=one, temperature=0) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.finish_reason == "tool_calls" and streamed.message.tool_calls
+    check_call(streamed.message.tool_calls[0], {"wait"})
+    # The answer goes back as the client has it, and so does the tool's.
+    message = answer.choices[0].message
+    assert message.tool_calls
+    back = [message.model_dump(), {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "done"}]
+    asked = {**asked, "messages": [*asked["messages"], *back], "max_tokens": 4, "tool_choice": "none"}
+    assert client.chat.completions.create(**asked).choices[0].message.tool_calls is None
+    with pytest.raises(openai.BadRequestError, match="legal: find, wait"):
+        client.chat.completions.create(**asked | {"tool_choice": {"type": "function", "function": {"name": "f"}}})
+
+
+@pytest.mark.usefixtures("short_template")
+def test_a_call_that_the_model_may_make_is_found_in_its_text(client: openai.OpenAI) -> None:
+    # The model is made to say one, as it cannot by itself.
+    said = '<tool_call>{"name": "wait", "arguments": {"s": 1}}</tool_call>'
+    asked: Any = {
+        "model": "llama", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "max_tokens": 90,
+        "extra_body": {"structured_outputs": {"choice": ["So: " + said]}},
+    }  # fmt: skip
+    whole = client.chat.completions.create(**asked).choices[0]
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", "So: ") and whole.message.tool_calls
+    check_call(whole.message.tool_calls[0], {"wait"})
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == "So: "
+    assert [chunk.finish_reason for chunk in chunks][-1] == "tool_calls"
+    calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert [call.function.name for call in calls if call.function and call.function.name] == ["wait"]
+    assert json.loads("".join(call.function.arguments or "" for call in calls if call.function)) == {"s": 1}
+
+
 def test_a_chat_streams_the_text_that_it_gives_at_once(client: openai.OpenAI) -> None:
     asked: Any = {
         "model": "llama", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}],
@@ -442,6 +512,7 @@ def test_a_stream_is_framed_byte_by_byte_as_clients_expect(box: ProcessBox, path
         ("/completions", {"stop": ["a"] * 5}, "stop", openai.BadRequestError),
         ("/completions", {"stream_options": {"include_usage": True}}, "stream_options", openai.BadRequestError),
         ("/chat/completions", {"tools": [{"type": "function"}]}, "tools", openai.BadRequestError),
+        ("/chat/completions", {"tool_choice": "required"}, "tool_choice", openai.BadRequestError),
         ("/chat/completions", {"top_logprobs": 2}, "top_logprobs", openai.BadRequestError),
         ("/completions", {"stream": "maybe"}, "stream", openai.BadRequestError),
         ("/completions", {"nonsense": 1}, "nonsense", openai.BadRequestError),

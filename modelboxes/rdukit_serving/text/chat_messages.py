@@ -52,6 +52,43 @@ class MadeCall(BaseModel):
         return {"id": self.id, "type": self.type, "function": {"name": self.function.name, "arguments": arguments}}
 
 
+class DeclaredFunction(BaseModel):
+    """Function that a model may call; ``parameters`` is a JSON schema of an object."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(BaseModel):
+    """Tool of a chat."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["function"]
+    function: DeclaredFunction
+
+
+class ChosenFunction(BaseModel):
+    """Function that must be called."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: FunctionName
+
+
+class ChosenTool(BaseModel):
+    """Tool that must be called."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
 class ChatMessage(BaseModel):
     """Message of a chat."""
 

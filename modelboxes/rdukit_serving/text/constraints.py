@@ -22,7 +22,7 @@ MAX_FORM_CHARACTERS: Final = 16_000
 #: Compiled forms that are kept.
 _KEPT: Final = 32
 #: One way to write each value, so that no text is made of blanks.
-_JSON_WAY: Final[Mapping[str, Any]] = {
+JSON_WAY: Final[Mapping[str, Any]] = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False,
 }  # fmt: skip
 
@@ -145,7 +145,7 @@ class Constraints:
             self._lookup = LLTokenizer(self._tokenizer, n_vocab=self._tokens, eos_token=self._ends or None)
         try:
             if form.kind == FormKind.JSON:
-                options: Any = dict(_JSON_WAY)
+                options: Any = dict(JSON_WAY)
                 grammar = LLMatcher.grammar_from_json_schema(form.text, overrides=options)
             elif form.kind == FormKind.REGEX:
                 grammar = LLMatcher.grammar_from_regex(form.text)

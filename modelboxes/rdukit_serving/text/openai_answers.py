@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, TypeVar
@@ -20,6 +20,7 @@ from rdukit.errors import RdukitError, Unavailable
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.text.queue import Done, GenerationRequest, Piece
 from rdukit_serving.text.token_bytes import characters, shown
+from rdukit_serving.text.tool_calls import CallReader, ToolCall
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -77,7 +78,7 @@ class Completion:
 
     def __init__(
         self, name: str, version: ModelVersion, requests: Sequence[GenerationRequest], choices: int, is_chat: bool,
-        with_logprobs: bool,
+        with_logprobs: bool, new_reader: Callable[[], CallReader | None] = lambda: None,
     ) -> None:  # fmt: skip
         self._name = name
         #: Of each prompt.
@@ -86,6 +87,8 @@ class Completion:
         self._requests = requests
         self._is_chat = is_chat
         self._with_logprobs = with_logprobs
+        #: Gives each text a reader of the calls in it; None where there are no tools.
+        self._new_reader = new_reader
         self._id = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._queue_us = self._compute_us = 0
@@ -116,14 +119,24 @@ class Completion:
                 self._queue_us += event.queue_us
                 self._compute_us += event.compute_us
                 logprobs = self._logprobs(pieces) if self._with_logprobs else None
-                content = (
-                    {"message": {"role": "assistant", "content": text, "refusal": None}}
-                    if self._is_chat
-                    else {"text": text}
-                )
-                choices.append({"index": index, **content, "logprobs": logprobs, "finish_reason": event.reason})
+                content, reason = self._content(text, event.reason)
+                choices.append({"index": index, **content, "logprobs": logprobs, "finish_reason": reason})
         kind = "chat.completion" if self._is_chat else "text_completion"
         return {**self._head(kind), "choices": choices, "usage": self._tally.usage(time.time())}
+
+    def _content(self, text: str, reason: str) -> tuple[dict[str, object], str]:
+        """Return a whole choice's text or message with its calls, and why it ended."""
+        if not self._is_chat:
+            return {"text": text}, reason
+        message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
+        reader = self._new_reader()
+        if reader is not None:
+            said, calls = reader.push(text)
+            said += reader.finish()
+            if calls:
+                message |= {"content": said or None, "tool_calls": [call.body() for call in calls]}
+            reason = _reason(reason, calls)
+        return {"message": message}, reason
 
     async def _stream(self, with_usage: bool) -> AsyncGenerator[bytes]:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
@@ -132,7 +145,7 @@ class Completion:
             head["usage"] = None
         for index, request in enumerate(self._requests):
             async with contextlib.aclosing(self._version.texts.generate(request)) as events:
-                is_first, offset = True, 0
+                is_first, offset, reader = True, 0, self._new_reader()
                 async for event in events:
                     self._tally.note_first()
                     if is_first and self._is_chat:
@@ -142,13 +155,19 @@ class Completion:
                     if self._with_logprobs and isinstance(event, Piece) and event.token is not None:
                         logprobs = self._logprobs([event], offset)
                         offset += characters(event.token)
-                    if event.text or logprobs is not None:
-                        yield _frame(
-                            {**head, "choices": [self._choice(index, {"content": event.text}, logprobs=logprobs)]}
-                        )
+                    text = event.text
+                    calls: list[ToolCall] = []
+                    if reader is not None:
+                        text, calls = reader.push(text)
+                        text += reader.finish() if isinstance(event, Done) else ""
+                    if text or logprobs is not None:
+                        yield _frame({**head, "choices": [self._choice(index, {"content": text}, logprobs=logprobs)]})
+                    for delta in _call_deltas(calls, 0 if reader is None else len(reader.calls)):
+                        yield _frame({**head, "choices": [self._choice(index, delta)]})
                     if isinstance(event, Done):
                         self._tally.count(event, is_new_prompt=not index % self._choices)
-                        yield _frame({**head, "choices": [self._choice(index, {}, event.reason)]})
+                        reason = _reason(event.reason, () if reader is None else reader.calls)
+                        yield _frame({**head, "choices": [self._choice(index, {}, reason)]})
         if with_usage:
             yield _frame({**head, "choices": [], "usage": self._tally.usage(time.time())})
         yield _DONE
@@ -182,6 +201,18 @@ class Completion:
             ],
             "text_offset": list(accumulate(lengths[:-1], initial=offset)) if lengths else [],
         }
+
+
+def _reason(reason: str, calls: Sequence[ToolCall]) -> str:
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def _call_deltas(calls: Sequence[ToolCall], count: int) -> Iterator[dict[str, object]]:
+    """Return the pieces in which the newest of ``count`` calls are told: who is called, then with what."""
+    for index, call in enumerate(calls, count - len(calls)):
+        function = {"name": call.name, "arguments": ""}
+        yield {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+        yield {"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]}
 
 
 def error_body(error: RdukitError) -> dict[str, object]:

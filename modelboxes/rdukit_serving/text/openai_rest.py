@@ -90,11 +90,11 @@ class _Routes:
         """Write the next message of a chat."""
         body = parse_body(ChatBody, await request.body())
         version = await _text_model(self._models, body.model)
-        template = find_chat_template(version.files.checkpoint)
+        template = find_chat_template(version.files.checkpoint, body.has_tools)
         prompt = await self._renderer.render(template, *body.for_template(template))
         answer = Completion(
-            self._models.repository.name, version, body.requests(prompt, not template.is_ours), body.choices,
-            is_chat=True, with_logprobs=bool(body.logprobs),
+            self._models.repository.name, version, body.requests(prompt, template), body.choices, is_chat=True,
+            with_logprobs=bool(body.logprobs), new_reader=lambda: body.call_reader(template),
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
 

@@ -11,10 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates
-from rdukit_serving.text.chat_messages import ChatMessage, check_template_values
+from rdukit_serving.text.chat_messages import ChatMessage, ChosenTool, FunctionTool, check_template_values
 from rdukit_serving.text.chat_template import ChatTemplate
 from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
 from rdukit_serving.text.queue import GenerationRequest
+from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
 #: Bounds of our own, so that a request fits into a packet to the device process.
 MAX_STOP_CHARACTERS: Final = 500
@@ -181,9 +182,42 @@ class ChatBody(_Generation):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
     #: Both are variables of the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
+
+    @property
+    def has_tools(self) -> bool:
+        """Return whether the model is told of tools."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    def forced_tools(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return name and schema of the tools of which one must be called; none if none must.
+
+        Raises:
+            InvalidArgument: there is no such tool.
+        """
+        choice = self.tool_choice
+        if choice in (None, "none", "auto"):
+            return []
+        wanted = choice.function.name if isinstance(choice, ChosenTool) else None
+        tools = [(tool.function.name, tool.function.parameters or {}) for tool in self.tools or ()]
+        found = [tool for tool in tools if wanted in (None, tool[0])]
+        if not found:
+            names = ", ".join(name for name, _ in tools) or "none, as there are no tools"
+            raise InvalidArgument(f"tool_choice: {wanted or choice} is not legal; legal: {names}", field="tool_choice")
+        return found
+
+    def call_reader(self, template: ChatTemplate) -> CallReader | None:
+        """Return a reader of calls for one text; None without tools."""
+        if not self.has_tools:
+            return None
+        names = [tool.function.name for tool in self.tools or ()]
+        most = 1 if self.parallel_tool_calls is False else None
+        return CallReader(format_of(template.text), names, bool(self.forced_tools()), most)
 
     def for_template(self, template: ChatTemplate) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return messages and variables as a template reads them."""
@@ -191,19 +225,36 @@ class ChatBody(_Generation):
         values = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             values["reasoning_effort"] = self.reasoning_effort
+        if self.has_tools:
+            if "tools" not in template.text:
+                raise InvalidArgument("tools: the model's chat template has none; leave them out", field="tools")
+            values["tools"] = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         return [message.for_template(knows_developers) for message in self.messages], values
 
-    def requests(self, prompt: str, is_rendered: bool = False) -> list[GenerationRequest]:
-        """Return a request for each choice; ``is_rendered``: the prompt has its special tokens."""
+    def requests(self, prompt: str, template: ChatTemplate) -> list[GenerationRequest]:
+        """Return a request for each choice, after the prompt that the template gave."""
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
         most = self.max_completion_tokens or self.max_tokens
         top = (self.top_logprobs or 0) if self.logprobs else None
         form = form_of(self.response_format, self.structured_outputs)
+        forced = self.forced_tools()
+        if forced:
+            if form is not None:
+                raise InvalidArgument(
+                    "tool_choice: a text is a call or has the form of response_format; leave one out",
+                    field="tool_choice",
+                )
+            of_calls = format_of(template.text)
+            prompt, form = prompt + of_calls.opener, forced_call(of_calls, forced)
+        keeps_special = self.has_tools and not forced
         return [
-            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), top, False, is_rendered, form)
+            GenerationRequest(
+                prompt, most, self.sampling(choice), self.stops(), top, is_rendered=not template.is_ours, form=form,
+                keeps_special=keeps_special,
+            )
             for choice in range(self.choices)
-        ]
+        ]  # fmt: skip
 
 
 class EmbeddingBody(_Body):

@@ -104,7 +104,10 @@ class _Generation:
         self._ends = frozenset() if options.ignore_eos else ends
         form = message["form"]
         self._sampler = Sampler(options, self._prompt, None if form is None else constraints.find(TextForm(*form)))
-        self._stream = TextStream(lambda tokens: str(tokenizer.decode(list(tokens))), message["stop"])
+        skips = not message["keeps_special"]
+        self._stream = TextStream(
+            lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=skips)), message["stop"]
+        )
         room = program.sizes.context - len(self._prompt)
         if room < 1 or not self._prompt:
             raise InvalidArgument(

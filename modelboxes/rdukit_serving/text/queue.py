@@ -25,7 +25,7 @@ class GenerationRequest:
 
     ``top_logprobs``: how many of the likeliest tokens are told with each; None: no probabilities. ``echo``: the prompt
     comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
-    ``form``: what the text must be; None: any.
+    ``form``: what the text must be; None: any. ``keeps_special``: special tokens stay in the text.
     """
 
     prompt: str | Sequence[int]
@@ -36,6 +36,7 @@ class GenerationRequest:
     echo: bool = False
     is_rendered: bool = False
     form: TextForm | None = None
+    keeps_special: bool = False
 
     def message(self) -> dict[str, Any]:
         """Encode for the device process; the prompt comes separately."""
@@ -43,6 +44,7 @@ class GenerationRequest:
             "kind": "generate", "max_tokens": self.max_tokens, "sampling": dict(self.sampling),
             "stop": list(self.stop), "top_logprobs": self.top_logprobs, "echo": self.echo,
             "is_rendered": self.is_rendered, "form": None if self.form is None else self.form.message(),
+            "keeps_special": self.keeps_special,
         }  # fmt: skip
 
 

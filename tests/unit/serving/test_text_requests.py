@@ -7,7 +7,7 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.device.messages import PART, LongPrompt, cut
-from rdukit_serving.text.chat_template import ChatTemplate
+from rdukit_serving.text.chat_template import PLAIN, ChatTemplate
 from rdukit_serving.text.openai_answers import Tally
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, parse_body
 from rdukit_serving.text.queue import Done
@@ -92,7 +92,7 @@ def test_options_of_a_stream_need_a_stream() -> None:
 def test_a_chat_without_a_limit_fills_the_context_and_the_newer_name_of_the_limit_wins() -> None:
     def limit(**fields: int) -> int | None:
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
-        return parse_body(ChatBody, json.dumps(body).encode()).requests("hi")[0].max_tokens
+        return parse_body(ChatBody, json.dumps(body).encode()).requests("hi", PLAIN)[0].max_tokens
 
     assert limit() is None
     assert limit(max_tokens=3) == 3
