@@ -52,7 +52,7 @@ ResponseFormat = Annotated[PlainFormat | ObjectFormat | SchemaFormat, Field(disc
 
 
 class StructuredOutputs(BaseModel):
-    """One of several kinds of forms."""
+    """Form of a text, of one of several kinds."""
 
     model_config = ConfigDict(extra="forbid")
 

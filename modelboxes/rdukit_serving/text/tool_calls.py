@@ -16,7 +16,7 @@ from rdukit_serving.text.token_bytes import length_of_beginning
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How a family of models writes calls.
+    """Way in which a family of models writes calls.
 
     ``mark`` is in its chat templates. A call comes after one of ``begins``; empty: also where the text begins with
     an object. ``opener`` goes behind the prompt to force a call, which is ``before`` with NAME, arguments, ``after``.
