@@ -21,6 +21,11 @@ from rdukit.errors import InvalidArgument, RuntimeFault
 MAX_FORM_CHARACTERS: Final = 16_000
 #: Compiled forms that are kept.
 _KEPT: Final = 32
+#: A stranger's form may take about a second and 100 MB, not more: all texts of the model wait meanwhile. An error does
+#: not tell the text so far.
+_LIMITS: Final[Mapping[str, Any]] = {
+    "initial_lexer_fuel": 500_000, "step_lexer_fuel": 100_000, "max_lexer_states": 50_000, "verbose_errors": False,
+}  # fmt: skip
 #: One way to write each value, so that no text is made of blanks.
 JSON_WAY: Final[Mapping[str, Any]] = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False,
@@ -134,7 +139,7 @@ class Constraints:
 
     def _compile(self, form: TextForm) -> Any:
         try:
-            from llguidance import LLMatcher, LLTokenizer
+            from llguidance import LLMatcher, LLParserLimits, LLTokenizer
         except ImportError as cause:
             raise InvalidArgument(
                 f"{form.field} is not served here: the package llguidance is missing; install rdukit[grammars]",
@@ -151,7 +156,8 @@ class Constraints:
                 grammar = LLMatcher.grammar_from_regex(form.text)
             else:
                 grammar = LLMatcher.grammar_from_lark(form.text)
-            matcher = LLMatcher(self._lookup, grammar, log_level=0)
+            limits = LLParserLimits(**_LIMITS)
+            matcher = LLMatcher(self._lookup, grammar, log_level=0, limits=limits)
             reason = matcher.get_error()
         except ValueError as cause:
             reason = str(cause) or "it is no JSON object"
