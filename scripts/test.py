@@ -49,18 +49,18 @@ def deal(folder: str, files: list[str], count: int) -> list[Part]:
 
 
 def plan() -> list[Part]:
-    """All test files, each in one part."""
+    """Return parts with all test files, each in one of them."""
     found = {folder: [str(path) for path in Path(folder).rglob("test_*.py")] for folder in FOLDERS}
     return [part for folder, count in FOLDERS.items() for part in deal(folder, found[folder], count)]
 
 
 def names_path(argument: str) -> bool:
-    """Whether an argument says which files are to be run."""
+    """Return whether an argument says which files are to be run."""
     return not argument.startswith("-") and Path(argument.split("::")[0]).exists()
 
 
 def count(line: str) -> dict[str, int]:
-    """What pytest's last line says, ``3 passed, 1 skipped in 0.12s``; nothing of other lines."""
+    """Return what pytest's last line says, ``3 passed, 1 skipped in 0.12s``; nothing of other lines."""
     if not re.search(r" in \d+\.\d+s", line):
         return {}
     found = re.findall(rf"(\d+) ({'|'.join(COUNTED)})s?\b", line)
@@ -68,14 +68,14 @@ def count(line: str) -> dict[str, int]:
 
 
 def total(outputs: list[list[str]]) -> str:
-    """One line for what all have said: of each its last line that counts, after which a program may have said more."""
+    """Return one line for all outputs: of each its last line that counts, after which a program may have said more."""
     counts = [next(filter(None, map(count, reversed(output))), {}) for output in outputs]
     summed = {word: sum(each.get(word, 0) for each in counts) for word in COUNTED}
     return ", ".join(f"{number} {word}" for word, number in summed.items() if number)
 
 
 def choose_status(statuses: list[int]) -> int:
-    """The first failure; a part without a chosen test is none, unless the others have none either."""
+    """Return the first failure; a part without a chosen test is none, unless the others have none either."""
     failed = [status for status in statuses if status not in (0, NOTHING_CHOSEN)]
     return failed[0] if failed else min(statuses)
 
@@ -108,7 +108,7 @@ class Running:
 
 
 def run(parts: list[Part], arguments: list[str], at_once: int) -> int:
-    """All parts; returns the exit status."""
+    """Run all parts; returns the exit status."""
     began = time.monotonic()
     waiting, running = list(parts), list[Running]()
     outputs, statuses = list[list[str]](), list[int]()

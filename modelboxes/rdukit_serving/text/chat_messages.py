@@ -13,28 +13,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
-class TextPart(BaseModel):
-    """Part of a message's content."""
+class RequestPart(BaseModel):
+    """Object within a request: a key that it does not have is refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class TextPart(RequestPart):
+    """Part of a message's content."""
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(RequestPart):
     """Function that an assistant called, and its arguments as JSON text."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: FunctionName
     arguments: str
 
 
-class MadeCall(BaseModel):
+class MadeCall(RequestPart):
     """Call that an assistant's message made."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str
     type: Literal["function"] = "function"
@@ -52,10 +52,8 @@ class MadeCall(BaseModel):
         return {"id": self.id, "type": self.type, "function": {"name": self.function.name, "arguments": arguments}}
 
 
-class DeclaredFunction(BaseModel):
+class DeclaredFunction(RequestPart):
     """Function that a model may call; ``parameters`` is a JSON schema of an object."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: FunctionName
     description: str | None = None
@@ -63,36 +61,28 @@ class DeclaredFunction(BaseModel):
     strict: bool | None = None
 
 
-class FunctionTool(BaseModel):
+class FunctionTool(RequestPart):
     """Tool of a chat."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["function"]
     function: DeclaredFunction
 
 
-class ChosenFunction(BaseModel):
+class ChosenFunction(RequestPart):
     """Function that must be called."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: FunctionName
 
 
-class ChosenTool(BaseModel):
+class ChosenTool(RequestPart):
     """Tool that must be called."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["function"]
     function: ChosenFunction
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(RequestPart):
     """Message of a chat."""
-
-    model_config = ConfigDict(extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None

@@ -6,31 +6,26 @@ Source: OpenAI's API reference, "Structured outputs"; ``structured_outputs`` is 
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from rdukit_serving.text.chat_messages import RequestPart
 from rdukit_serving.text.constraints import FormKind, TextForm
 
 
-class PlainFormat(BaseModel):
+class PlainFormat(RequestPart):
     """Any text."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
 
 
-class ObjectFormat(BaseModel):
+class ObjectFormat(RequestPart):
     """Any JSON object."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["json_object"]
 
 
-class SchemaOfFormat(BaseModel):
+class SchemaOfFormat(RequestPart):
     """JSON schema with a name, which says nothing to the model."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     description: str | None = None
@@ -39,10 +34,8 @@ class SchemaOfFormat(BaseModel):
     content: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class SchemaFormat(BaseModel):
+class SchemaFormat(RequestPart):
     """JSON text that a schema describes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["json_schema"]
     json_schema: SchemaOfFormat
@@ -51,10 +44,8 @@ class SchemaFormat(BaseModel):
 ResponseFormat = Annotated[PlainFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(RequestPart):
     """Form of a text, of one of several kinds."""
-
-    model_config = ConfigDict(extra="forbid")
 
     json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
     regex: Annotated[str, Field(min_length=1)] | None = None

@@ -7,11 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates
-from rdukit_serving.text.chat_messages import ChatMessage, ChosenTool, FunctionTool, check_template_values
+from rdukit_serving.text.chat_messages import (
+    ChatMessage,
+    ChosenTool,
+    FunctionTool,
+    RequestPart,
+    check_template_values,
+)
 from rdukit_serving.text.chat_template import ChatTemplate
 from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
 from rdukit_serving.text.queue import GenerationRequest
@@ -45,17 +51,13 @@ _TAG: Final = re.compile(r"(list\[|function-|constrained-).*|str|int|\[key\]")
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False)
-
+class _Body(RequestPart):
     model: str
     user: str | None = None
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestPart):
     """Options of a stream."""
-
-    model_config = ConfigDict(extra="forbid")
 
     include_usage: bool = False
     include_obfuscation: bool = False
