@@ -145,7 +145,7 @@ class _Generation:
         self._box.send(
             encode(
                 kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self._prompt),
-                completion_tokens=made,
+                completion_tokens=made, stop_sequence=self._stream.stopped_by,
             )
         )  # fmt: skip
 

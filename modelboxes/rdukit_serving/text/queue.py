@@ -60,7 +60,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work."""
+    """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work.
+
+    ``stop_sequence``: the text that ended it, where one of ``stop`` did.
+    """
 
     text: str
     reason: str
@@ -68,6 +71,7 @@ class Done:
     completion_tokens: int
     queue_us: int = 0
     compute_us: int = 0
+    stop_sequence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +257,10 @@ def _event(message: Mapping[str, Any]) -> Piece | Done:
             token = bytes.fromhex(message["token"]) if "token" in message else None
             return Piece(message["text"], token, message.get("logprob"), top)
         case "done":
-            return Done(message["text"], message["reason"], message["prompt_tokens"], message["completion_tokens"])
+            return Done(
+                message["text"], message["reason"], message["prompt_tokens"], message["completion_tokens"],
+                stop_sequence=message["stop_sequence"],
+            )  # fmt: skip
         case "died":
             raise Unavailable(f"the inference process {message['ending']}")
         case "refused":
