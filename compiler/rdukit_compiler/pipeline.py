@@ -18,6 +18,7 @@ step  what                   leaves true
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from rdukit import __version__
 from rdukit.errors import CompileError, RdukitError
 from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
+from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
 from rdukit.system.cpu import native_signature
@@ -41,7 +43,7 @@ from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assemble import Assembly, assemble_graph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
-from rdukit_compiler.passes.checks import check_plans, check_stage
+from rdukit_compiler.passes.checks import check_assembly, check_plans, check_stage
 from rdukit_compiler.passes.choose_compute import choose_compute
 from rdukit_compiler.passes.cut_sections import SectionPlan, cut_sections
 from rdukit_compiler.passes.host_operators import HOST, LOOKS_AT_DATA, choose_host_operators
@@ -49,7 +51,14 @@ from rdukit_compiler.passes.join_regions import join_regions
 from rdukit_compiler.passes.push_down_slices import push_down_slices
 from rdukit_compiler.passes.quantize_weights import quantize_weights
 from rdukit_compiler.passes.section_cache import SectionCache, open_section_store
-from rdukit_compiler.reports import Reporter, artifact_files, describe_plans, projection_line
+from rdukit_compiler.reports import (
+    Reporter,
+    artifact_files,
+    describe_choices,
+    describe_graph,
+    describe_plans,
+    projection_line,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +107,14 @@ def _compile(
     all_plans: list[SectionPlan] = []
     with span("choose operators and dtypes"):
         graphs, chosen, metadata = _choose_all(graphs, options, reporter)
+    precision = Precision(options.base_precision, not options.inference)
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
     for (_, before), typed in zip(chosen, typed_graphs, strict=True):
-        check_stage(typed, "join_regions", before)
+        check_stage(typed, "join_regions", before, precision)
     if options.weight_dtype == "int8":
         joined, typed_graphs = typed_graphs, quantize_weights(typed_graphs)
         for before, typed in zip(joined, typed_graphs, strict=True):
-            check_stage(typed, "quantize_weights", before)
+            check_stage(typed, "quantize_weights", before, precision)
     reporter.phase("cutting sections")
     choices = load_choices(options, typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
@@ -113,6 +123,7 @@ def _compile(
         for why in dict.fromkeys(_host_warning(plan) for plan in plans if plan.heuristic == HOST):
             reporter.warning(why)
         check_plans(typed, plans)
+        _explain(traced.graph, typed, plans)
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
         assembly.cache.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
@@ -145,6 +156,10 @@ def _compile(
         },
         metadata=metadata,
     )
+    check_assembly(pef, assembly.kernels)
+    for digest, kernel in assembly.kernels.items():
+        form = "native" if digest in natives else "portable"
+        print_debug(DebugLevel.KERNELS, f"kernel {digest[:12]}, {form}", partial(describe_kernel, kernel))
     reporter.phase("writing the PEF")
     write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
     reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
@@ -156,6 +171,15 @@ def _compile(
     reporter.info("Mac Compilation succeeded.")
     reporter.info(f"PEF file {options.pef_path} created")
     return options.pef_path
+
+
+def _explain(traced: ModelGraph, typed: ModelGraph, plans: Sequence[SectionPlan]) -> None:
+    """Print what ``RDUKIT_DEBUG`` asks for of a graph, before and after its dtypes were chosen, and of its sections."""
+    name = typed.name
+    print_debug(DebugLevel.GRAPH, f"graph {name}, as traced", lambda: describe_graph(traced))
+    print_debug(DebugLevel.GRAPH, f"graph {name}, on the device", lambda: describe_graph(typed))
+    print_debug(DebugLevel.FUSIONS, f"sections of {name}", lambda: describe_plans(plans))
+    print_debug(DebugLevel.CHOICES, f"choices for {name}", lambda: describe_choices(plans))
 
 
 def _choose_all(
@@ -193,8 +217,9 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     check_optimizers(traced.optimizers, {v.name: v for v in sliced.of_kind(ValueKind.PARAMETER)})
     chosen = choose_compute(sliced, options.precision, options.graphamp, options.mixed_precision_families)
     check_stage(chosen, "choose_compute", sliced)
-    typed = assign_precision(chosen, Precision(options.base_precision, not options.inference))
-    check_stage(typed, "assign_precision", chosen)
+    precision = Precision(options.base_precision, not options.inference)
+    typed = assign_precision(chosen, precision)
+    check_stage(typed, "assign_precision", chosen, precision)
     return chosen, typed
 
 

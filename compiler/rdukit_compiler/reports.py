@@ -1,5 +1,7 @@
 """Reports of a compile: lines in the vendor's grammar (compiler reference 1.5), progress, and the files next to a PEF.
 
+What ``RDUKIT_DEBUG`` prints is here, too.
+
 Names of the files are the vendor's (compiler reference 1.7, SDK reference 21); contents are ours, since those are not
 public. All figures are projections for the emulated chip.
 """
@@ -13,7 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rdukit.hardware import ChipSpec
+from rdukit.pef.debug import describe_call
 from rdukit.pef.model import Section
+from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
 if TYPE_CHECKING:  # most compiles have no terminal
@@ -136,6 +140,31 @@ def describe_plans(plans: Sequence[SectionPlan]) -> str:
         f"operators={','.join(plan.operators)}\t{plan.why}\n"
         for plan in plans
     )
+
+
+def describe_graph(graph: ModelGraph) -> str:
+    """Describe a graph, a line each: what it is given, its operators in order with what they make, what it returns."""
+    lines = [f"{_described(v)}  {v.kind}" for v in graph.values.values() if v.kind is not ValueKind.OPERATOR]
+    for operator in graph.operators:
+        made = ", ".join(_described(graph.values[name]) for name in operator.outputs)
+        notes = [f"in {operator.module}"] if operator.module else []
+        if operator.compute is not None:
+            notes.append(f"computes in {' then '.join(operator.compute.operands)}")
+        notes += [f"{label} {word}" for label, word in operator.labels.items()]
+        call = describe_call(operator.op, operator.args, operator.kwargs)
+        lines.append(f"{made} = {call}" + (f"  # {', '.join(notes)}" if notes else ""))
+    lines += [f"{buffer} <- {name}" for buffer, name in graph.updates.items()]
+    return "\n".join([*lines, f"return {', '.join(graph.outputs)}"])
+
+
+def describe_choices(plans: Sequence[SectionPlan]) -> str:
+    """Describe what each section's heuristic decided, a line each: parameters of its rule, and its own decisions."""
+    rows = [(plan.name, plan.heuristic, {**plan.parameters, **plan.decisions}) for plan in plans]
+    return "\n".join(f"{name}\t{heuristic}\t{json.dumps(made, default=str)}" for name, heuristic, made in rows)
+
+
+def _described(value: Value) -> str:
+    return f"{value.name}: {value.dtype}{list(value.shape)}{' grad' if value.requires_grad else ''}"
 
 
 def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec) -> dict[str, bytes]:

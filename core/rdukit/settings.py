@@ -97,6 +97,10 @@ CHECK: Final = Setting(
     "check", False, "Check a compile's graph after each pass, and after each run that a program keeps no more device "
     "memory than its plan says (on the CPU).", parse_bool,
 )  # fmt: skip
+DEBUG: Final = Setting(
+    "debug", 0, "What compiles and loads print on stderr: 1 the graph, 2 also fusions, 3 choices, 4 kernels, 5 the "
+    "addresses of device memory.", int, (0, 1, 2, 3, 4, 5),
+)  # fmt: skip
 
 SANITIZE: Final = Setting(
     "sanitize", False, "Build native kernels under AddressSanitizer and UBSan; their library must be loaded before the "
@@ -128,7 +132,7 @@ TOKEN: Final = Setting(
 )  # fmt: skip
 
 CORE_SETTINGS: Final = (
-    HOME, CONFIG, TOKEN, LOG_LEVEL, LOG_FORMAT, CHECK, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA,
+    HOME, CONFIG, TOKEN, LOG_LEVEL, LOG_FORMAT, CHECK, DEBUG, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA,
     TLS_CERTIFICATE, TLS_KEY, TELEMETRY_OTLP_ENDPOINT, TELEMETRY_OTLP_PROTOCOL, TELEMETRY_SERVICE, TELEMETRY_SPAN_FILE,
     TELEMETRY_TRACEPARENT, TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS,
 )  # fmt: skip

@@ -1,6 +1,10 @@
 """Quantities for people: bytes, seconds and counts with a unit, three significant figures."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
+
+#: Seconds of two units that long times are told in, and the units.
+_LONG: Final = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 
 
 def format_bytes(count: int) -> str:
@@ -14,16 +18,16 @@ def format_bytes(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format ``0.00012`` as ``120 us``; from a minute ``2 min 5 s``, an hour ``1 h 2 min``, a day ``1 d 2 h``."""
+    """Format ``0.00012`` as ``120 us``; from a minute ``2 min 5 s``, an hour ``1 h 2 min``, a day ``1 d 2 h``.
+
+    A smaller unit of which there is none is left out: ``15 min``.
+    """
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
-    if seconds >= 86400:
-        days, hours = divmod(int(seconds // 3600), 24)
-        return f"{days} d {hours} h" if hours else f"{days} d"
-    if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    if seconds >= 60:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    for large, small, large_unit, small_unit in _LONG:
+        if seconds >= large:
+            whole, rest = divmod(int(seconds // small), large // small)
+            return f"{whole} {large_unit} {rest} {small_unit}" if rest else f"{whole} {large_unit}"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= factor:
             return f"{_three_figures(seconds / factor)} {unit}"

@@ -23,6 +23,7 @@ import torch
 from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
 from rdukit.hardware import find_chip
 from rdukit.interfaces import Closable
+from rdukit.pef.debug import DebugLevel, describe_addresses, print_debug
 from rdukit.pef.file import LoadedPef, read_pef
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.memory import lease_bytes, persistent_layout
@@ -249,6 +250,7 @@ def open_application(
                 logger.warning(
                     "runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why
                 )
+        print_debug(DebugLevel.ADDRESSES, f"device memory of {loaded.path.name}", lambda: describe_addresses(pef))
         with _released_on_failure(lease):
             lease.page.enter(PROGRAM_LOAD)
             kernels, native, why = _load_kernels(loaded, build, device)

@@ -1,7 +1,8 @@
-"""Checks of the graph after each pass: the invariants that every stage leaves true, as data.
+"""Checks between the stages of a compile: the invariants that every stage leaves true, as data.
 
-Structure is always checked (``ir.check_graph``). The other invariants are checked where the setting ``check`` is on
-(``RDUKIT_CHECK``): they compare a graph with that of the stage before, and run each operator on tensors without data.
+A graph's structure (``ir.check_graph``) and that the plans have each operator once are always checked. The other
+invariants are checked where the setting ``check`` is on (``RDUKIT_CHECK``): they compare a graph with that of the stage
+before, run each operator on tensors without data, and follow the schedule of what was assembled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,18 @@ from typing import Final
 
 import torch
 
-from rdukit.errors import CompileError, InvalidGraph
+from rdukit.errors import CompileError, InvalidGraph, PefCorrupt
+from rdukit.pef.file import check_bound
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.memory import PERSISTENT
+from rdukit.pef.model import Pef
 from rdukit.settings import CHECK, resolve
 from rdukit_compiler.capture.meta_rules import FakeMode
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
+from rdukit_compiler.operators.naming import dtype_name
 from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR
 from rdukit_compiler.operators.supported import is_guard, is_supported, runs_on_host
-from rdukit_compiler.passes.assign_precision import RepeatedCalls
+from rdukit_compiler.passes.assign_precision import Precision, RepeatedCalls
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
 #: What a pass puts into a graph itself, and the device has.
@@ -24,7 +30,7 @@ _QUANTIZED: Final = frozenset({INT8_LINEAR, INT8_EMBEDDING})
 
 
 class Invariant(StrEnum):
-    """Properties of a graph, some of them relative to the stage before."""
+    """Properties of what a stage hands on, some of them relative to what it was given."""
 
     #: Inputs, parameters and buffers are there with kind and shape, and so are outputs and updates.
     ENDS = "ends"
@@ -36,28 +42,48 @@ class Invariant(StrEnum):
     GRADIENTS = "gradients"
     #: Each operator, run without data, makes the shapes that its values have.
     SHAPES = "shapes"
+    #: Each operator, run without data on what the device holds, makes the dtypes that its values have.
+    DTYPES = "dtypes"
+    #: Every operator is in exactly one section plan.
+    PARTITION = "partition"
+    #: Plans read what earlier ones make: they can be run one after the other, so no path leaves one and comes back.
+    ORDER = "order"
+    #: A section binds to its kernel symbols of the dtypes and shapes that the kernel takes.
+    BINDINGS = "bindings"
+    #: A section reads what is in device memory from the load on, or what an earlier one of its schedule has made.
+    SCHEDULE = "schedule"
 
+
+#: What a graph keeps from a stage to the next.
+_KEPT: Final = frozenset({Invariant.ENDS, Invariant.READERS, Invariant.HOST})
+#: What holds besides where values have the device's dtypes.
+_TYPED: Final = frozenset({Invariant.GRADIENTS, Invariant.SHAPES, Invariant.DTYPES})
 
 #: Stage of the pipeline, in order → what it leaves true besides the structure.
 STAGES: Final[Mapping[str, frozenset[Invariant]]] = {
     "trace": frozenset({Invariant.GRADIENTS}),
-    "choose_host_operators": frozenset({Invariant.ENDS, Invariant.READERS, Invariant.HOST}),
-    "push_down_slices": frozenset({Invariant.ENDS, Invariant.READERS, Invariant.HOST, Invariant.SHAPES}),
-    "choose_compute": frozenset({Invariant.ENDS, Invariant.READERS, Invariant.HOST}),
-    "assign_precision": frozenset({Invariant.ENDS, Invariant.READERS, Invariant.HOST, Invariant.GRADIENTS}),
-    "join_regions": frozenset(Invariant),
-    "quantize_weights": frozenset(Invariant),
+    "choose_host_operators": _KEPT,
+    "push_down_slices": _KEPT | {Invariant.SHAPES},
+    "choose_compute": _KEPT,
+    "assign_precision": _KEPT | _TYPED,
+    "join_regions": _KEPT | _TYPED,
+    "quantize_weights": _KEPT | _TYPED,
+    "cut_sections": frozenset({Invariant.PARTITION, Invariant.ORDER}),
+    "assemble": frozenset({Invariant.BINDINGS, Invariant.SCHEDULE}),
 }
 
 #: Operators whose result's shape depends on the dtype, which the device chooses.
 _BY_DTYPE: Final = frozenset({"aten.view.dtype"})
 
 
-def check_stage(graph: ModelGraph, stage: str, before: ModelGraph | None = None) -> None:
-    """Check what ``stage`` leaves true.
+def check_stage(
+    graph: ModelGraph, stage: str, before: ModelGraph | None = None, precision: Precision | None = None
+) -> None:  # fmt: skip
+    """Check what ``stage`` leaves true of a graph.
 
     Args:
         stage: of ``STAGES``. before: the graph that the stage was given, where its invariants compare with that.
+        precision: in which operators read what the device holds; for stages that give values its dtypes.
     Raises:
         InvalidGraph: an invariant does not hold; the message names the stage.
     """
@@ -81,11 +107,11 @@ def check_stage(graph: ModelGraph, stage: str, before: ModelGraph | None = None)
             if value.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
                 raise InvalidGraph(f"after {stage}: {value.name!r} of dtype {value.dtype} requires a gradient")
     if Invariant.SHAPES in wanted:
-        _check_shapes(graph, stage)
+        _check_shapes(graph, stage, precision if Invariant.DTYPES in wanted else None)
 
 
 def check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
-    """Check that ``plans`` are a partition of the operators and, where ``check`` is on, in an order that can be run.
+    """Check what ``cut_sections`` leaves true: the partition always, the order where ``check`` is on.
 
     Raises:
         CompileError: they are no partition. InvalidGraph: a plan reads a value that none before it makes.
@@ -102,6 +128,30 @@ def check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
             if missing := [read for read in operators[name].inputs if read not in known]:
                 raise InvalidGraph(f"after cut_sections: {plan.name!r} reads {missing[0]!r} before a section makes it")
             known.update(operators[name].outputs)
+
+
+def check_assembly(pef: Pef, kernels: Mapping[str, KernelGraph]) -> None:
+    """Check what ``assemble`` leaves true of sections and their kernels (by digest), where ``check`` is on.
+
+    Raises:
+        InvalidGraph: a section binds what its kernel does not take, or reads what nothing before it makes.
+    """
+    if not resolve(CHECK):
+        return
+    try:
+        for section in pef.sections:
+            check_bound(pef, section, kernels[section.kernel])
+    except PefCorrupt as cause:
+        raise InvalidGraph(f"after assemble: {cause.message}") from cause
+    for graph in pef.graphs.values():
+        known = {symbol.name for symbol in pef.symbols.values() if symbol.kind in PERSISTENT}
+        for section in (pef.sections[number] for number in graph.schedule):
+            if missing := [read for read in section.inputs if read not in known]:
+                raise InvalidGraph(
+                    f"after assemble: section {section.name!r} of graph {graph.name!r} reads {missing[0]!r} before a "
+                    "section makes it"
+                )
+            known.update(section.outputs)
 
 
 def _check_ends(graph: ModelGraph, stage: str, before: ModelGraph) -> None:
@@ -126,18 +176,27 @@ def _unread(graph: ModelGraph) -> set[str]:
     return made - read - {*graph.outputs, *graph.updates.values()}
 
 
-def _check_shapes(graph: ModelGraph, stage: str) -> None:
+def _check_shapes(graph: ModelGraph, stage: str, precision: Precision | None) -> None:
+    """Run each operator without data: it makes the shapes listed, and in ``precision``, if given, the dtypes."""
     with FakeMode(allow_non_fake_inputs=True), torch.no_grad():
         tensors: dict[str, torch.Tensor] = {}
         calls = RepeatedCalls()
         for value in graph.values.values():
             if value.kind is not ValueKind.OPERATOR:
-                tensors[value.name] = calls.tensor_like(torch.empty(value.shape, dtype=getattr(torch, value.dtype)))
+                held: torch.dtype = getattr(torch, value.dtype)
+                read = precision.compute_dtype(value) if precision is not None else held
+                tensors[value.name] = calls.tensor_like(torch.empty(value.shape, dtype=read))
         for operator in graph.operators:
             calls.run(operator, tensors)
-            for name in () if operator.op in _BY_DTYPE else operator.outputs:
-                made, listed = tuple(tensors[name].shape), graph.values[name].shape
-                if made != listed:
+            for name in operator.outputs:
+                made, listed = tensors[name], graph.values[name]
+                if tuple(made.shape) != listed.shape and operator.op not in _BY_DTYPE:
                     raise InvalidGraph(
-                        f"after {stage}: {operator.name!r} makes {name!r} of shape {list(made)}, not {list(listed)}"
+                        f"after {stage}: {operator.name!r} makes {name!r} of shape {list(made.shape)}, not "
+                        f"{list(listed.shape)}"
+                    )
+                if precision is not None and dtype_name(made.dtype) != listed.dtype:
+                    raise InvalidGraph(
+                        f"after {stage}: {operator.name!r} makes {name!r} in {dtype_name(made.dtype)}, not "
+                        f"{listed.dtype}"
                     )

@@ -119,7 +119,10 @@ def read_pef(path: Path | str) -> LoadedPef:
     for section in pef.sections:
         if section.kernel not in kernels:
             raise PefCorrupt(f"{path}: section {section.id} needs kernel {section.kernel[:12]}, which is missing")
-        _check_bound(path, pef, section, kernels[section.kernel])
+        try:
+            check_bound(pef, section, kernels[section.kernel])
+        except PefCorrupt as cause:
+            raise PefCorrupt(f"{path}: {cause.message}") from cause
     foreign: set[str] = set()
     for kernel in kernels.values():
         check_operators(kernel)
@@ -178,18 +181,22 @@ def _check_version(path: Path, index: dict[str, object]) -> tuple[int, int]:
             raise PefCorrupt(f"{path}: format version {version!r} is not [major, minor]")
 
 
-def _check_bound(path: Path, pef: Pef, section: Section, kernel: KernelGraph) -> None:
-    """Check that a section binds what its kernel takes, in the dtypes and shapes that it takes."""
+def check_bound(pef: Pef, section: Section, kernel: KernelGraph) -> None:
+    """Check that a section binds what its kernel takes, in the dtypes and shapes that it takes.
+
+    Raises:
+        PefCorrupt: it does not.
+    """
     if len(kernel.inputs) != len(section.inputs) or len(kernel.outputs) != len(section.outputs):
         raise PefCorrupt(
-            f"{path}: section {section.id} binds {len(section.inputs)} inputs and {len(section.outputs)} outputs, its "
+            f"section {section.id} binds {len(section.inputs)} inputs and {len(section.outputs)} outputs, its "
             f"kernel has {len(kernel.inputs)} and {len(kernel.outputs)}"
         )
     for name, spec in zip(section.inputs, kernel.inputs, strict=True):
         symbol = pef.symbols[name]
         if (symbol.dtype, symbol.shape) != (spec.dtype, spec.shape):
             raise PefCorrupt(
-                f"{path}: section {section.id} binds {name!r}, {symbol.dtype} {list(symbol.shape)}, to an input of its "
+                f"section {section.id} binds {name!r}, {symbol.dtype} {list(symbol.shape)}, to an input of its "
                 f"kernel that is {spec.dtype} {list(spec.shape)}"
             )
 

@@ -25,6 +25,7 @@ def test_bytes_have_a_binary_unit(count: int, text: str) -> None:
     [
         (0, "0 s"), (3e-9, "3 ns"), (0.00012, "120 us"), (0.0015, "1.5 ms"), (12.345, "12.3 s"), (125, "2 min 5 s"),
         (3725, "1 h 2 min"), (-2, "-2 s"), (365 * 86400, "365 d"), (100_000, "1 d 3 h"),
+        (60, "1 min"), (900.9, "15 min"), (7200, "2 h"), (7259, "2 h"),
     ],
 )  # fmt: skip
 def test_seconds_have_a_fitting_unit(seconds: float, text: str) -> None:

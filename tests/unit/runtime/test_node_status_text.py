@@ -25,7 +25,7 @@ def answer(leases: list[dict[str, object]]) -> dict[str, object]:
 
 def test_status_shows_the_tiles_by_rdu_and_the_leases_as_a_table() -> None:
     assert status_lines(answer([LEASE]), now=50.0) == [
-        "TEST-1 (sn10) on n1, up 1 min 0 s",
+        "TEST-1 (sn10) on n1, up 1 min",
         "tiles   5 of 6 free",
         "memory  3 GiB of 4 GiB free",
         "apps    1 of 8",

@@ -184,7 +184,7 @@ def test_applications_are_listed_with_who_how_long_and_why_they_ended() -> None:
     rows = with_elapsed([*running_rows([HELD]), ENDED], now_ns=90 * 10**9)
     assert [line.split() for line in view_lines(VIEWS["applications"], rows)] == [
         "1970-01-01T00:01:20Z 10 s lease-2 gpt bob tenant=- job=- tiles=1 runs=1 host=0 s running".split(),
-        "1970-01-01T00:00:10Z 1 min 0 s lease-1 logreg ann tenant=t job=j1 tiles=1 runs=3 host=500 ms released by a "
+        "1970-01-01T00:00:10Z 1 min lease-1 logreg ann tenant=t job=j1 tiles=1 runs=3 host=500 ms released by a "
         "holder".split(),
     ]
     table = list(csv.DictReader(io.StringIO(view_csv(VIEWS["applications"], rows, is_verbose=True))))

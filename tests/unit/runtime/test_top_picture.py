@@ -61,7 +61,7 @@ def test_tiles_are_a_grid_with_a_letter_for_each_application_and_how_busy_they_a
     node.work("b", exec_ns=1_000_000_000, ddr_read_bytes=12_300_000_000)
     node.advance(1)
     assert text(picture(node, before)) == [
-        " sm-01  SN10-8 (sn10)  up 1 min 0 s                         2023-11-14T22:13:21Z",
+        " sm-01  SN10-8 (sn10)  up 1 min                             2023-11-14T22:13:21Z",
         "tiles 6/32  ━━╌╌╌╌╌╌╌╌   apps 2/8   memory 2 GiB/3 TiB                 ● healthy",
         "",
         "XRDU_0 ───────────────────────────  XRDU_1 ───────────────────────────",
