@@ -32,7 +32,7 @@ from typing import Any, Final, NoReturn
 from rdukit.errors import Unavailable
 from rdukit.fence.kernel import set_process_name
 from rdukit.interfaces import Closable
-from rdukit.system.process import stop_child
+from rdukit.system.process import is_readable, stop_child
 
 #: In the order in which they come: request, status, stdin, output.
 _FIXED: Final = 4
@@ -155,7 +155,7 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Return its exit status, negative: the signal that killed it; None while it runs."""
         with self._lock:
-            if self.returncode is None and _is_readable(self._status):
+            if self.returncode is None and is_readable(self._status):
                 self.returncode = _read_number(self._status)
                 if self.returncode is None:  # the server was killed, and it ends with it
                     self.returncode = -signal.SIGKILL
@@ -342,12 +342,6 @@ def _tell_ends(statuses: dict[int, int]) -> None:
         if process in statuses:
             _tell(number := statuses.pop(process), os.waitstatus_to_exitcode(status))
             os.close(number)
-
-
-def _is_readable(descriptor: int) -> bool:
-    poll = select.poll()  # select would refuse numbers above 1,023
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _tell(descriptor: int, number: int) -> None:

@@ -98,6 +98,13 @@ def end_group_with_parent(parent: int) -> None:
     threading.Thread(target=wait, name="parent-death", daemon=True).start()
 
 
+def is_readable(descriptor: int) -> bool:
+    """Return whether a pipe or socket has something to read now, or has ended."""
+    poll = select.poll()  # select would refuse numbers above 1,023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
     """Collect no garbage in any thread meanwhile; also a decorator.

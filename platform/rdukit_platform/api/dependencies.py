@@ -97,19 +97,19 @@ def check_scope(caller: Caller, scope: str) -> Caller:
     return caller
 
 
-def _needs(scope: str) -> Callable[[Caller], Caller]:
-    def check(caller: Anyone) -> Caller:
+def _needs(scope: str) -> Callable[[Caller], Coroutine[Any, Any, Caller]]:
+    async def check(caller: Anyone) -> Caller:  # what is not async waits for a thread
         return check_scope(caller, scope)
 
     return check
 
 
-def _keeps_webhooks(caller: Anyone) -> Caller:
+async def _keeps_webhooks(caller: Anyone) -> Caller:
     # Who is told of jobs could read them.
     return check_scope(check_scope(caller, scopes.JOBS_READ), scopes.JOBS_WRITE)
 
 
-def _reads_nodes(caller: Anyone) -> Caller:
+async def _reads_nodes(caller: Anyone) -> Caller:
     return caller if scopes.allows(caller.scopes, scopes.METRICS) else check_scope(caller, scopes.READ)
 
 

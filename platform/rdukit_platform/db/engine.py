@@ -5,21 +5,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from sqlalchemy import Connection, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Clock
 from rdukit.strict_json import json_text
+from rdukit.system.process import is_readable
 from rdukit_platform.settings import Home
 
 logger = logging.getLogger(__name__)
@@ -27,13 +29,28 @@ logger = logging.getLogger(__name__)
 BUSY_TIMEOUT_S: Final = 15.0
 #: Seconds in which a server must take a connection, unless the URL says otherwise.
 CONNECT_S: Final = 5
+#: Connections of a process to a server at most. They are kept: a new one costs the server a process.
+CONNECTIONS: Final = 15
+#: A connection that was idle for longer is asked whether it still is one: what lies between may have forgotten it.
+IDLE_S: Final = 30.0
 #: Option of connections that write: whether their commits wait for the disk.
 _WRITES: Final = "rdukit_writes"
+_IDLE_SINCE: Final = "rdukit_idle_since"
+#: ``json.loads`` would make one for each of the hundreds of values that a page of jobs has.
+_DECODER: Final = json.JSONDecoder(parse_constant=str)
 #: What boxes report may hold floats that JSON lacks; PostgreSQL refuses them. Rows of earlier versions have them bare.
 _JSON: Final[dict[str, Any]] = {
     "json_serializer": json_text,
-    "json_deserializer": lambda text: json.loads(text, parse_constant=str),
+    "json_deserializer": lambda text: _DECODER.decode(text.decode() if isinstance(text, bytes) else text),
 }
+
+
+class _ReadingSession(Session):
+    """Session that refuses to write: no server would roll it back."""
+
+    def flush(self, objects: Sequence[Any] | None = None) -> None:
+        """Write nothing, where there is nothing to write."""
+        assert self._is_clean(), "rows were changed in a session that reads; open it by write()"
 
 
 class Database:
@@ -51,14 +68,19 @@ class Database:
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
             self._turn: threading.Lock | None = threading.Lock()
+            self._readers = self.engine
         else:
             # A server whose machine is gone does not even refuse: without a bound a connection waits for minutes.
             is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
             bound = {} if is_bound else {"connect_timeout": CONNECT_S}
-            self.engine = create_engine(self.url, pool_pre_ping=True, connect_args=bound, **_JSON)
-            if self.url.get_backend_name() == "postgresql":
-                event.listen(self.engine, "begin", _begin_postgresql)
+            kept = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_use_lifo": True}
+            self.engine = create_engine(self.url, connect_args=bound, **kept, **_JSON)
+            event.listen(self.engine, "begin", _begin_postgresql)
+            event.listen(self.engine, "checkin", _note_idle)
+            event.listen(self.engine, "checkout", partial(_check_connection, self.engine.dialect))
             self._turn = None
+            # Each statement sees a state of its own anyhow, and a transaction would be two more ways to the server.
+            self._readers = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._writers = {
             is_durable: self.engine.execution_options(**{_WRITES: "durable" if is_durable else "soon"})
             for is_durable in (True, False)
@@ -89,8 +111,11 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Yield a session that sees one state of the database and commits nothing; its rows can be used afterwards."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        """Yield a session that commits nothing; its rows can be used afterwards.
+
+        SQLite shows it one state. Of a server each statement sees what is committed when it begins.
+        """
+        with _ReadingSession(self._readers, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
@@ -175,6 +200,31 @@ def _begin_sqlite(connection: Connection) -> None:
 def _begin_postgresql(connection: Connection) -> None:
     if connection.get_execution_options().get(_WRITES) == "soon":
         connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+
+
+def _note_idle(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    record.info[_IDLE_SINCE] = time.monotonic()
+
+
+def _check_connection(
+    dialect: Dialect, connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: PoolProxiedConnection
+) -> None:
+    """Refuse a connection of the pool that its server has closed, and with it all others of the pool.
+
+    A server says nothing unasked but that it ends: only a connection that has something to read, or that was idle for
+    long, is asked.
+
+    Raises:
+        InvalidatePoolError: it is none any more; the pool makes a new one.
+    """
+    idle_s = time.monotonic() - record.info.get(_IDLE_SINCE, time.monotonic())
+    driver: Any = connection
+    if idle_s < IDLE_S and not driver.closed and not is_readable(driver.fileno()):
+        return
+    try:
+        dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError(f"the server has closed a connection: {error}") from error
 
 
 def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> None:

@@ -79,7 +79,8 @@ def list_jobs(
     _check_state(state)
     asked = list((labels or {}).items())
     if asked:
-        counts = {label: _count(session, tenant_id, label) for label in asked}
+        is_plain = state is None and len(asked) == 1
+        counts = {label: 0 if is_plain else _count(session, tenant_id, label) for label in asked}
         rarest = min(asked, key=counts.__getitem__)
         if state is None or counts[rarest] < RARE:
             others = [label for label in asked if label != rarest]

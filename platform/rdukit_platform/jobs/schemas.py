@@ -273,6 +273,10 @@ class EventPage(BaseModel):
     events: list[EventRecord]
 
 
+#: What a job shows as its row has it.
+_OF_ROW: Final = tuple(name for name in Job.model_fields if hasattr(JobRow, name))
+
+
 def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     """Return a job, with its attempts if they are given."""
     code, waits_for, estimated_start = row.wait_code, row.waits_for, row.estimated_start
@@ -284,7 +288,7 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
         code, waits_for = WaitCode.HELD, f"it is paused; let it go on with: rdukit job resume {row.id}"
     return Job.model_validate(
         {
-            **{name: getattr(row, name) for name in Job.model_fields if hasattr(row, name)},
+            **{name: getattr(row, name) for name in _OF_ROW},
             "advice": None if row.reason is None else advise(row.reason, row.id),
             "wait_code": code,
             "waits_for": waits_for,

@@ -1,15 +1,25 @@
 """Databases: waiting for one that starts at the same time, commits that wait for the disk or not, writers in line."""
 
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
+from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, wait_until_reachable
 from support import FakeClock
 from support.postgres import new_database, postgres_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
 
 
 class LateClock(FakeClock):
@@ -53,11 +63,50 @@ def test_only_durable_commits_wait_for_the_disk(tmp_path: Path) -> None:
         assert told == [full, normal, normal, full]
 
 
-def test_only_durable_commits_wait_for_the_disk_of_a_server() -> None:
-    with postgres_server() as server, closing(Database(new_database(server, "durable"))) as database:
+def test_only_durable_commits_wait_for_the_disk_of_a_server(server: str) -> None:
+    with closing(Database(new_database(server, "durable"))) as database:
         for is_durable, expected in ((False, "off"), (True, "on")):
             with database.write(is_durable=is_durable) as session:
                 assert session.connection().exec_driver_sql("SHOW synchronous_commit").scalar_one() == expected
+
+
+def test_a_read_of_a_server_is_no_transaction_and_a_write_is(server: str) -> None:
+    with closing(Database(new_database(server, "reads"))) as database, closing(Database(f"{server}/reads")) as other:
+        own, state = "SELECT pg_backend_pid()", "SELECT state FROM pg_stat_activity WHERE pid = {}"
+
+        def state_of(session: Session) -> object:
+            pid = session.connection().exec_driver_sql(own).scalar_one()
+            with other.read() as reader:
+                return reader.connection().exec_driver_sql(state.format(pid)).scalar_one()
+
+        for _ in range(2):  # one connection, which is told each time what it is for
+            with database.read() as session:
+                assert state_of(session) == "idle"
+            with database.write() as session:
+                assert state_of(session) == "idle in transaction"
+        assert database.engine.pool.checkedin() == 1  # type: ignore[attr-defined]
+
+
+def test_connections_that_a_server_has_ended_are_made_anew(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Database(new_database(server, "ended"))) as database:
+        everybody = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'ended'"
+        with ExitStack() as stack:
+            sessions = [stack.enter_context(database.read()) for _ in range(3)]
+            first = {
+                session.connection().exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for session in sessions
+            }
+        with psycopg.connect(f"{server.replace('+psycopg', '')}/postgres", autocommit=True) as connection:
+            connection.execute(everybody)
+        for session_of in (database.read, database.write, database.read):
+            with session_of() as session:
+                assert session.connection().exec_driver_sql("SELECT pg_backend_pid()").scalar_one() not in first
+        pings = list[object]()
+        monkeypatch.setattr(database.engine.dialect, "do_ping", lambda connection: pings.append(connection) or True)
+        for idle_s, expected in ((30.0, 0), (0.0, 1)):
+            monkeypatch.setattr(engine, "IDLE_S", idle_s)
+            with database.read() as session:
+                session.connection()
+            assert len(pings) == expected
 
 
 def test_writers_of_one_process_wait_in_line(tmp_path: Path) -> None:
