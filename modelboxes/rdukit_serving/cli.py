@@ -100,12 +100,12 @@ class PefService:
         from rdukit_serving.models.metrics import ServingCollector
         from rdukit_serving.rest.openapi import inference_paths
         from rdukit_serving.rest.web import BodyLimits, add_error_handlers
-        from rdukit_serving.text.openai_rest import make_openai_router
+        from rdukit_serving.text.rest import make_text_router
 
         registry = CollectorRegistry()
         registry.register(ServingCollector(self.models.repository))
         app = FastAPI(title=self.name, docs_url=None, redoc_url=None)
-        app.include_router(make_openai_router(self.models, access))
+        app.include_router(make_text_router(self.models, access))
 
         @app.get("/metrics", response_class=Response)
         async def metrics() -> Response:

@@ -1,7 +1,6 @@
 """A box with a language model under the ``openai`` package: texts, chats, streams, errors, callers that go."""
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -17,29 +16,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
-from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
-from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
-from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
-from rdukit_zoo.language.llama import Llama, LlamaSizes
-from support.boxes import run_verb
+from rdukit_platform.backends.process import ProcessBox
+from rdukit_zoo.language.llama import Llama
 from support.helpers import wait_until
-
-CONTEXT = 256
-#: The token that ends a text; the others are bytes.
-END = 256
+from support.text_boxes import CONTEXT, END, make_tiny_llama, start_text_box
 
 
 @pytest.fixture(scope="module")
 def model() -> Llama:
-    """Random parameters: any text will do, and the same request gives the same text."""
-    torch.manual_seed(0)
-    sizes = LlamaSizes(
-        width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16, vocabulary=257, context_length=CONTEXT,
-        prompt_length=16,
-    )  # fmt: skip
-    return Llama(sizes, has_cache=False)
+    return make_tiny_llama()
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def box(folder: Path, model: Llama) -> Iterator[ProcessBox]:
-    os.environ["RDUKIT_KERNELS"] = "portable"
-    pef = run_verb(
-        "llama", "compile", folder, purpose="serve", width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16,
-        vocabulary=257, context_length=CONTEXT, prompt_length=16, batch_size=1,
-    ).outputs["pef"]  # fmt: skip
-    checkpoint = folder / "checkpoint"
-    identity = Identity("llama", {}, 1, "none", 0)
-    optimizer: dict[str, Any] = {"state": {}, "param_groups": []}
-    save_checkpoint(
-        checkpoint, Checkpoint(1, model.state_dict(), optimizer, torch.get_rng_state(), identity, TrainingTotals())
-    )
-    write_tokenizer(folder, byte_level_tokenizer())
-    shutil.copy(folder / "tokenizer" / "tokenizer.json", checkpoint)
-    shutil.copy(folder / "tokenizer" / "tokenizer_config.json", checkpoint)
-    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": END}))
-    environment = {
-        "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "RDUKIT_HOME": str(folder / "home"),
-        "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    started = ProcessBackend().start(BoxSpec("llama", folder / "state", [folder], environment))
+    started = start_text_box(folder, model)
     yield started
     started.stop()
 

@@ -22,7 +22,7 @@ from rdukit_modelbox.image.layer import LayerEntry
 #: on the same image; what probes of health use; what a compile, and torch at an optimizer's first step, import late.
 START_MODULES: Final = (
     "rdukit.cli", "rdukit_modelbox.cli.main", "rdukit_modelbox.server.serve", "rdukit_modelbox.server.grpc_server",
-    "rdukit_serving.rest.connection", "rdukit_modelbox.rest.app", "rdukit_serving.text.openai_rest",
+    "rdukit_serving.rest.connection", "rdukit_modelbox.rest.app", "rdukit_serving.text.rest",
     "rdukit_serving.server", "rdukit_serving.device.process",
     "rdukit_serving.device.loaded_model", "rdukit_modelbox.operations.child", "rdukit_modelbox.tasks.program",
     "rdukit_modelbox.verbs.compile", "rdukit_modelbox.verbs.train", "rdukit_modelbox.verbs.preprocess",

@@ -11,7 +11,7 @@ from rdukit_modelbox.rest.app import make_app
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.access import Access
 from rdukit_serving.rest.openapi import inference_paths
-from rdukit_serving.text.openai_rest import make_openai_router
+from rdukit_serving.text.rest import make_text_router
 
 if TYPE_CHECKING:
     from rdukit_serving.models.served import ServedModels
@@ -25,7 +25,7 @@ class RoutesAhead:
         self._service, self._models = _Forward(example), _Forward(example.models)
         self._app = make_app(
             cast("BoxService", self._service),
-            [make_openai_router(cast("ServedModels", self._models), Access.from_file(""))],
+            [make_text_router(cast("ServedModels", self._models), Access.from_file(""))],
             inference_paths(),
         )
         self._app.middleware_stack = self._app.build_middleware_stack()

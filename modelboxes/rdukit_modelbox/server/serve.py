@@ -65,12 +65,12 @@ class ServedBox(BoxService):
         from rdukit_modelbox.rest.app import make_app
         from rdukit_modelbox.rest.routes_ahead import find_routes_ahead
         from rdukit_serving.rest.openapi import inference_paths
-        from rdukit_serving.text.openai_rest import make_openai_router
+        from rdukit_serving.text.rest import make_text_router
 
         ahead = find_routes_ahead() if access.is_open else None
         if ahead is not None:
             return ahead.bind(self)
-        return make_app(self, [make_openai_router(self.models, access)], inference_paths())
+        return make_app(self, [make_text_router(self.models, access)], inference_paths())
 
     def grpc_services(self) -> "Sequence[AddService]":
         """Return what adds the box's own service."""

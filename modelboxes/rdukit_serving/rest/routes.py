@@ -225,6 +225,8 @@ def _object(body: bytes, legal: str) -> Mapping[str, Any]:
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 #: Routes that anybody may call: probes have no token.
 _OPEN = ("/health/", "/v2/health/")
+#: Below these the routes themselves look for the token, where their APIs' clients send it, and refuse in their form.
+_LOOKED_FOR = ("/v1/messages", "/api/")
 
 
 class ServerApp:
@@ -243,7 +245,7 @@ class ServerApp:
         if path.startswith("/v2/") or path == "/v2":
             await self._inference(scope, receive, send)
             return
-        if not self._access.is_open and scope["type"] == "http" and not path.startswith(_OPEN):
+        if not self._access.is_open and scope["type"] == "http" and not path.startswith(_OPEN + _LOOKED_FOR):
             try:
                 self._access.check(dict(scope["headers"]).get(b"authorization"))
             except Unauthenticated as error:

@@ -4,6 +4,7 @@ Source: OpenAI's API reference, "Create chat completion", and what its clients s
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -19,7 +20,23 @@ class RequestPart(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class TextPart(RequestPart):
+#: Types of parts in the APIs that are served, where a part is no text.
+_MEDIA: Final = re.compile(r"(input_)?(image|audio|video|file|document)(_url|_content)?")
+
+
+class TextOnly(RequestPart):
+    """Part of a content, which must be text."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_media(cls, value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if isinstance(kind, str) and _MEDIA.fullmatch(kind):
+            raise ValueError(f"a part of the type {kind} is not served: the model reads text only")
+        return value
+
+
+class TextPart(TextOnly):
     """Part of a message's content."""
 
     type: Literal["text"]
@@ -79,6 +96,18 @@ class ChosenTool(RequestPart):
 
     type: Literal["function"]
     function: ChosenFunction
+
+
+def declare_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> FunctionTool:
+    """Return the tool that another API describes, as a chat has it."""
+    return FunctionTool(
+        type="function", function=DeclaredFunction(name=name, description=description, parameters=parameters)
+    )
+
+
+def choose_tool(name: str) -> ChosenTool:
+    """Return the choice of a tool that must be called."""
+    return ChosenTool(type="function", function=ChosenFunction(name=name))
 
 
 class ChatMessage(RequestPart):

@@ -41,6 +41,12 @@ class SchemaFormat(RequestPart):
     json_schema: SchemaOfFormat
 
 
+def schema_format(name: str, schema: dict[str, Any]) -> SchemaFormat:
+    """Return the format that another API describes by a schema."""
+    values = {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+    return SchemaFormat.model_validate(values)
+
+
 ResponseFormat = Annotated[PlainFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
 
 

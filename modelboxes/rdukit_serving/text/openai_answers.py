@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
@@ -40,6 +40,8 @@ class Tally:
     began_s: float = field(default_factory=time.time)
     first_s: float | None = None
     prompt_tokens: int = 0
+    #: Of these, those that were not read anew.
+    cached_tokens: int = 0
     completion_tokens: int = 0
     reason: str = ""
 
@@ -61,7 +63,8 @@ class Tally:
         took_s, after_first_s = now_s - self.began_s, now_s - first_s
         return {
             "prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens, "total_tokens": total,
-            "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": 0},
             "start_time": self.began_s, "end_time": now_s, "time_to_first_token": first_s - self.began_s,
             "total_latency": took_s, "completion_tokens_per_sec": _rate(self.completion_tokens, took_s),
             "completion_tokens_after_first_per_sec": _rate(self.completion_tokens - 1, after_first_s),
@@ -99,10 +102,7 @@ class Completion:
         if not is_stream:
             answer = await unless_gone(request, self._whole())
             return JSONResponse(answer, headers=server_timing(self._version, self._queue_us, self._compute_us))
-        events = self._stream(with_usage)
-        first = await anext(events)
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_chained(first, events), media_type="text/event-stream", headers=headers)
+        return await stream_response(self._stream(with_usage), lambda error: _frame(error_body(error)))
 
     async def _whole(self) -> dict[str, object]:
         choices = []
@@ -185,11 +185,7 @@ class Completion:
         """Return log-probabilities of the pieces that have a token, after ``offset`` characters."""
         tokens = [(piece.token, piece) for piece in pieces if piece.token is not None]
         if self._is_chat:
-            content = [
-                {**_token(token, piece.logprob), "top_logprobs": [_token(*other) for other in piece.top]}
-                for token, piece in tokens
-            ]
-            return {"content": content, "refusal": None}
+            return {"content": [token_chances(piece) for _, piece in tokens], "refusal": None}
         lengths = [characters(token) for token, _ in tokens]
         return {
             "tokens": [shown(token, _BYTES) for token, _ in tokens],
@@ -229,6 +225,12 @@ def server_timing(version: ModelVersion, queue_us: int, compute_us: int) -> dict
     return {"Server-Timing": f"{value}, load;dur={version.load_seconds * 1000:.0f}, compile;dur=0"}
 
 
+def token_chances(piece: Piece) -> dict[str, object]:
+    """Return the probabilities of a piece that has a token, as a chat tells them."""
+    chosen = _token(piece.token or b"", piece.logprob)
+    return {**chosen, "top_logprobs": [_token(*other) for other in piece.top]}
+
+
 def _token(token: bytes, logprob: float | None) -> dict[str, object]:
     return {"token": shown(token), "logprob": logprob, "bytes": list(token)}
 
@@ -246,14 +248,28 @@ def _frame(value: Mapping[str, object]) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
-async def _chained(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+async def stream_response(
+    events: AsyncGenerator[bytes], last_words: Callable[[RdukitError], bytes], media_type: str = "text/event-stream"
+) -> Response:
+    """Respond with events as they are made; the first is awaited before the status goes out.
+
+    Args:
+        last_words: the event that tells of an error, once the status is out.
+    """
+    first = await anext(events)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_chained(first, events, last_words), media_type=media_type, headers=headers)
+
+
+async def _chained(
+    first: bytes, rest: AsyncGenerator[bytes], last_words: Callable[[RdukitError], bytes]
+) -> AsyncIterator[bytes]:
     try:
         yield first
         async for event in rest:
             yield event
     except RdukitError as error:
-        # The status is out: the error goes into the stream, as OpenAI's clients expect it.
-        yield _frame(error_body(error))
+        yield last_words(error)
     finally:
         await rest.aclose()
 
@@ -282,3 +298,38 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> An
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+@dataclass(slots=True)
+class Turn:
+    """Text of a request that has one, and how its calls are read."""
+
+    version: ModelVersion
+    request: GenerationRequest
+    reader: CallReader | None = None
+    tally: Tally = field(default_factory=Tally)
+
+    async def events(self) -> AsyncGenerator[Piece | ToolCall | Done]:
+        """Yield what is said, calls as they become whole, and the end, which has no text of its own.
+
+        Raises:
+            RdukitError: as ``TextQueue.generate``.
+        """
+        async with contextlib.aclosing(self.version.texts.generate(self.request)) as events:
+            async for event in events:
+                self.tally.note_first()
+                text, calls = event.text, list[ToolCall]()
+                if self.reader is not None:
+                    text, calls = self.reader.push(text)
+                    text += self.reader.finish() if isinstance(event, Done) else ""
+                if isinstance(event, Piece):
+                    if text or event.token is not None:
+                        yield replace(event, text=text)
+                elif text:
+                    yield Piece(text)
+                for call in calls:
+                    yield call
+                if isinstance(event, Done):
+                    self.tally.count(event, is_new_prompt=True)
+                    reason = _reason(event.reason, () if self.reader is None else self.reader.calls)
+                    yield replace(event, text="", reason=reason)

@@ -46,7 +46,7 @@ _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 _LEAVE_OUT: Final = "is not served here; leave it out"
 
 #: What pydantic adds to an error's place to say which kind of value it tried.
-_TAG: Final = re.compile(r"(list\[|function-|constrained-).*|str|int|\[key\]")
+_TAG: Final = re.compile(r"(list\[|function-|constrained-|tagged-union|one-of-).*|str|int|\[key\]")
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -56,16 +56,9 @@ class _Body(RequestPart):
     user: str | None = None
 
 
-class StreamOptions(RequestPart):
-    """Options of a stream."""
+class SamplingFields(RequestPart):
+    """Fields of all requests for texts, of whatever API, that say how a text is made."""
 
-    include_usage: bool = False
-    include_obfuscation: bool = False
-
-
-class _Generation(_Body):
-    stream: bool = False
-    stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     #: Not OpenAI's, but what most servers of its API take; of ``top_k`` some clients say "all" as -1.
@@ -76,6 +69,35 @@ class _Generation(_Body):
     #: The vendor's: false is greedy whatever the temperature is.
     do_sample: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+
+    def sampling(self, choice: int) -> dict[str, object]:
+        """Return values for ``SamplingOptions``; each choice has a seed of its own."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return {
+            "temperature": 0.0 if self.do_sample is False else temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "top_k": max(self.top_k or 0, 0),
+            "min_p": self.min_p or 0.0,
+            "repetition_penalty": self.repetition_penalty or 1.0,
+            "ignore_eos": bool(self.ignore_eos),
+            "seed": None if self.seed is None else (self.seed + choice) % 2**63,
+        }
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """Return these fields, for a request of another API."""
+        return {name: getattr(self, name) for name in SamplingFields.model_fields}
+
+
+class StreamOptions(RequestPart):
+    """Options of a stream."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class _Generation(_Body, SamplingFields):
+    stream: bool = False
+    stream_options: StreamOptions | None = None
     frequency_penalty: Penalty = None
     presence_penalty: Penalty = None
     logit_bias: Bias | None = None
@@ -100,15 +122,7 @@ class _Generation(_Body):
 
     def sampling(self, choice: int) -> dict[str, object]:
         """Return values for ``SamplingOptions``; each choice has a seed of its own."""
-        temperature = 1.0 if self.temperature is None else self.temperature
-        return {
-            "temperature": 0.0 if self.do_sample is False else temperature,
-            "top_p": 1.0 if self.top_p is None else self.top_p,
-            "top_k": max(self.top_k or 0, 0),
-            "min_p": self.min_p or 0.0,
-            "repetition_penalty": self.repetition_penalty or 1.0,
-            "ignore_eos": bool(self.ignore_eos),
-            "seed": None if self.seed is None else (self.seed + choice) % 2**63,
+        return super().sampling(choice) | {
             "frequency_penalty": self.frequency_penalty or 0.0,
             "presence_penalty": self.presence_penalty or 0.0,
             "bias": list((self.logit_bias or {}).items()),

@@ -18,6 +18,9 @@ from rdukit_platform.tenants.service import Caller, authenticate
 
 #: Names the tenant of a request that carries a token of the issuer's.
 TENANT_HEADER: Final = "Rdukit-Tenant"
+#: Clients of Anthropic's and SambaStudio's APIs have the token in these, when they call an endpoint.
+KEY_HEADERS: Final = ("x-api-key", "key")
+ENDPOINTS: Final = "/v1/endpoints/"
 #: Of lists; what is legal is checked where they are read.
 Limit = Annotated[int, Query(description="Rows of a page, 1 to 200.")]
 Cursor = Annotated[str | None, Query(description="next_cursor of the page before.")]
@@ -53,9 +56,10 @@ def identify(request: Request) -> Caller:
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    caller = authenticate_token(
-        platform_of(request), bearer_of(request.headers), request.headers.get(TENANT_HEADER, "")
-    )
+    token = bearer_of(request.headers)
+    if token is None and request.scope["path"].startswith(ENDPOINTS):
+        token = next((request.headers[name] for name in KEY_HEADERS if name in request.headers), None)
+    caller = authenticate_token(platform_of(request), token, request.headers.get(TENANT_HEADER, ""))
     request.state.caller = caller
     platform_of(request).rates.check(caller)
     return caller

@@ -1,5 +1,6 @@
 """Choices of a call (pure): what of a box its endpoint passes on, what of an answer, and which replica takes it."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -12,10 +13,15 @@ PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x
 RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after")
 #: Types of an answer that are passed on as they are; others would be bytes. No page runs from here.
 TYPES: Final = ("application/json", "text/event-stream", "application/octet-stream")
-_OPENAI: Final = ("chat/completions", "completions", "embeddings")
+_TEXT: Final = (
+    "chat/completions", "completions", "embeddings", "responses", "messages", "messages/count_tokens",
+)  # fmt: skip
+#: SambaStudio's, behind ``api``; of its paths the last part is the model.
+_GENERIC: Final = "(v2/)?predict/generic(/stream)?/[^/]+/[^/]+"
 _LEGAL: Final = (
     "legal: v2/models/MODEL[/versions/V]/infer, v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
-    "v1/models, v1/chat/completions, v1/completions, v1/embeddings"
+    f"v1/models[/MODEL], {', '.join(f'v1/{each}' for each in _TEXT)}, "
+    "api[/v2]/predict/generic[/stream]/PROJECT/MODEL"
 )
 
 
@@ -51,8 +57,10 @@ def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
                 return _with_model(parts, endpoint, model)
             case "GET", ["v2", "models", _, "config" | "ready" | "stats"]:
                 return _with_model(parts, endpoint, model)
-            case "POST", ["v1", *rest] if "/".join(rest) in _OPENAI:
+            case "POST", ["v1", *rest] if "/".join(rest) in _TEXT:
                 return "/" + path
+            case "POST", ["api", *rest] if re.fullmatch(_GENERIC, "/".join(rest)):
+                return "/" + "/".join([*parts[:-1], model if parts[-1] == endpoint else parts[-1]])
             case "GET", ["v1", "models", _]:
                 return "/" + path
     raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")

@@ -24,7 +24,14 @@ DAY_S: Final = 86400.0
 #: Bytes of an answer that are kept to be read; of a longer one only the requests are counted, and of streams the end.
 MAX_READ: Final = 1 << 20
 TAIL: Final = 16 << 10
+#: Counts of one text, as SambaStudio's answers have them; their streams are lines of JSON.
+_COUNTED: Final = re.compile(rb'"(prompt|completion)_tokens_count":(\d{1,9})\b')
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+
+
+#: Names of the counts; an answer has those of one API. Anthropic's counts what a cache had apart.
+_PROMPT: Final = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COMPLETION: Final = ("completion_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,12 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
     answer = _object(head if header_bytes is None else head[:header_bytes])
     if "usage" in answer:
         return _tokens(answer["usage"])
+    counted = _COUNTED.findall(head) if header_bytes is None else []
+    if counted:
+        totals = {
+            kind: sum(int(count) for each, count in counted if each == kind) for kind in (b"prompt", b"completion")
+        }
+        return _tokens({"prompt_tokens": totals[b"prompt"], "completion_tokens": totals[b"completion"]})
     outputs = answer.get("outputs")
     first = outputs[0] if isinstance(outputs, list) and outputs else None
     shape = first.get("shape") if isinstance(first, dict) else None
@@ -73,8 +86,8 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
 def _tokens(usage: object) -> Use:
     if not isinstance(usage, dict):
         return Use(1)
-    prompt, completion = (_count(usage.get(f"{kind}_tokens")) for kind in ("prompt", "completion"))
-    return Use(1, prompt_tokens=prompt, completion_tokens=completion)
+    prompt, completion = (sum(_count(usage.get(name)) for name in names) for names in (_PROMPT, _COMPLETION))
+    return Use(1, prompt_tokens=_count(prompt), completion_tokens=_count(completion))
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -228,6 +228,10 @@ def test_a_replica_that_has_ended_has_no_events() -> None:
         ("GET", "v2/models/read", "/v2/models/logreg"),
         ("POST", "v1/chat/completions", "/v1/chat/completions"),
         ("POST", "v1/embeddings", "/v1/embeddings"),
+        ("POST", "v1/responses", "/v1/responses"),
+        ("POST", "v1/messages/count_tokens", "/v1/messages/count_tokens"),
+        ("POST", "api/v2/predict/generic/stream/p/read", "/api/v2/predict/generic/stream/p/logreg"),
+        ("POST", "api/predict/generic/p/other", "/api/predict/generic/p/other"),
         ("GET", "v2/health/ready", "/v2/health/ready"),
     ],
 )
@@ -241,6 +245,7 @@ def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
         ("POST", "v2/repository/models/logreg/load"), ("POST", "train"), ("GET", "v2/models/../../operations"),
         ("POST", "v2/models/a?b/infer"), ("POST", "v2//models/a/infer"), ("POST", "v1/operations/x/cancel"),
         ("GET", "metrics"), ("POST", "v2/models/a%2F/infer"), ("GET", "v2/models/stats/x/y"),
+        ("POST", "api/v2/predict/generic/p"), ("POST", "v1/messages/batches"), ("GET", "v1/responses/r"),
     ],
 )  # fmt: skip
 def test_nothing_else_of_a_box_is(method: str, path: str) -> None:
@@ -272,6 +277,16 @@ def test_rows_and_tokens_are_those_that_the_answer_tells() -> None:
     assert read_use(200, b"", b"data: {" + usage + b"}\n\ndata: [DONE]\n\n") == Use(
         1, prompt_tokens=4, completion_tokens=6
     )
+    tokens = Use(1, prompt_tokens=4, completion_tokens=6)
+    response = b'"usage":{"input_tokens":4,"input_tokens_details":{"cached_tokens":1},"output_tokens":6}'
+    message = (
+        b'"usage":{"input_tokens":1,"output_tokens":6,"cache_read_input_tokens":3,"cache_creation_input_tokens":0}'
+    )
+    for each in (response, message):
+        assert read_use(200, b"{" + each + b"}", b"") == read_use(200, b"", b"data: {" + each + b"}\n\n") == tokens
+    item = b'{"completion":"\\"prompt_tokens_count\\":9","prompt_tokens_count":2,"completion_tokens_count":3}'
+    assert read_use(200, b'{"items":[' + item + b"," + item + b"]}", b"") == tokens
+    assert read_use(200, b'{"stream_token":"a"}\n' + item + b"\n" + item, b"") == tokens
     assert read_use(400, b'{"error": "no"}', b"") == Use(1)
     assert read_use(500, b'{"error": "no"}', b"") == Use(1, 1)
     for strange in (b"", b"[]", b'{"outputs": [7]}', b'{"usage": 3}', b'{"usage": {"prompt_tokens": -1}}'):

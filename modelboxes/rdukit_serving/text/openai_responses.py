@@ -1,0 +1,381 @@
+"""OpenAI's Responses API without a memory: a request becomes a chat, its text becomes items, whole or event by event.
+
+Source: OpenAI's API reference, "Responses" and its streaming events; what the ``openai`` client reads of them.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_serving.text.chat_messages import (
+    CalledFunction,
+    ChatMessage,
+    FunctionName,
+    MadeCall,
+    RequestPart,
+    TextOnly,
+    TextPart,
+    check_template_values,
+    choose_tool,
+    declare_tool,
+)
+from rdukit_serving.text.form_values import ObjectFormat, PlainFormat, ResponseFormat, SchemaOfFormat, schema_format
+from rdukit_serving.text.openai_answers import (
+    Turn,
+    server_timing,
+    stream_response,
+    token_chances,
+    unless_gone,
+)
+from rdukit_serving.text.openai_values import ChatBody, SamplingFields
+from rdukit_serving.text.queue import Done, Piece
+from rdukit_serving.text.tool_calls import ToolCall
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class ItemText(TextOnly):
+    """Part of an item's content: a caller's text, or one that came in an answer."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class MessageItem(RequestPart):
+    """Message, as a caller writes it or as it came in an answer."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[ItemText]
+    id: str | None = None
+    status: ItemStatus | None = None
+    phase: str | None = None
+
+
+class CallItem(RequestPart):
+    """Call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: FunctionName
+    arguments: str
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+class CallOutputItem(RequestPart):
+    """Result of a called function."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[ItemText]
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+def _kind_of_item(value: Any) -> str:
+    kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "")
+    return f"one-of-{kind}"
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("one-of-message")]
+    | Annotated[CallItem, Tag("one-of-function_call")]
+    | Annotated[CallOutputItem, Tag("one-of-function_call_output")],
+    Discriminator(
+        _kind_of_item, custom_error_type="item_kind",
+        custom_error_message="items of this type are not served; legal: message, function_call, function_call_output",
+    ),
+]  # fmt: skip
+
+
+class ResponseTool(RequestPart):
+    """Function that the model may call."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChosenResponseTool(RequestPart):
+    """Function that must be called."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+
+class FlatSchemaFormat(SchemaOfFormat):
+    """JSON text that a schema describes."""
+
+    type: Literal["json_schema"]
+
+
+class TextOptions(RequestPart):
+    """Options of the text."""
+
+    format: Annotated[PlainFormat | ObjectFormat | FlatSchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningOptions(RequestPart):
+    """Options of thinking. Nothing is told of it, so there is nothing to sum up."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseStreamOptions(RequestPart):
+    """Options of a stream."""
+
+    include_obfuscation: bool | None = None
+
+
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+class ResponseBody(SamplingFields):
+    """Body of ``POST /v1/responses``. Nothing is kept, so nothing can be asked for later."""
+
+    model: str
+    input: str | Annotated[list[Item], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    store: Literal[False] | None = None
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    text: TextOptions | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
+    #: What says nothing to a model.
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    def chat(self) -> ChatBody:
+        """Return the chat that this is.
+
+        Raises:
+            InvalidArgument: probabilities that nobody asked to see.
+        """
+        has_logprobs = _LOGPROBS in (self.include or ())
+        if self.top_logprobs and not has_logprobs:
+            raise InvalidArgument(f"top_logprobs needs include: [{_LOGPROBS!r}]", field="top_logprobs")
+        chosen = self.tool_choice
+        return ChatBody(
+            model=self.model, messages=self._messages(), max_completion_tokens=self.max_output_tokens,
+            tools=[declare_tool(tool.name, tool.description, tool.parameters) for tool in self.tools or ()] or None,
+            tool_choice=choose_tool(chosen.name) if isinstance(chosen, ChosenResponseTool) else chosen,
+            parallel_tool_calls=self.parallel_tool_calls, response_format=self._format(), logprobs=has_logprobs or None,
+            top_logprobs=self.top_logprobs if has_logprobs else None, chat_template_kwargs=self.chat_template_kwargs,
+            reasoning_effort=None if self.reasoning is None else self.reasoning.effort, **self.sampling_fields(),
+        )  # fmt: skip
+
+    def _messages(self) -> list[ChatMessage]:
+        messages = [] if self.instructions is None else [ChatMessage(role="system", content=self.instructions)]
+        if isinstance(self.input, str):
+            return [*messages, ChatMessage(role="user", content=self.input)]
+        for item in self.input:
+            match item:
+                case CallItem():
+                    # What an assistant said and called is one message to a template.
+                    if not messages or messages[-1].role != "assistant":
+                        messages.append(ChatMessage(role="assistant"))
+                    function = CalledFunction(name=item.name, arguments=item.arguments)
+                    said = messages[-1]
+                    said.tool_calls = [*(said.tool_calls or ()), MadeCall(id=item.call_id, function=function)]
+                case CallOutputItem():
+                    messages.append(
+                        ChatMessage(role="tool", tool_call_id=item.call_id, content=_joined(item.output))
+                    )  # fmt: skip
+                case _:
+                    messages.append(ChatMessage(role=item.role, content=_joined(item.content)))
+        return messages
+
+    def _format(self) -> ResponseFormat | None:
+        form = None if self.text is None else self.text.format
+        if not isinstance(form, FlatSchemaFormat):
+            return form
+        return schema_format(form.name, form.content)
+
+    def echoed(self) -> dict[str, object]:
+        """Return what an answer repeats of its request."""
+        text = {"format": {"type": "text"}} if self.text is None else _plain(self.text)
+        return {
+            "instructions": self.instructions, "max_output_tokens": self.max_output_tokens,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "tool_choice": "auto" if self.tool_choice is None else _plain(self.tool_choice),
+            "tools": [_plain(tool) for tool in self.tools or ()], "text": text,
+            "temperature": self.sampling(0)["temperature"], "top_p": self.sampling(0)["top_p"],
+            "reasoning": {"effort": None, "summary": None} if self.reasoning is None else _plain(self.reasoning),
+            "metadata": self.metadata or {}, "user": self.user, "top_logprobs": self.top_logprobs or 0,
+            "truncation": "disabled", "store": False, "background": False, "previous_response_id": None,
+        }  # fmt: skip
+
+
+def _plain(value: object) -> object:
+    return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, RequestPart) else value
+
+
+def _joined(content: str | list[ItemText]) -> str | list[TextPart]:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class ResponseAnswer:
+    """Answer of one request: events in OpenAI's order, of which the last has all of it."""
+
+    def __init__(self, name: str, body: ResponseBody, turn: Turn) -> None:
+        self._turn = turn
+        self._number = -1
+        self._response: dict[str, Any] = {
+            "id": f"resp_{secrets.token_hex(16)}", "object": "response", "created_at": int(time.time()),
+            "status": "in_progress", "model": name, "output": [], "error": None, "incomplete_details": None,
+            **body.echoed(), "usage": None,
+        }  # fmt: skip
+        #: Items so far; a message that is open is the last of them.
+        self._items: list[dict[str, Any]] = self._response["output"]
+        self._is_open = False
+
+    async def respond(self, request: Request, is_stream: bool) -> Response:
+        """Respond whole, or with events."""
+        if is_stream:
+            return await stream_response(self._frames(), self._last_words)
+        done = await unless_gone(request, self._finish())
+        return JSONResponse(self._response, headers=server_timing(self._turn.version, done.queue_us, done.compute_us))
+
+    async def _finish(self) -> Done:
+        async for event in self._turn.events():
+            for _ in self._events(event):
+                pass
+            if isinstance(event, Done):
+                return event
+        raise AssertionError("a text has an end")
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        is_first = True
+        async for event in self._turn.events():
+            if is_first:
+                yield self._frame({"type": "response.created", "response": self._response})
+                yield self._frame({"type": "response.in_progress", "response": self._response})
+                is_first = False
+            for each in self._events(event):
+                yield self._frame(each)
+
+    def _events(self, event: Piece | ToolCall | Done) -> list[dict[str, Any]]:
+        """Take a step of the turn; returns the events that tell of it."""
+        match event:
+            case Piece():
+                return [*self._open(), self._say(event)]
+            case ToolCall():
+                return [*self._close("completed"), *self._call(event)]
+        is_whole = event.reason != "length"
+        status = "completed" if is_whole else "incomplete"
+        # A text without a word is a message, too.
+        events = [*([] if self._items else self._open()), *self._close(status)]
+        now = time.time()
+        usage: Any = self._turn.tally.usage(now)
+        self._response |= {
+            "status": status, "completed_at": int(now) if is_whole else None,
+            "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": usage["completion_tokens_details"], "total_tokens": usage["total_tokens"],
+            },
+        }  # fmt: skip
+        return [*events, {"type": f"response.{status}", "response": self._response}]
+
+    def _open(self) -> list[dict[str, Any]]:
+        """Open a message unless one is."""
+        if self._is_open:
+            return []
+        self._is_open = True
+        part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        item: dict[str, Any] = {
+            "id": f"msg_{secrets.token_hex(16)}", "type": "message", "role": "assistant", "status": "in_progress",
+            "content": [],
+        }  # fmt: skip
+        added = self._add(item)
+        item["content"] = [part]
+        return [added, {"type": "response.content_part.added", **self._place(), "part": {**part, "logprobs": []}}]
+
+    def _say(self, piece: Piece) -> dict[str, Any]:
+        part = self._items[-1]["content"][0]
+        logprobs = [] if piece.token is None else [token_chances(piece)]
+        part["text"] += piece.text
+        part["logprobs"] += logprobs
+        return {"type": "response.output_text.delta", **self._place(), "delta": piece.text, "logprobs": logprobs}
+
+    def _close(self, status: str) -> list[dict[str, Any]]:
+        """Close the message that is open, if one is."""
+        if not self._is_open:
+            return []
+        self._is_open = False
+        item = self._items[-1]
+        item["status"] = status
+        part, place = item["content"][0], self._place()
+        return [
+            {"type": "response.output_text.done", **place, "text": part["text"], "logprobs": part["logprobs"]},
+            {"type": "response.content_part.done", **place, "part": part},
+            self._item_done(),
+        ]
+
+    def _call(self, call: ToolCall) -> list[dict[str, Any]]:
+        item = {
+            "id": f"fc_{secrets.token_hex(16)}", "type": "function_call", "call_id": call.id, "name": call.name,
+            "arguments": "", "status": "in_progress",
+        }  # fmt: skip
+        added = self._add(item)
+        item |= {"arguments": call.arguments, "status": "completed"}
+        place = {"item_id": item["id"], "output_index": len(self._items) - 1}
+        return [
+            added,
+            {"type": "response.function_call_arguments.delta", **place, "delta": call.arguments},
+            {"type": "response.function_call_arguments.done", **place, "name": call.name, "arguments": call.arguments},
+            self._item_done(),
+        ]
+
+    def _add(self, item: dict[str, Any]) -> dict[str, Any]:
+        self._items.append(item)
+        return {"type": "response.output_item.added", "output_index": len(self._items) - 1, "item": {**item}}
+
+    def _item_done(self) -> dict[str, Any]:
+        return {"type": "response.output_item.done", "output_index": len(self._items) - 1, "item": self._items[-1]}
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1, "content_index": 0}
+
+    def _frame(self, event: Mapping[str, Any]) -> bytes:
+        self._number += 1
+        return frame({**event, "sequence_number": self._number})
+
+    def _last_words(self, error: RdukitError) -> bytes:
+        self._response |= {"status": "failed", "error": {"code": "server_error", "message": error.message}}
+        return self._frame({"type": "response.failed", "response": self._response})
+
+
+def frame(event: Mapping[str, Any]) -> bytes:
+    """Return an event of a stream whose events have names."""
+    return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event))

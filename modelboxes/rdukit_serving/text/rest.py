@@ -1,0 +1,290 @@
+"""Routes of text models: OpenAI's, Anthropic's messages, SambaStudio's generic API; plain and streamed.
+
+A caller that goes away ends its work. Source: the APIs' references; OpenAI's event streams are ``data: JSON`` and a
+blank line each, then ``data: [DONE]``.
+"""
+
+import asyncio
+import base64
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from tokenizers import Tokenizer
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit_serving.access import Access
+from rdukit_serving.models.served import ServedModels
+from rdukit_serving.models.version import ModelVersion
+from rdukit_serving.text.anthropic_messages import CountBody, MessageAnswer, MessagesBody, messages_error
+from rdukit_serving.text.chat_template import (
+    TOKENIZER_FILE,
+    ChatRenderer,
+    ChatTemplate,
+    companion,
+    find_chat_template,
+)
+from rdukit_serving.text.openai_answers import Completion, Turn, error_body, server_timing, unless_gone
+from rdukit_serving.text.openai_responses import ResponseAnswer, ResponseBody
+from rdukit_serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, parse_body
+from rdukit_serving.text.queue import Embedding, GenerationRequest
+from rdukit_serving.text.studio_generic import (
+    GenericAnswer,
+    InstancesBody,
+    ItemsBody,
+    read_chat,
+    studio_error,
+)
+
+Respond = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class TextApi:
+    """Ways that the routes of an API have in common.
+
+    ``form`` describes an error in its documentation; ``key_header`` may have the token in place of ``authorization``;
+    ``fields`` are its names of a chat's fields.
+    """
+
+    error: Callable[[RdukitError], dict[str, object]]
+    form: str
+    key_header: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def token(self, headers: Mapping[str, str]) -> bytes:
+        """Return the token of a request as the header ``authorization`` has it."""
+        key = headers.get(self.key_header, "") if self.key_header else ""
+        return (headers.get("authorization") or (f"Bearer {key}" if key else "")).encode("latin-1")
+
+    def refuse(self, error: RdukitError) -> Response:
+        """Respond with an error, which names the field as this API does."""
+        own = self.fields.get(str(error.detail.get("field")))
+        if own is not None:
+            words = error.message.removeprefix(f"{error.detail['field']}: ")
+            message = error.message if words == error.message else f"{own}: {words}"
+            error = type(error)(message, **{**error.detail, "field": own})
+        return JSONResponse(self.error(error), error.http_status)
+
+
+OPENAI: Final = TextApi(error_body, "{error: {message, type, param, code}}")
+RESPONSES: Final = replace(OPENAI, fields={"messages": "input", "response_format": "text.format"})
+MESSAGES: Final = TextApi(
+    messages_error, "{type: error, error: {type, message}}", "x-api-key",
+    {"response_format": "output_config.format", "max_completion_tokens": "max_tokens"},
+)  # fmt: skip
+STUDIO: Final = TextApi(studio_error, "{error: {code, message, details}}", "key", {"messages": "items"})
+
+
+def make_text_router(models: ServedModels, access: Access) -> APIRouter:
+    """Return the routes that clients of text models call."""
+    routes = _Routes(models, access)
+    routes.add("/v1/models", "GET", None, "Models that answer.", routes.list_models)
+    routes.add("/v1/models/{model}", "GET", None, "One model.", routes.get_model)
+    routes.add("/v1/completions", "POST", CompletionBody, "Continue prompts.", routes.complete)
+    routes.add("/v1/chat/completions", "POST", ChatBody, "Answer in a chat.", routes.chat)
+    routes.add("/v1/embeddings", "POST", EmbeddingBody, "Texts to vectors.", routes.embed)
+    routes.add("/v1/responses", "POST", ResponseBody, "Answer with items.", routes.answer_responses, RESPONSES)
+    routes.add("/v1/messages", "POST", MessagesBody, "Answer with blocks.", routes.answer_messages, MESSAGES)
+    routes.add("/v1/messages/count_tokens", "POST", CountBody, "Count tokens.", routes.count_tokens, MESSAGES)
+    for version, body in (("/v2", ItemsBody), ("", InstancesBody)):
+        for stream in ("", "/stream"):
+            path = f"/api{version}/predict/generic{stream}/{{project}}/{{model}}"
+            routes.add(path, "POST", body, "Complete prompts or chats.", routes.predict, STUDIO)
+    return routes.router
+
+
+class _Routes:
+    """Handlers of the routes."""
+
+    def __init__(self, models: ServedModels, access: Access) -> None:
+        self.router = APIRouter(tags=["text"])
+        self._models = models
+        self._access = access
+        self._renderer = ChatRenderer()
+
+    def add(
+        self, path: str, method: str, body: type[Any] | None, words: str, respond: Respond, api: TextApi = OPENAI
+    ) -> None:  # fmt: skip
+        extra: dict[str, Any] = {"responses": {"4XX": {"description": api.form}}}
+        names = [name for name in ("project", "model") if f"{{{name}}}" in path]
+        if names:
+            extra["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            ]
+        if body is not None:
+            place = f"#/paths/{path.replace('/', '~1')}/{method.lower()}/requestBody/content/application~1json/schema"
+            plain = place.replace("{", "{{").replace("}", "}}")
+            schema = body.model_json_schema(ref_template=plain + "/$defs/{model}")
+            content = {"application/json": {"schema": schema}}
+            extra["requestBody"] = {"required": True, "content": content}
+
+        async def answer(request: Request) -> Response:
+            try:
+                self._access.check(api.token(request.headers))
+                return await respond(request)
+            except RdukitError as error:
+                return api.refuse(error)
+
+        self.router.add_api_route(
+            path, answer, methods=[method], summary=words, openapi_extra=extra, response_class=JSONResponse
+        )
+
+    async def list_models(self, request: Request) -> Response:
+        """List the one model that is served."""
+        return JSONResponse(
+            {"object": "list", "data": [_model(self._models, v) for v in self._models.repository.ready_versions()][:1]}
+        )
+
+    async def get_model(self, request: Request) -> Response:
+        """Describe the model if it has that name."""
+        await _find(self._models, request.path_params["model"])
+        return JSONResponse(_model(self._models, ""))
+
+    async def complete(self, request: Request) -> Response:
+        """Complete prompts."""
+        body = parse_body(CompletionBody, await request.body())
+        version = await _text_model(self._models, body.model)
+        answer = Completion(
+            self._models.repository.name, version, body.requests(), body.choices, is_chat=False,
+            with_logprobs=body.logprobs is not None,
+        )  # fmt: skip
+        return await answer.respond(request, body.stream, body.wants_usage())
+
+    async def chat(self, request: Request) -> Response:
+        """Write the next message of a chat."""
+        body = parse_body(ChatBody, await request.body())
+        version = await _text_model(self._models, body.model)
+        template = find_chat_template(version.files.checkpoint, body.has_tools)
+        prompt = await self._renderer.render(template, *body.for_template(template))
+        answer = Completion(
+            self._models.repository.name, version, body.requests(prompt, template), body.choices, is_chat=True,
+            with_logprobs=bool(body.logprobs), new_reader=lambda: body.call_reader(template),
+        )  # fmt: skip
+        return await answer.respond(request, body.stream, body.wants_usage())
+
+    async def answer_responses(self, request: Request) -> Response:
+        """Answer with items: what is said, and calls."""
+        body = parse_body(ResponseBody, await request.body())
+        turn = await self._turn(body.chat())
+        return await ResponseAnswer(self._models.repository.name, body, turn).respond(request, bool(body.stream))
+
+    async def answer_messages(self, request: Request) -> Response:
+        """Answer with blocks: what is said, and calls."""
+        body = parse_body(MessagesBody, await request.body())
+        turn = await self._turn(body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
+        answer = MessageAnswer(self._models.repository.name, body.max_tokens, turn)
+        return await answer.respond(request, body.stream)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Count the tokens that a request for a message would have; no text waits for that."""
+        body = parse_body(CountBody, await request.body())
+        turn = await self._turn(body.chat(), body.beginning)
+        prompt, checkpoint = str(turn.request.prompt), turn.version.files.checkpoint
+        assert checkpoint is not None, "a text model has one"
+        tokens = await asyncio.to_thread(
+            _count, companion(checkpoint, TOKENIZER_FILE), prompt, turn.request.is_rendered
+        )  # fmt: skip
+        return JSONResponse({"input_tokens": tokens})
+
+    async def predict(self, request: Request) -> Response:
+        """Complete prompts or chats."""
+        path = request.url.path
+        is_v2, is_stream = path.startswith("/api/v2/"), "/generic/stream/" in path
+        kind: type[ItemsBody] | type[InstancesBody] = ItemsBody if is_v2 else InstancesBody
+        body = parse_body(kind, await request.body())
+        params, name = body.params, body.params.select_expert or request.path_params["model"]
+        version = await _text_model(self._models, name)
+        turns = []
+        for item, prompt in body.named_items:
+            if params.process_prompt:
+                turn = await self._turn(read_chat(name, prompt, params))
+            else:
+                most = params.max_tokens_to_generate
+                turn = Turn(version, GenerationRequest(prompt, most, params.sampling(0), params.stops()))
+            turns.append((item, prompt, turn))
+        return await GenericAnswer(turns, is_v2).respond(request, is_stream)
+
+    async def _turn(self, chat: ChatBody, beginning: str = "") -> Turn:
+        """Return the one text that a chat asks for, which goes on from ``beginning``.
+
+        Raises:
+            NotFound: no such model, or none of texts. InvalidArgument: the template refuses the chat.
+        """
+        version = await _text_model(self._models, chat.model)
+        template: ChatTemplate = find_chat_template(version.files.checkpoint, chat.has_tools)
+        prompt = await self._renderer.render(template, *chat.for_template(template)) + beginning
+        (request,) = chat.requests(prompt, template)
+        return Turn(version, request, chat.call_reader(template))
+
+    async def embed(self, request: Request) -> Response:
+        """Embed each text as a vector."""
+        body = parse_body(EmbeddingBody, await request.body())
+        version = await _text_model(self._models, body.model)
+        found = await unless_gone(request, _embed_all(version, body.inputs()))
+        size = len(found[0].values)
+        if body.dimensions not in (None, size):
+            raise InvalidArgument(f"dimensions: {body.dimensions} is not legal; legal: {size}", field="dimensions")
+        data = [
+            {"object": "embedding", "index": at, "embedding": _encoded(each.values, body.encoding_format)}
+            for at, each in enumerate(found)
+        ]
+        tokens = sum(each.tokens for each in found)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        answer = {"object": "list", "data": data, "model": self._models.repository.name, "usage": usage}
+        queue_us, compute_us = sum(each.queue_us for each in found), sum(each.compute_us for each in found)
+        return JSONResponse(answer, headers=server_timing(version, queue_us, compute_us))
+
+
+async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) -> list[Embedding]:
+    return [await version.texts.embed(text) for text in texts]
+
+
+def _count(file: Path, text: str, is_rendered: bool) -> int:
+    status = file.stat()
+    tokenizer = _read_tokenizer(file, status.st_mtime_ns, status.st_size)
+    return len(tokenizer.encode(text, add_special_tokens=not is_rendered).ids)
+
+
+@lru_cache(maxsize=2)
+def _read_tokenizer(file: Path, changed_ns: int, size: int) -> Tokenizer:
+    return Tokenizer.from_file(str(file))
+
+
+async def _find(models: ServedModels, name: str) -> ModelVersion:
+    model, _, version = name.partition(":")
+    try:
+        return await models.ensure(model, version)
+    except NotFound as error:
+        raise NotFound(error.message, field="model", openai_code="model_not_found") from error
+
+
+async def _text_model(models: ServedModels, name: str) -> ModelVersion:
+    version = await _find(models, name)
+    if version.text is None:
+        raise NotFound(f"model {name!r} makes no text: use /v2/models/{models.repository.name}/infer", field="model")
+    return version
+
+
+def _model(models: ServedModels, version: str) -> dict[str, object]:
+    found = models.repository.versions.get(version) or models.repository.current
+    created = int(found.loaded_at) if found is not None else 0
+    entry: dict[str, object] = {
+        "id": models.repository.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "rdukit",
+    }
+    if found is not None and found.text is not None:
+        # A prompt has one token at least.
+        entry |= {"context_length": found.text["context"], "max_completion_tokens": found.text["context"] - 1}
+    return entry
+
+
+def _encoded(values: Sequence[float], form: str) -> object:
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if form == "base64" else list(values)

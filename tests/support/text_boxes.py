@@ -1,0 +1,55 @@
+"""A box with a tiny language model of random parameters: any text will do, and the same request gives the same."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
+from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
+from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_zoo.language.llama import Llama, LlamaSizes
+from support.boxes import run_verb
+
+CONTEXT: Final = 256
+#: The token that ends a text; the others are bytes.
+END: Final = 256
+
+
+def make_tiny_llama() -> Llama:
+    """Return the model."""
+    torch.manual_seed(0)
+    sizes = LlamaSizes(
+        width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16, vocabulary=257, context_length=CONTEXT,
+        prompt_length=16,
+    )  # fmt: skip
+    return Llama(sizes, has_cache=False)
+
+
+def start_text_box(folder: Path, model: Llama, **environment: str) -> ProcessBox:
+    """Compile, save and serve the model as ``llama``; its checkpoint is ``folder / "checkpoint"``."""
+    os.environ["RDUKIT_KERNELS"] = "portable"
+    pef = run_verb(
+        "llama", "compile", folder, purpose="serve", width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16,
+        vocabulary=257, context_length=CONTEXT, prompt_length=16, batch_size=1,
+    ).outputs["pef"]  # fmt: skip
+    checkpoint = folder / "checkpoint"
+    identity = Identity("llama", {}, 1, "none", 0)
+    optimizer: dict[str, Any] = {"state": {}, "param_groups": []}
+    save_checkpoint(
+        checkpoint, Checkpoint(1, model.state_dict(), optimizer, torch.get_rng_state(), identity, TrainingTotals())
+    )
+    write_tokenizer(folder, byte_level_tokenizer())
+    shutil.copy(folder / "tokenizer" / "tokenizer.json", checkpoint)
+    shutil.copy(folder / "tokenizer" / "tokenizer_config.json", checkpoint)
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": END}))
+    values = {
+        "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "RDUKIT_HOME": str(folder / "home"),
+        "OMP_NUM_THREADS": "1", **environment,
+    }  # fmt: skip
+    return ProcessBackend().start(BoxSpec("llama", folder / "state", [folder], values))
