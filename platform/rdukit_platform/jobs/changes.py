@@ -3,14 +3,26 @@
 from collections.abc import Mapping
 from typing import Final
 
-from sqlalchemy import CursorResult, Update, select, update
+from sqlalchemy import JSON, CursorResult, Update, bindparam, insert, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from rdukit.errors import Conflict, NotFound
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, next_state
 from rdukit_platform.webhooks.outbox import tell
 from rdukit_platform.webhooks.states import TOLD_STATES
+
+# Statements of every step of every job are made once: that costs as much as running them.
+_JOBS: Final = JobRow.metadata.tables[JobRow.__tablename__]
+_CHANGE_JOB: Final = update(_JOBS).where(
+    _JOBS.c.id == bindparam("read_id"), _JOBS.c.version == bindparam("read_version")
+)
+_ADD_EVENT: Final = insert(JobRow.metadata.tables[JobEventRow.__tablename__])
+_PIPELINE_OF: Final = select(JobRow.pipeline_id).where(JobRow.id == bindparam("id"))
+_LOCKED_JOB: Final = (
+    select(JobRow).where(JobRow.id == bindparam("id")).with_for_update().execution_options(populate_existing=True)
+)
 
 
 def apply_event(
@@ -24,7 +36,7 @@ def apply_event(
 ) -> JobState:
     """Move ``job``, as it was read in this transaction, by ``event`` and set ``columns`` besides.
 
-    ``data`` goes into the event row. ``job`` is refreshed.
+    ``data`` goes into the event row. ``job`` has what its row has then.
 
     Raises:
         InvalidTransition: the event cannot happen in the job's state.
@@ -39,26 +51,22 @@ def apply_event(
         times["started_at"] = now
     if after in FINAL:
         times["ended_at"] = now
-    changed = count_changed(
-        session,
-        update(JobRow)
-        .where(JobRow.id == job.id, JobRow.version == job.version)
-        .values(
-            {
-                "state": str(after),
-                "reason": None if reason is None else str(reason),
-                "version": JobRow.version + 1,
-                "waits_for": None,
-                "wait_code": None,
-                "estimated_start": None,
-                **times,
-                **columns,
-            }
-        ),
-    )
-    if changed != 1:
+    session.flush()
+    values: dict[str, object] = {
+        "state": str(after),
+        "reason": None if reason is None else str(reason),
+        "version": job.version + 1,
+        "waits_for": None,
+        "wait_code": None,
+        "estimated_start": None,
+        **times,
+        **columns,
+    }
+    as_read = {"read_id": job.id, "read_version": job.version}
+    changed = session.connection().execute(_CHANGE_JOB, {**values, **as_read})
+    if changed.rowcount != 1:
         raise Conflict(f"job {job.id} was changed by somebody else; read it again")
-    session.refresh(job)
+    _show_changed(session, job, values)
     details = {"from": str(before), "to": str(after), "event": str(event), **(data or {})}
     if reason is not None:
         details["reason"] = str(reason)
@@ -66,6 +74,15 @@ def apply_event(
     if after in TOLD_STATES:
         tell(session, job.tenant_id, f"job.{after}", lambda: told_of(job), now)
     return after
+
+
+def _show_changed(session: Session, job: JobRow, values: Mapping[str, object]) -> None:
+    """Let ``job`` have what its row has now; what goes through JSON is read again, if somebody asks."""
+    through_json = [name for name in values if isinstance(_JOBS.columns[name].type, JSON)]
+    for name in values.keys() - through_json:
+        set_committed_value(job, name, values[name])
+    if through_json:
+        session.expire(job, through_json)
 
 
 #: Columns of a job that webhooks are told; its parameters and progress are asked for by those who need them.
@@ -89,8 +106,8 @@ def count_changed(session: Session, statement: Update) -> int:
 
 def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float, data: Mapping[str, object]) -> None:
     """Append to a job's events. ``kind`` is ``state``, ``progress`` or ``log``."""
-    session.add(JobEventRow(job_id=job_id, attempt=attempt, kind=kind, at=now, data=dict(data)))
-    session.flush()
+    row = {"job_id": job_id, "attempt": attempt, "kind": kind, "at": now, "data": dict(data)}
+    session.connection().execute(_ADD_EVENT, row)
 
 
 def lock_job(session: Session, job_id: str) -> JobRow:
@@ -99,12 +116,11 @@ def lock_job(session: Session, job_id: str) -> JobRow:
     Raises:
         NotFound: there is none.
     """
-    pipeline = session.scalars(select(JobRow.pipeline_id).where(JobRow.id == job_id)).one_or_none()
-    if pipeline is not None:
-        session.execute(select(PipelineRow.id).where(PipelineRow.id == pipeline).with_for_update())
-    job = session.scalars(
-        select(JobRow).where(JobRow.id == job_id).with_for_update().execution_options(populate_existing=True)
-    ).one_or_none()
+    if session.get_bind().dialect.name != "sqlite":  # whose writers are alone
+        pipeline = session.scalars(_PIPELINE_OF, {"id": job_id}).one_or_none()
+        if pipeline is not None:
+            session.execute(select(PipelineRow.id).where(PipelineRow.id == pipeline).with_for_update())
+    job = session.scalars(_LOCKED_JOB, {"id": job_id}).one_or_none()
     if job is None:
         raise NotFound(f"there is no job {job_id!r}")
     return job

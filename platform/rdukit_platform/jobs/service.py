@@ -45,8 +45,8 @@ def submit_job(
             return _same_request(earlier, request)
     box = check_job(session, boxes, tenant_id, request, now)
     job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key, by=by)
-    job.cache_key = cache_key(session, cache_base(box, request.verb, request.parameters, job.members), job.inputs)
-    apply_event(session, job, JobEvent.READY, now)
+    key = cache_key(session, cache_base(box, request.verb, request.parameters, job.members), job.inputs)
+    apply_event(session, job, JobEvent.READY, now, cache_key=key)
     return job
 
 

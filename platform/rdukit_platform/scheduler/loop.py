@@ -71,6 +71,8 @@ USAGE_S: Final = 10.0
 PRUNE_S: Final = 3600.0
 #: How often sweeps go on.
 SWEEPS_S: Final = 0.5
+#: How often a pass is thorough: others, of which each job's coming and going wakes one, only admit.
+THOROUGH_S: Final = 0.1
 #: Seconds that the scheduler's end waits for a step of tidying.
 TIDY_STOP_S: Final = 5.0
 
@@ -123,14 +125,18 @@ class Scheduler:
     def _work(self, poll_s: float) -> None:
         with self._database.write() as session:
             promote_all(session, self._clock.now())
+        thorough_at = float("-inf")
         while not self._is_asked_to_stop.is_set():
             self._heartbeat_file.touch()
+            is_thorough = self._clock.monotonic() - thorough_at >= THOROUGH_S
+            if is_thorough:
+                thorough_at = self._clock.monotonic()
             try:
-                self.run_once()
+                self.run_once(is_thorough=is_thorough)
             except (DBAPIError, Conflict) as error:
                 logger.warning("pass given up error=%s", error)
             try:
-                self._notifier.wait(poll_s)
+                self._notifier.wait(poll_s if is_thorough else THOROUGH_S)
             except redis.RedisError:
                 self._is_asked_to_stop.wait(poll_s)
 
@@ -154,9 +160,11 @@ class Scheduler:
         if self._stop.is_set():
             raise _Stopped
 
-    def run_once(self) -> int:
+    def run_once(self, *, is_thorough: bool = True) -> int:
         """Run one pass: recover, admit. Returns how many messages were sent.
 
+        Args:
+            is_thorough: nodes, endpoints and what is to be recovered are looked at too.
         Raises:
             LeaseLost: another scheduler has taken over.
         """
@@ -168,12 +176,13 @@ class Scheduler:
         if self._clock.monotonic() - self._swept_at > SWEEPS_S:
             self._swept_at = self._clock.monotonic()
             advance_sweeps(self._database, now)
-        self._watch_nodes(now)
-        reconcile(self._database, now, self._replicas.find_silent)
+        if is_thorough:
+            self._watch_nodes(now)
+            reconcile(self._database, now, self._replicas.find_silent)
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0
-        fencing_tokens = self._recover(now)
+        fencing_tokens = self._recover(now) if is_thorough else []
         fencing_tokens += self._admit(now)
         for fencing in fencing_tokens:
             self._publish(fencing)
@@ -193,7 +202,8 @@ class Scheduler:
 
     def _recover(self, now: float) -> list[FencingToken]:
         silent, overrunning = self._watch_attempts(now)
-        with self._database.write() as session:
+        # Clocks say the same again to a machine that was off.
+        with self._database.write(is_durable=False) as session:
             expired = expire_attempts(session, silent, resolve(JOB_BACKOFF_S), now)
             overran = end_overruns(session, overrunning, now)
             late = end_late_jobs(session, now)

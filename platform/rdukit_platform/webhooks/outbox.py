@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import CursorResult, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
@@ -15,6 +15,9 @@ from rdukit_platform.db.rows import new_id
 from rdukit_platform.webhooks.settings import WEBHOOK_FAILING_HOURS, WEBHOOK_MAX_FAILURES, WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.states import DeliveryState, FailureLimit, pause_s, why_disabled
 
+_TOLD: Final = select(WebhookRow.id, WebhookRow.events).where(
+    WebhookRow.tenant_id == bindparam("tenant_id"), WebhookRow.deleted_at.is_(None), WebhookRow.disabled_at.is_(None)
+)
 #: Ended deliveries that one transaction deletes.
 PRUNED_AT_ONCE: Final = 1000
 #: What a message says that a disabled webhook was not told.
@@ -38,9 +41,7 @@ def tell(session: Session, tenant_id: str, event: str, data: Callable[[], Mappin
 
     ``data`` is asked only if there is one.
     """
-    query = select(WebhookRow.id, WebhookRow.events)
-    is_told = WebhookRow.deleted_at.is_(None) & WebhookRow.disabled_at.is_(None)
-    rows = session.execute(query.where(WebhookRow.tenant_id == tenant_id, is_told)).all()
+    rows = session.execute(_TOLD, {"tenant_id": tenant_id}).all()
     wanted = [row.id for row in rows if event in row.events]
     if wanted:
         body = data()

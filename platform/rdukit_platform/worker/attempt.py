@@ -59,7 +59,7 @@ from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.tiles import LeasedTiles, TileRequest, environment_of, is_withdrawn, leased_tiles
 from rdukit_platform.worker.tracing import AttemptTrace
-from rdukit_platform.worker.walls import check_walls
+from rdukit_platform.worker.walls import WallKind, check_walls
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +219,8 @@ class AttemptRun:
             self._keep(job, operation)
 
     def _check_walls(self) -> None:
+        if self._context.fences.walls.kind is not WallKind.NOTHING:
+            return
         with self._context.database.read() as session:
             tenants = count_tenants(session)
         try:

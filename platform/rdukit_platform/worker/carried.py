@@ -71,6 +71,8 @@ def keeping_work(context: WorkerContext, output: Path) -> Iterator[str | None]:
 
 def bring_work(context: WorkerContext, job: JobRow, output: Path) -> None:
     """Put what an earlier attempt made on another node into the folder of outputs, all of it or nothing."""
+    if job.attempt == 1:
+        return
     earlier = (AttemptRow.job_id == job.id, AttemptRow.number < job.attempt)
     query = select(AttemptRow.node, AttemptRow.kept).where(*earlier).order_by(AttemptRow.number.desc())
     with context.database.read() as session:

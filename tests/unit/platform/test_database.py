@@ -1,5 +1,6 @@
 """Databases: waiting for one that starts at the same time, commits that wait for the disk or not, writers in line."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, wait_until_reachable
-from support import FakeClock
+from support import FakeClock, wait_until
 from support.postgres import new_database, postgres_server
 
 
@@ -53,14 +54,52 @@ def test_a_database_that_never_comes_is_given_up_in_time(tmp_path: Path) -> None
     assert 10 <= clock.monotonic() - began < 12
 
 
-def test_only_durable_commits_wait_for_the_disk(tmp_path: Path) -> None:
+def test_only_durable_commits_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[str]()
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     with closing(Database(f"sqlite:///{tmp_path / 'db.sqlite'}")) as database:
-        told = []
         for is_durable in (True, False, False, True):
             with database.write(is_durable=is_durable) as session:
-                told.append(session.connection().exec_driver_sql("PRAGMA synchronous").scalar_one())
-        full, normal = 2, 1  # SQLite's numbers
-        assert told == [full, normal, normal, full]
+                session.connection().exec_driver_sql("CREATE TABLE IF NOT EXISTS counter (n INTEGER)")
+                normal = 1  # SQLite's number
+                assert session.connection().exec_driver_sql("PRAGMA synchronous").scalar_one() == normal
+    assert synced == [f"{tmp_path}/db.sqlite-wal"] * 2
+
+
+def test_commits_that_wait_for_the_disk_wait_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go, synced = threading.Event(), threading.Event(), list[int]()
+
+    def slow_disk(descriptor: int) -> None:
+        synced.append(descriptor)
+        begun.set()
+        assert may_go.wait(60)
+
+    with closing(Database(f"sqlite:///{tmp_path / 'db.sqlite'}")) as database:
+        with database.write() as session:
+            session.connection().exec_driver_sql("CREATE TABLE counter (n INTEGER)")
+        monkeypatch.setattr(os, "fdatasync", slow_disk)
+
+        def count() -> None:
+            with database.write() as session:
+                session.connection().exec_driver_sql("INSERT INTO counter VALUES (1)")
+
+        threads = [threading.Thread(target=count) for _ in range(8)]
+        threads[0].start()
+        assert begun.wait(60)
+        for thread in threads[1:]:
+            thread.start()
+
+        def committed() -> int:
+            with database.read() as session:
+                return int(session.connection().exec_driver_sql("SELECT count(*) FROM counter").scalar_one())
+
+        wait_until(lambda: committed() == 8, 60)  # nobody waits for the disk to commit
+        wait_until(lambda: database._log is not None and database._log._committed == 9, 60)
+        assert len(synced) == 1
+        may_go.set()
+        for thread in threads:
+            thread.join()
+        assert len(synced) == 2  # the first one's, and the others' together
 
 
 def test_only_durable_commits_wait_for_the_disk_of_a_server(server: str) -> None:
