@@ -60,7 +60,7 @@ def simulate() -> None:
     default=None,
     help="What they ask for, over what the nodes can do.  [default: 0.9]",
 )
-@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes; a job is on one.")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
 @click.option("--tiles", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Tiles of a node.")
 @click.option(
     "--urgent",
@@ -73,6 +73,12 @@ def simulate() -> None:
     type=click.FloatRange(0, 1),
     default=None,
     help="Part of drawn jobs that have 2, 4 or 8 members.  [default: 0]",
+)
+@click.option(
+    "--wide",
+    type=click.FloatRange(0, 1),
+    default=None,
+    help="Part of the gangs that need several nodes; then members may be on several.  [default: 0]",
 )
 @click.option(
     "--zones",
@@ -113,8 +119,8 @@ def simulate() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
-    tiles: int, urgent: float | None, gangs: float | None, zones: int, constrained: float | None,
-    quotas: Sequence[str], lose_every: float | None, lost_for: float, maintained: Sequence[str], slots: int,
+    tiles: int, urgent: float | None, gangs: float | None, wide: float | None, zones: int,
+    constrained: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float, maintained: Sequence[str], slots: int,
     output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
@@ -132,7 +138,7 @@ def queue(
     total = nodes * tiles
     if constrained and not zones:
         raise InvalidArgument("--constrained asks for zones, and there are none; say how many: --zones 4")
-    parts = (urgent, gangs, constrained)
+    parts = (urgent, gangs, wide, constrained)
     trace = _choose_trace(swf, (jobs, tenants, seed, load), parts, tiles, nodes, zones)
     system = SimulatedSystem(
         tiles, slots, resolve(SCHEDULER_TENANT_JOBS), resolve(SCHEDULER_STARVE_S), resolve(SCHEDULER_HALF_LIFE_S),
@@ -141,6 +147,7 @@ def queue(
             resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
         ),
         tuple(each for text in maintained for each in parse_maintenance(text, nodes)), zones,
+        is_linked=bool(wide),
     )  # fmt: skip
     span_s = max((job.at + job.runs_s for job in trace), default=0.0)
     outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []
@@ -162,18 +169,18 @@ def queue(
 
 def _choose_trace(
     swf: Path | None, drawn: tuple[int | None, int | None, int | None, float | None],
-    parts: tuple[float | None, float | None, float | None], tiles: int, nodes: int, zones: int,
+    parts: tuple[float | None, float | None, float | None, float | None], tiles: int, nodes: int, zones: int,
 ) -> Sequence[TraceJob]:  # fmt: skip
     jobs, tenants, seed, load = drawn
     if swf is None:
-        urgent, gangs, constrained = (part or 0.0 for part in parts)
+        urgent, gangs, wide, constrained = (part or 0.0 for part in parts)
         return draw_trace(
             jobs or DEFAULT_JOBS, tenants or DEFAULT_TENANTS, tiles, seed or 0, load or 0.9, nodes,
-            TraceParts(urgent, gangs, constrained, zones),
+            TraceParts(urgent, gangs, wide, constrained, zones),
         )  # fmt: skip
     if any(value is not None for value in (jobs, tenants, load, *parts)):
         raise InvalidArgument(
-            "--swf does not go with --jobs, --tenants, --load, --urgent, --gangs and --constrained, which draw a trace"
+            "--swf does not go with --jobs, --tenants, --load, --urgent, --gangs, --wide and --constrained, which draw a trace"
         )
     return read_trace(swf)
 
@@ -201,6 +208,7 @@ def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
         ("preempted", f"{figures.preempted}"),
         ("lost with a node", f"{figures.lost}"),
         *_describe_part("gangs", figures.gangs, figures.gang_wait_mean_s),
+        *_describe_part("gangs on several nodes", figures.wide, figures.wide_wait_mean_s),
         *_describe_part("asking for a zone", figures.constrained, figures.constrained_wait_mean_s),
         ("work lost", f"{100 * figures.lost_work:.1f} %"),
         ("tenants", f"{figures.tenants}"),

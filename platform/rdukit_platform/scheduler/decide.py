@@ -11,7 +11,7 @@ when they have been given back, and nobody else meanwhile.
 For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,6 +21,7 @@ from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import (
     NO_LABELS,
     Decision,
+    JobPart,
     Labels,
     Need,
     Preemption,
@@ -31,7 +32,7 @@ from rdukit_platform.scheduler.model import (
 )
 from rdukit_platform.scheduler.preempt import Preemptor
 from rdukit_platform.scheduler.reserve import Reservation, estimate_starts, reserve
-from rdukit_platform.scheduler.rooms import NodeRoom
+from rdukit_platform.scheduler.rooms import NodeRoom, Spread
 from rdukit_platform.scheduler.shares import Lines, SizeBound, in_turn, line_up
 
 #: Jobs whose start is estimated, the first ones of those that wait.
@@ -82,7 +83,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
         for job_id, at in estimate_starts(first, ledger.rooms.all, ledger.endings, now).items():
             round_.waits[job_id] = Wait(round_.waits[job_id].code, round_.waits[job_id].why, at)
     round_.preemptor.release()
-    return Decision(tuple(round_.placements), round_.waits, round_.placements, tuple(round_.preemptions))
+    return Decision(tuple(round_.placements), round_.waits, round_.placements, tuple(round_.preemptions), round_.parts)
 
 
 @dataclass(slots=True)
@@ -96,6 +97,8 @@ class _Round:
     bound: SizeBound = field(default_factory=SizeBound)
     #: Job to node, in the order of admission.
     placements: dict[str, str] = field(default_factory=dict)
+    #: As of ``Decision``.
+    parts: dict[str, tuple[JobPart, ...]] = field(default_factory=dict)
     waiting: list[QueuedJob] = field(default_factory=list)
     waits: dict[str, Wait] = field(default_factory=dict)
     preemptions: list[Preemption] = field(default_factory=list)
@@ -117,8 +120,8 @@ class _Round:
         self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.now)
         self.has_limits = self.rules.tenant_jobs > 0 or self.ledger.shares.has_limits
 
-    def find(self, job: QueuedJob) -> NodeRoom | Wait:
-        """Find the node for a job, or what it waits for."""
+    def find(self, job: QueuedJob) -> Spread | Wait:
+        """Find the node for a job, or several for its members, or what it waits for."""
         ledger, rooms, tenant_active = self.ledger, self.ledger.rooms, self.ledger.shares.jobs[job.tenant_id]
         if job.not_before is not None and job.not_before > self.now:
             pause_s = job.not_before - self.now
@@ -141,24 +144,32 @@ class _Round:
         if rooms.slots == 1 and tenant_active and self.rules.has_other_tenants:
             return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
         reserved = self.reserved
-        if reserved is not None and need in self.behind and not reserved.lets_past(job, self.now):
+        closed = () if reserved is None or not job.tiles else reserved.closed_to(job, self.now)
+        if reserved is not None and closed and need in self.behind:
             return self._let_first(job, reserved)
         now, until = self.now, job.ends_by(self.now) if ledger.has_windows else 0.0
-        room = rooms.find(need, (), now, until)
-        if room is None:
+        room = first = rooms.find(need, (), now, until)
+        if room is not None and room.index in closed:
+            room = rooms.find(need, closed, now, until)
+        if room is not None:
+            return ((room, need),)
+        if (spread := rooms.spread(need, closed, now, until)) is not None:
+            keeps_one = tenant_active and self.rules.has_other_tenants
+            if rooms.slots - len(spread) < keeps_one:
+                why = f"its members on {len(spread)} nodes need as many worker slots, {rooms.slots} are free"
+                return Wait(WaitCode.TENANT_LIMIT, f"{why}, and the last one is kept for other tenants")
+            return spread
+        if first is None and not (closed and rooms.spread(need, (), now, until)):
             if ledger.has_windows and (shut := self._find_shut(job, until)) is not None:
                 return shut
             wait = Wait(WaitCode.RESOURCES, rooms.why_none(need))
             if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
                 self.full[need] = wait
             return wait
-        if job.tiles and reserved is not None and room is reserved.room and not reserved.lets_past(job, self.now):
-            room = rooms.find(need, (room.index,), now, until)
-            if room is None:
-                if not ledger.has_windows:
-                    self.behind.add(need)
-                return self._let_first(job, reserved)
-        return room
+        assert reserved is not None
+        if not ledger.has_windows:
+            self.behind.add(need)
+        return self._let_first(job, reserved)
 
     def _why_no_worker(self) -> str:
         if self.ledger.rooms.all:
@@ -214,32 +225,34 @@ class _Round:
         """Have others make room for a job that finds none. Returns whether any do; then it waits for them only."""
         if not job.tiles or wait.code is not WaitCode.RESOURCES or self.preemptor.is_idle:
             return False
-        found = self.preemptor.clear(job, lambda room: self._may_have(job, room))
+        closed = () if self.reserved is None else self.reserved.closed_to(job, self.now)
+        found = self.preemptor.clear(job, lambda room: self._may_have(job, room, closed), closed)
         if found is None:
             return False
         self.preemptions += [Preemption(victim.job_id, job.job_id) for victim in found.victims]
         for victim in found.victims:
             if victim.ends_at is not None:
-                self.ledger.forget_end(found.room, max(victim.ends_at, self.now), victim.tiles)
-        if self.reserved is not None and found.room is self.reserved.room:
-            self.reserved.note(job, job.tiles, self.now)
+                self.ledger.forget_end(victim, max(victim.ends_at, self.now))
+        if self.reserved is not None:
+            for room, need in found.places:
+                self.reserved.note(job, room, need[0], self.now)
         self.waits[job.job_id] = Wait(wait.code, f"{wait.why}; jobs that it goes before make room for it")
         return True
 
-    def _may_have(self, job: QueuedJob, room: NodeRoom) -> bool:
-        reserved = self.reserved
-        if reserved is not None and room is reserved.room and not reserved.lets_past(job, self.now):
-            return False
-        if not job.constraint <= room.node.labels:
+    def _may_have(self, job: QueuedJob, room: NodeRoom, closed: Sequence[int]) -> bool:
+        if room.index in closed or not job.constraint <= room.node.labels:
             return False
         return room.node.capacity is not None and why_never(job.tiles, room.node.capacity, job.members) is None
 
-    def admit(self, job: QueuedJob, room: NodeRoom) -> None:
-        """Let a job start on a node."""
-        self.placements[job.job_id] = room.node.name
-        tiles = self.ledger.start(job, room, self.now)
-        if self.reserved is not None and room is self.reserved.room:
-            self.reserved.note(job, tiles, self.now)
+    def admit(self, job: QueuedJob, places: Spread) -> None:
+        """Let a job start on a node, or its members on several."""
+        self.placements[job.job_id] = places[0][0].node.name
+        if len(places) > 1:
+            self.parts[job.job_id] = tuple(JobPart(room.node.name, need[0], need[1]) for room, need in places)
+        given = self.ledger.start(job, places, self.now)
+        if self.reserved is not None:
+            for (room, _), tiles in zip(places, given, strict=True):
+                self.reserved.note(job, room, tiles, self.now)
 
     def keep_waiting(self, job: QueuedJob, wait: Wait) -> None:
         """Let a job wait; the first that lacks tiles gets a reservation."""
@@ -254,7 +267,8 @@ class _Round:
         hopeless = self.hopeless.setdefault(job.need[1:], [])
         if has_starved or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
             able, endings = self.ledger.could_have(job.need), self.ledger.endings
-            self.reserved = reserve(job, able, endings, self.now, at_any_cost=has_starved)
+            could = self.ledger.could_spread(job.need)
+            self.reserved = reserve(job, able, endings, self.now, could, at_any_cost=has_starved)
             if self.reserved is None:
                 hopeless.append((job.tiles, until))
 

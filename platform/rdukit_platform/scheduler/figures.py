@@ -35,6 +35,9 @@ class QueueFigures:
     gang_wait_mean_s: float = 0.0
     constrained: int = 0
     constrained_wait_mean_s: float = 0.0
+    #: Of the gangs, those that had several nodes.
+    wide: int = 0
+    wide_wait_mean_s: float = 0.0
 
 
 def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
@@ -45,6 +48,7 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
     work, lost_work = (sum(j.job.tiles * (j.ended - j.started) for j in part) for part in (attempts, lost))
     waits = [j.waited_s for j in run.jobs]
     gangs = [j.waited_s for j in run.jobs if j.job.is_gang]
+    wide = [j.waited_s for j in run.jobs if j.parts]
     constrained = [j.waited_s for j in run.jobs if j.job.constraint]
     return QueueFigures(
         jobs=len(run.jobs),
@@ -66,6 +70,8 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
         gang_wait_mean_s=mean(gangs),
         constrained=len(constrained),
         constrained_wait_mean_s=mean(constrained),
+        wide=len(wide),
+        wide_wait_mean_s=mean(wide),
     )
 
 

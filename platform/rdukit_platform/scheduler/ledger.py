@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rdukit_platform.nodes.view import NodeCapacity, why_never
+from rdukit_platform.nodes.view import NodeCapacity, members_that_fit, why_never
 from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, Labels, Need, NodeState, QueuedJob, TenantShare
-from rdukit_platform.scheduler.rooms import NodeRoom, Rooms
+from rdukit_platform.scheduler.rooms import NodeRoom, Rooms, Spread
 from rdukit_platform.scheduler.shares import Shares
 
 #: Labels that are told to who asks for others.
@@ -40,6 +40,7 @@ class Ledger:
         self._nevers: dict[Need, str | None] = {}
         self._unlabelled: dict[Labels, str | None] = {}
         self._able: dict[Need, list[NodeRoom]] = {}
+        self._spreads: dict[Need, list[tuple[int, NodeRoom]]] = {}
         self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
         #: What active jobs have, by the index of their node, where some may have to give it up.
         self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
@@ -53,49 +54,63 @@ class Ledger:
         rooms, shares, endings = self.rooms, self.shares, self.endings
         for job in active:
             shares.add(job)
-            room = rooms.of(job)
-            if room is None:
-                continue
-            if job.holds_tiles:
-                room.slots -= 1
-                self.keep(job, room)
-            else:
-                room.take((job.tiles, job.members, NO_LABELS))
             if job.is_leaving:
                 shares.leaving[job.tenant_id] += job.tiles
-            elif job.ends_at is not None:
-                endings[room.index].append((job.ends_at if job.ends_at > now else now, job.tiles))
+            for part in job.everywhere:
+                room = rooms.of(part)
+                if room is None:
+                    continue
+                if part.holds_tiles:
+                    room.slots -= 1
+                    self._keep(job, room)
+                else:
+                    room.take((part.tiles, part.members, NO_LABELS))
+                if job.ends_at is not None and not job.is_leaving:
+                    endings[room.index].append((job.ends_at if job.ends_at > now else now, part.tiles))
         for of_node in endings.values():
             of_node.sort()
         rooms.count_slots()
 
-    def keep(self, job: ActiveJob, room: NodeRoom | None = None) -> None:
+    def keep(self, job: ActiveJob) -> None:
         """Keep an active job that may have to make room, or makes it already."""
-        room = room or self.rooms.of(job)
-        if room is not None and (job.is_preemptible or job.is_leaving or self.shares.has_quotas):
+        for part in job.everywhere:
+            if (room := self.rooms.of(part)) is not None:
+                self._keep(job, room)
+
+    def _keep(self, job: ActiveJob, room: NodeRoom) -> None:
+        if job.is_preemptible or job.is_leaving or self.shares.has_quotas:
             self.active[room.index].append(job)
 
-    def start(self, job: QueuedJob, room: NodeRoom, now: float) -> int:
-        """Note that a job starts on a node. Returns how many tiles it gets."""
+    def start(self, job: QueuedJob, places: Spread, now: float) -> list[int]:
+        """Note that a job starts on one or several nodes. Returns how many tiles it gets on each."""
         self.shares.add(job)
-        tiles = self.rooms.take(room, job.need, now, job.ends_by(now))
-        if job.run_limit_s is not None:
-            insort(self.endings[room.index], (now + job.run_limit_s, tiles))
-        return tiles
+        given = []
+        for room, need in places:
+            tiles = self.rooms.take(room, need, now, job.ends_by(now))
+            if job.run_limit_s is not None:
+                insort(self.endings[room.index], (now + job.run_limit_s, tiles))
+            given.append(tiles)
+        return given
 
     def end(self, job: ActiveJob) -> None:
-        """Note that a job has ended, and that its node, where any tiles are as good as others, has its tiles again."""
+        """Note that a job has ended, and that its nodes, where any tiles are as good as others, have its tiles again."""
         self.shares.remove(job)
-        room = self.rooms.of(job)
-        if room is not None:
-            self.rooms.give(room, job.tiles)
-            if job.ends_at is not None:
-                self.forget_end(room, job.ends_at, job.tiles)
-            if job in (of_node := self.active.get(room.index, [])):
-                of_node.remove(job)
+        for part in job.everywhere:
+            room = self.rooms.of(part)
+            if room is not None:
+                self.rooms.give(room, part.tiles)
+                if job in (of_node := self.active.get(room.index, [])):
+                    of_node.remove(job)
+        if job.ends_at is not None:
+            self.forget_end(job, job.ends_at)
 
-    def forget_end(self, room: NodeRoom, at: float, tiles: int) -> None:
+    def forget_end(self, job: ActiveJob, at: float) -> None:
         """Note that a job gives its resources back at another time than was thought."""
+        for part in job.everywhere:
+            if (room := self.rooms.of(part)) is not None:
+                self._forget_end(room, at, part.tiles)
+
+    def _forget_end(self, room: NodeRoom, at: float, tiles: int) -> None:
         of_node = self.endings[room.index]
         place = bisect_left(of_node, (at, tiles))
         if place < len(of_node) and of_node[place] == (at, tiles):
@@ -122,6 +137,23 @@ class Ledger:
                     able.append(room)
         return self._able[need]
 
+    def could_spread(self, need: Need) -> Sequence[tuple[int, NodeRoom]]:
+        """Return how many members of a job each linked node could have if nobody else had any; none: too few."""
+        if need not in self._spreads:
+            tiles, members, constraint = need
+            found = self._spreads[need] = []
+            for room in self.rooms.linked if members > 1 and len(self.rooms.linked) > 1 else ():
+                capacity = room.node.capacity
+                if capacity is None or not constraint <= room.node.labels:
+                    continue
+                each, rdu = tiles // members, capacity.rdu_tiles
+                most = members_that_fit(each, rdu, capacity.rows) if rdu else capacity.tiles // each
+                if most:
+                    found.append((most, room))
+            if sum(most for most, _ in found) < members:
+                found.clear()
+        return self._spreads[need]
+
     def why_unlabelled(self, constraint: Labels) -> str | None:
         """Say why no node has the labels that a job asks for, and which there are; ``None``: one has."""
         if constraint not in self._unlabelled:
@@ -137,6 +169,8 @@ class Ledger:
 
     def _find_never(self, need: Need) -> str | None:
         tiles, members, constraint = need
+        if self.could_spread(need):
+            return None
         shapes: Iterable[tuple[NodeCapacity, str]] = self._shapes.values()
         if constraint:
             able = [node for node in self._nodes if constraint <= node.labels]
@@ -144,5 +178,7 @@ class Ledger:
         whys = [(capacity, name, why_never(tiles, capacity, members)) for capacity, name in shapes]
         if not whys or any(why is None for *_, why in whys):
             return None
+        if members > 1 and len(self.rooms.linked) > 1:
+            return f"it has {members} members of {tiles // members} tiles, for which all nodes together have no room"
         _, name, why = max(whys, key=lambda each: (each[0].tiles, max(each[0].rows, default=0)))
         return why if len(self._nodes) == 1 else f"no node has room; of the largest, {name}: {why}"

@@ -51,6 +51,18 @@ class QueuedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPart:
+    """Members of a job that are on one node, and their tiles together."""
+
+    #: Name of the node; ``None``: the only one that there is.
+    node: str | None
+    tiles: int
+    members: int
+    #: As of ``ActiveJob``.
+    holds_tiles: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveJob:
     """A job with an attempt that has not ended. ``holds_tiles``: the node daemon counts its tiles as taken already."""
 
@@ -75,6 +87,13 @@ class ActiveJob:
     is_leaving: bool = False
     #: As of ``QueuedJob``.
     members: int = 1
+    #: Its parts, where its members are on several nodes, the first member's first; of one node there are none.
+    parts: tuple[JobPart, ...] = ()
+
+    @property
+    def everywhere(self) -> tuple[JobPart, ...]:
+        """Return its parts, be they on several nodes or on one."""
+        return self.parts or (JobPart(self.node, self.tiles, self.members, self.holds_tiles),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,8 @@ class NodeState:
     capacity: NodeCapacity | None
     slots: int
     labels: Labels = NO_LABELS
+    #: What runs there for a job can meet what runs for it on other nodes that are linked.
+    is_linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,5 +193,8 @@ class Decision:
 
     admissions: tuple[str, ...]
     waits: Mapping[str, Wait]
+    #: Of a job on several nodes, the one of its first member.
     placements: Mapping[str, str] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
+    #: Parts of the jobs that are on several nodes, the first member's first.
+    parts: Mapping[str, tuple[JobPart, ...]] = field(default_factory=dict)

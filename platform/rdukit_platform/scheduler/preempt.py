@@ -19,13 +19,13 @@ Source: ours; the two cases are those of Kueue's cohorts (reclaimWithinCohort, w
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, QueuedJob
-from rdukit_platform.scheduler.rooms import Leaving, NodeRoom
+from rdukit_platform.scheduler.rooms import Leaving, NodeRoom, Spread, spread_over
 
 #: Jobs that one decision finds victims for; what is left comes next time.
 MAX_AT_ONCE: Final = 16
@@ -33,9 +33,9 @@ MAX_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """Room that a job gets soon on a node: by victims, or, without any, by jobs that leave anyway."""
+    """Room that a job gets soon on a node, or its members on several: by victims, or by jobs that leave anyway."""
 
-    room: NodeRoom
+    places: Spread
     victims: tuple[ActiveJob, ...] = ()
 
 
@@ -81,37 +81,47 @@ class Preemptor:
             self._rooms.release(self._rooms.all[index], tiles)
         self._shares.leaving.subtract(self._asked)
 
-    def clear(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
-        """Clear room for a job that finds none, and hold it. ``may_have``: whether it may have any there at all."""
+    def clear(
+        self, job: QueuedJob, may_have: Callable[[NodeRoom], bool], closed: Container[int] = ()
+    ) -> Clearing | None:  # fmt: skip
+        """Clear room for a job that finds none, and hold it.
+
+        Args:
+            may_have: whether it may be on a node as a whole.
+            closed: nodes that none of its members may be on.
+        """
         is_borrower = self._shares.borrows(job)
         kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else "", *job.need[1:]
         if job.tiles >= self._in_vain.get(kind, 1 << 62):
             return None
         found = self._find_left(job, may_have) or self._find_victims(job, is_borrower, may_have)
+        found = found or self._find_spread(job, is_borrower, closed)
         if found is None:
             self._in_vain[kind] = job.tiles
             return None
-        index = found.room.index
-        leaving = self._leaving[index] + self._given_by_all(found.victims, found.room)
-        free = found.room.tiles
-        rest = self._rooms.hold(found.room, job.need, leaving, self._closed(job, found.room))
-        self._kept[index] += free - found.room.tiles
-        if rest.jobs:
-            self._leaving[index] = rest
-        else:
-            self._leaving.pop(index)
         for victim in found.victims:
-            self._victims[index].remove(victim)
+            for room in self._rooms_of(victim):
+                self._leaving[room.index] += self._given_by(victim, room)
+                self._victims[room.index].remove(victim)
             self._shares.leaving[victim.tenant_id] += victim.tiles
             self._asked[victim.tenant_id] += victim.tiles
+        for room, need in found.places:
+            free, leaving = room.tiles, self._leaving.pop(room.index, Leaving())
+            rest = self._rooms.hold(room, need, leaving, self._closed(job, room))
+            self._kept[room.index] += free - room.tiles
+            if rest.jobs > 0:
+                self._leaving[room.index] = rest
         self._left -= bool(found.victims)
         return found
+
+    def _rooms_of(self, job: ActiveJob) -> list[NodeRoom]:
+        return [room for part in job.everywhere if (room := self._rooms.of(part)) is not None]
 
     def _find_left(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
         for index, leaving in self._leaving.items():
             room = self._rooms.all[index]
             if room.fits_with(job.need, leaving, self._closed(job, room)) and may_have(room):
-                return Clearing(room)
+                return Clearing(((room, job.need),))
         return None
 
     def _find_victims(self, job: QueuedJob, is_borrower: bool, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
@@ -125,8 +135,49 @@ class Preemptor:
                 continue
             chosen = self._choose(job, is_borrower, room, candidates)
             if chosen and (best is None or self._cost(chosen) < best[0]):
-                best = self._cost(chosen), Clearing(room, tuple(chosen))
+                best = self._cost(chosen), Clearing(((room, job.need),), tuple(chosen))
         return None if best is None else best[1]
+
+    def _find_spread(self, job: QueuedJob, is_borrower: bool, closed: Container[int]) -> Clearing | None:
+        """Find room on several nodes for a job's members: by jobs that leave anyway, or by victims besides."""
+        linked = self._rooms.linked
+        if job.members < 2 or len(linked) < 2:
+            return None
+        nodes = {room.index: room for room in linked if room.index not in closed and job.constraint <= room.node.labels}
+        leaving = {index: self._leaving.get(index, Leaving()) for index in nodes}
+
+        def count(index: int, leaving: Leaving) -> int:
+            return nodes[index].count_with(job.tiles // job.members, leaving, self._closed(job, nodes[index]))
+
+        counts = {index: count(index, leaving[index]) for index in nodes}
+        victims = list[ActiveJob]()
+        if sum(counts.values()) < job.members and self._left:
+            there = {victim.job_id: victim for index in nodes for victim in self._victims.get(index, ())}
+            given = Counter[str]()
+            for victim in sorted(there.values(), key=self._by_cost):
+                if sum(counts.values()) >= job.members:
+                    break
+                if self._may_take(job, is_borrower, victim, given[victim.tenant_id]):
+                    victims.append(victim)
+                    given[victim.tenant_id] += victim.tiles
+                    for room in self._rooms_of(victim):
+                        if room.index in nodes:
+                            leaving[room.index] += self._given_by(victim, room)
+                            counts[room.index] = count(room.index, leaving[room.index])
+        if sum(counts.values()) < job.members:
+            return None
+        for victim in victims[::-1]:  # whoever can be spared is
+            others = [other for other in victims if other is not victim]
+            rest = dict(counts)
+            for room in self._rooms_of(victim):
+                if room.index in nodes:
+                    left = self._leaving.get(room.index, Leaving())
+                    here = [other for other in others if room in self._rooms_of(other)]
+                    rest[room.index] = count(room.index, left + self._given_by_all(here, room))
+            if sum(rest.values()) >= job.members:
+                victims, counts = others, rest
+        places = spread_over(job.need, [(counts[index], room) for index, room in nodes.items()])
+        return None if places is None else Clearing(places, tuple(victims))
 
     def _may_take(self, job: QueuedJob, is_borrower: bool, victim: ActiveJob, given: int = 0) -> bool:
         """Return whether an active job may be a victim beside others of its tenant that have ``given`` tiles."""
@@ -144,7 +195,7 @@ class Preemptor:
         left, closed = self._leaving.get(room.index, Leaving()), self._closed(job, room)
         cheapest = sorted(
             (victim for victim in candidates if self._may_take(job, is_borrower, victim)),
-            key=lambda victim: (self._lost_work(victim), victim.priority, -victim.tiles, victim.job_id),
+            key=self._by_cost,
         )
 
         def suffice(victims: Iterable[ActiveJob]) -> bool:
@@ -165,6 +216,9 @@ class Preemptor:
         found = [[victim] for victim in cheapest if suffice([victim])] + ([several] if suffice(several) else [])
         return min(found, key=self._cost, default=[])
 
+    def _by_cost(self, victim: ActiveJob) -> tuple[float, int, int, str]:
+        return self._lost_work(victim), victim.priority, -victim.tiles, victim.job_id
+
     def _closed(self, job: QueuedJob, room: NodeRoom) -> int:
         return room.closed(self._now, job.ends_by(self._now)) if room.windows else 0
 
@@ -181,7 +235,8 @@ class Preemptor:
             capacity = room.node.capacity
             held = self._held[room.index] = dict(capacity.held if capacity is not None else ())
         mask = held.get(job.job_id, 0)
-        return Leaving(1, mask.bit_count() if mask else job.tiles, mask)
+        here = sum(part.tiles for part in job.everywhere if part.node in (None, room.node.name))
+        return Leaving(1, mask.bit_count() if mask else here, mask)
 
     def _given_by_all(self, jobs: Iterable[ActiveJob], room: NodeRoom) -> Leaving:
         return sum((self._given_by(job, room) for job in jobs), Leaving())

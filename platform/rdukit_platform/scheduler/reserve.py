@@ -6,39 +6,48 @@ Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), which is c
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ending
 from rdukit_platform.scheduler.model import Need, QueuedJob
-from rdukit_platform.scheduler.rooms import NodeRoom
+from rdukit_platform.scheduler.rooms import NodeRoom, spread_over, whole_tiles
+
+#: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
+MAX_SPREAD: Final = 64
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Tiles of a node for the first job that finds none: from ``at`` on they are its own, and ``spare`` ones are left.
+    """Tiles of a node, or of several, for the first job that finds none: from ``at`` on they are its own.
 
-    ``at`` is infinite where a job without a run limit holds what it needs; then ``spare`` is 0.
+    ``at`` is infinite where a job without a run limit holds what it needs.
     """
 
     job: QueuedJob
     at: float
-    spare: int
-    room: NodeRoom
+    #: How many tiles are left over on each of the nodes, by its index; none where ``at`` is infinite.
+    spares: dict[int, int]
 
-    def lets_past(self, job: QueuedJob, now: float) -> bool:
-        """Return whether a later job may start on the node now: it ends in time, or what is left does for it."""
-        if job.tiles <= self.spare:
-            return True
-        return job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at
+    def closed_to(self, job: QueuedJob, now: float) -> Sequence[int]:
+        """Return on which nodes a later job may not start now: it ends too late, and what is left does not do for it."""
+        if job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at:
+            return ()
+        return [index for index, spare in self.spares.items() if job.tiles > spare]
 
-    def note(self, job: QueuedJob, tiles: int, now: float) -> None:
-        """Count the tiles of a later job that starts on the node now and still runs at ``at``."""
-        if job.run_limit_s is None or now + job.run_limit_s > self.at:
-            self.spare -= tiles
+    def note(self, job: QueuedJob, room: NodeRoom, tiles: int, now: float) -> None:
+        """Count the tiles of a later job that starts on a node now and still runs at ``at``."""
+        if room.index in self.spares and (job.run_limit_s is None or now + job.run_limit_s > self.at):
+            self.spares[room.index] -= tiles
+
+
+#: How many members of a job each linked node could have if it were empty.
+Could = Sequence[tuple[int, NodeRoom]]
 
 
 def reserve(
-    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Sequence[Ending]], now: float, *, at_any_cost: bool
-) -> Reservation | None:
+    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Sequence[Ending]], now: float, could: Could = (),
+    *, at_any_cost: bool,
+) -> Reservation | None:  # fmt: skip
     """Reserve tiles for a job that finds no room, where and as early as the ends of others allow.
 
     What has maintenance that would begin before the job has ended is left out.
@@ -46,6 +55,7 @@ def reserve(
     Args:
         rooms: nodes that could have it if they were empty.
         endings: of the jobs on each node, by its index, the earliest first.
+        could: linked nodes, if it may be spread over several; it is where that is earlier.
         at_any_cost: where no time is known, reserve the node that comes nearest.
     """
     best_at, best = float("inf"), None
@@ -66,9 +76,62 @@ def reserve(
             continue
         if best is None and (nearest is None or free > nearest[0]):
             nearest = free, room
+    if could and (spread := _reserve_spread(job, could, endings, now, best_at)) is not None:
+        return spread
     if best is not None:
-        return Reservation(job, best_at, *best)
-    return Reservation(job, float("inf"), 0, nearest[1]) if at_any_cost and nearest is not None else None
+        return Reservation(job, best_at, {best[1].index: best[0]})
+    if not at_any_cost:
+        return None
+    if nearest is not None:
+        return Reservation(job, float("inf"), {nearest[1].index: 0})
+    return _reserve_nearest(job, could, now)
+
+
+def _reserve_spread(
+    job: QueuedJob, could: Could, endings: Mapping[int, Sequence[Ending]], now: float, before: float
+) -> Reservation | None:
+    """Reserve tiles of several nodes, where their jobs' ends give enough before a time; else ``None``.
+
+    Nodes with maintenance to come are left out.
+    """
+    each = job.tiles // job.members
+    nodes = {room.index: (most, room) for most, room in could if not room.closed(now, float("inf"))}
+    free = {index: room.tiles for index, (_, room) in nodes.items()}
+    unit = {index: whole_tiles(each, room.rdu_tiles) for index, (_, room) in nodes.items()}
+
+    def count(index: int) -> int:
+        return min(max(free[index], 0) // unit[index], nodes[index][0])
+
+    def ends_of(index: int) -> Iterable[tuple[float, int, int]]:
+        return ((at, tiles, index) for at, tiles in endings.get(index, ()))
+
+    total = sum(map(count, nodes))
+    for at, tiles, index in heapq.merge(*map(ends_of, nodes)):
+        if at >= before:
+            return None
+        if tiles:
+            total -= count(index)
+            free[index] += tiles
+            total += count(index)
+            if total >= job.members:
+                places = spread_over(job.need, [(count(index), room) for index, (_, room) in nodes.items()]) or ()
+                return Reservation(
+                    job, at, {room.index: free[room.index] - part[1] * unit[room.index] for room, part in places}
+                )
+    return None
+
+
+def _reserve_nearest(job: QueuedJob, could: Could, now: float) -> Reservation | None:
+    """Reserve the linked nodes that have the most free tiles, as many as could have the job."""
+    each, left, spares = job.tiles // job.members, job.members, dict[int, int]()
+    until = job.ends_by(now)
+    for most, room in sorted(could, key=lambda of: (-of[1].tiles, of[1].index)):
+        if room.windows:
+            most = min(most, room.count_open(now, until) // whole_tiles(each, room.rdu_tiles))
+        if most and left > 0:
+            spares[room.index] = 0
+            left -= most
+    return Reservation(job, float("inf"), spares) if spares and left <= 0 else None
 
 
 class _Outlook:
@@ -82,6 +145,12 @@ class _Outlook:
             if room.windows and room.count_closing(now, float("inf"))
         }
         self._labels = [room.node.labels for room in rooms]
+        self._linked = [room for room in rooms if room.node.is_linked and not (self._closes and room.windows)]
+        self._left = MAX_SPREAD
+        #: Of the job at hand, if it may be spread: how many members each linked node has room for, and all have.
+        self._counts: dict[int, int] = {}
+        self._units: dict[int, int] = {}
+        self._total = 0
         self._tiles = [room.tiles for room in rooms]
         self._places = [room.places for room in rooms]
         self._slots = [room.slots for room in rooms]
@@ -91,6 +160,37 @@ class _Outlook:
         self._most_tiles = [(-room.tiles, room.index) for room in rooms if room.tiles > 0]
         heapq.heapify(self._most_slots)
         heapq.heapify(self._most_tiles)
+
+    def begin(self, need: Need) -> None:
+        """Begin to look for room for a job, on several nodes too if it may be spread."""
+        tiles, members, constraint = need
+        self._counts, self._total = {}, 0
+        if members > 1 and tiles and len(self._linked) > 1 and self._left:
+            self._left -= 1
+            for room in self._linked:
+                if constraint <= room.node.labels:
+                    self._units[room.index] = whole_tiles(tiles // members, room.rdu_tiles)
+                    self._counts[room.index] = 0
+                    self._count(room.index)
+
+    def _count(self, index: int) -> None:
+        if index in self._counts:
+            is_open = self._places[index] > 0 and self._slots[index] > 0
+            count = max(self._tiles[index], 0) // self._units[index] if is_open else 0
+            self._total += count - self._counts[index]
+            self._counts[index] = count
+
+    def find_all(self, need: Need, until: float = 0.0) -> Sequence[tuple[int, int]]:
+        """Return nodes, each with its tiles, with room for a job that was begun with; none: there is no room."""
+        if (index := self.find(need, until)) is not None:
+            return [(index, need[0])]
+        tiles, left, found = need[0] // need[1], need[1], list[tuple[int, int]]()
+        if self._counts and self._total >= left:
+            for index, count in sorted(self._counts.items(), key=lambda of: (-of[1], of[0])):
+                if (taken := min(count, left)) > 0:
+                    found.append((index, taken * tiles))
+                    left -= taken
+        return found
 
     def find(self, need: Need, until: float = 0.0) -> int | None:
         """Return a node with room for so many tiles until a time, and with labels."""
@@ -135,6 +235,8 @@ class _Outlook:
         if tiles:
             self._places[index] += 1
             self._tiles[index] += tiles
+        if self._counts:
+            self._count(index)
         if self._needs_slots:
             heapq.heappush(self._most_slots, (-self._slots[index], index))
         heapq.heappush(self._most_tiles, (-self._tiles[index], index))
@@ -154,7 +256,8 @@ def estimate_starts(
     starts: dict[str, float] = {}
     at = now
     for job in waiting:
-        while (index := outlook.find(job.need, job.ends_by(at))) is None:
+        outlook.begin(job.need)
+        while not (found := outlook.find_all(job.need, job.ends_by(at))):
             if more and (following == len(ends) or more[0] < ends[following]):
                 ended, given, node = heapq.heappop(more)
             elif following < len(ends):
@@ -165,7 +268,8 @@ def estimate_starts(
             at = max(at, ended)
             outlook.give(node, given)
         starts[job.job_id] = at
-        outlook.take(index, job.tiles)
-        if job.run_limit_s is not None:
-            heapq.heappush(more, (at + job.run_limit_s, job.tiles, index))
+        for index, tiles in found:
+            outlook.take(index, tiles)
+            if job.run_limit_s is not None:
+                heapq.heappush(more, (at + job.run_limit_s, tiles, index))
     return starts

@@ -2,17 +2,18 @@
 
 A job of no more tiles than an RDU has needs as many neighbours in one; a larger one has whole RDUs. The node of a job
 is the one whose smallest sufficient row of free tiles is the shortest, so that long rows and whole RDUs stay free for
-larger jobs; nodes that are degraded come last. In the node, its daemon takes the first row that suffices.
+larger jobs; nodes that are degraded come last. In the node, its daemon takes the first row that suffices. Members of a
+job that no node has room for are spread over linked nodes, as few as suffice.
 """
 
 import heapq
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rdukit_platform.nodes.view import members_that_fit
-from rdukit_platform.scheduler.model import ActiveJob, Need, NodeState
+from rdukit_platform.scheduler.model import JobPart, Need, NodeState
 
 #: Bits of each part of a node's rank.
 _BITS: Final = 20
@@ -44,6 +45,11 @@ class NodeRoom:
             self._mask = capacity.free_mask if is_known else 0
 
     @property
+    def rdu_tiles(self) -> int:
+        """Return how many tiles an RDU has; 0: any tiles are as good as others."""
+        return self._rdu_tiles
+
+    @property
     def longest(self) -> int:
         """Return the longest row of free tiles."""
         return max(self._rows, default=0)
@@ -73,6 +79,28 @@ class NodeRoom:
             if row == _LOW:
                 return None
         return ((self.is_degraded << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
+
+    def count_members(self, tiles: int, now: float = 0.0, until: float = 0.0) -> int:
+        """Return how many members of so many tiles have room, which end by a time."""
+        if self.slots <= 0 or self.places <= 0:
+            return 0
+        closed = self.closed(now, until) if self.windows else 0
+        if closed and not self._mask:
+            return 0
+        return self._count_in(tiles, _rows_of(self._mask & ~closed, self._rdu_tiles) if closed else self._rows)
+
+    def count_with(self, tiles: int, leaving: "Leaving", closed: int = 0) -> int:
+        """Return how many members of so many tiles, which may not have ``closed`` ones, would fit if others left."""
+        if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0:
+            return 0
+        if self._is_mapped(leaving):
+            return self._count_in(tiles, _rows_of((self._mask | leaving.mask) & ~closed, self._rdu_tiles))
+        return 0 if closed else max(self.tiles + leaving.tiles, 0) // whole_tiles(tiles, self._rdu_tiles)
+
+    def _count_in(self, tiles: int, rows: Iterable[int]) -> int:
+        if not self._rdu_tiles:
+            return sum(rows) // tiles
+        return members_that_fit(tiles, self._rdu_tiles, rows)
 
     def closed(self, now: float, until: float) -> int:
         """Return which tiles have maintenance that is under way, or begins before a time; -1: all."""
@@ -239,12 +267,47 @@ def _rows_of(mask: int, rdu_tiles: int) -> list[int]:
     return rows
 
 
+#: Members of a job on each of several nodes, the most first, with what they need there.
+Spread = tuple[tuple[NodeRoom, Need], ...]
+
+
+def whole_tiles(tiles: int, rdu_tiles: int) -> int:
+    """Return how many tiles a member of so many takes: of more than an RDU has, whole RDUs (pure)."""
+    return -(-tiles // rdu_tiles) * rdu_tiles if 0 < rdu_tiles < tiles else tiles
+
+
+def spread_over(need: Need, counts: Iterable[tuple[int, NodeRoom]]) -> Spread | None:
+    """Spread members over as few nodes as suffice (pure); ``None``: all together do not.
+
+    Each node takes as many as it has room for, those with the most room first; the last one is the one that the rest
+    leaves the least room on. Of equals degraded nodes come last.
+
+    Args:
+        counts: how many members each node has room for.
+    """
+    tiles, members, constraint = need
+    each, left, found = tiles // members, members, list[tuple[NodeRoom, Need]]()
+    rest = sorted(counts, key=lambda of: (-min(of[0], members), of[1].is_degraded, of[1].tiles, of[1].index))
+    for place, (count, room) in enumerate(rest):
+        if count >= left:
+            sufficient = (of for of in rest[place:] if of[0] >= left)
+            _, room = min(sufficient, key=lambda of: (of[1].is_degraded, of[0], of[1].tiles, of[1].index))
+        if (taken := min(count, left)) > 0:
+            found.append((room, (taken * each, taken, constraint)))
+            left -= taken
+        if not left:
+            return tuple(found)
+    return None
+
+
 class Rooms:
     """Rooms of all nodes. A search for the best one for so many tiles costs the logarithm of their number."""
 
     def __init__(self, nodes: Sequence[NodeState]) -> None:
         self.all = [NodeRoom(index, node) for index, node in enumerate(nodes)]
         self._named = {room.node.name: room for room in self.all}
+        #: Nodes that a job's members may be spread over.
+        self.linked = [room for room in self.all if room.node.is_linked and room.node.capacity is not None]
         #: Free worker slots of all nodes.
         self.slots = 0
         self.count_slots()
@@ -257,11 +320,30 @@ class Rooms:
         """Count the free worker slots anew, after rooms were changed by themselves."""
         self.slots = sum(max(room.slots, 0) for room in self.all)
 
-    def of(self, job: ActiveJob) -> NodeRoom | None:
-        """Return the node of an active job; ``None``: it is not among them."""
-        if job.node is None:
+    def of(self, part: JobPart) -> NodeRoom | None:
+        """Return the node of a part of an active job; ``None``: it is not among them."""
+        if part.node is None:
             return self.all[0] if len(self.all) == 1 else None
-        return self._named.get(job.node)
+        return self._named.get(part.node)
+
+    def spread(
+        self, need: Need, apart: Container[int] = (), now: float = 0.0, until: float = 0.0
+    ) -> Spread | None:  # fmt: skip
+        """Find nodes for a job's members that are to start together; ``None``: there is no room for all.
+
+        Args: as of ``find``.
+        """
+        tiles, members, constraint = need
+        if members < 2 or not tiles or len(self.linked) < 2:
+            return None
+        counts = [
+            (count, room)
+            for room in self.linked
+            if room.index not in apart
+            and constraint <= room.node.labels
+            and (count := room.count_members(tiles // members, now, until))
+        ]
+        return spread_over(need, counts) if sum(count for count, _ in counts) >= members else None
 
     def find(
         self, need: Need, apart: Container[int] = (), now: float = 0.0, until: float = 0.0
@@ -356,6 +438,12 @@ class Rooms:
         free = sum(max(room.tiles, 0) for room, _ in answering)
         total = sum(capacity.tiles for _, capacity in answering)
         enough = [room for room, _ in answering if room.tiles >= tiles]
+        if members > 1 and tiles and len(self.linked) > 1:
+            counts = [room.count_members(tiles // members) for room in able if room.node.is_linked]
+            return (
+                f"it has {members} members of {tiles // members} tiles, the {len(counts)} nodes together have room for "
+                f"{sum(counts)} of them"
+            )
         if not tiles:
             return "no node with the labels that it asks for has a free worker slot"
         if not enough:

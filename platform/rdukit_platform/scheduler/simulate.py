@@ -22,6 +22,7 @@ from rdukit_platform.scheduler.model import (
     WINDOW,
     ActiveJob,
     Decision,
+    JobPart,
     NodeState,
     PreemptionRule,
     QueuedJob,
@@ -56,12 +57,19 @@ class SimulatedSystem:
     maintenance: tuple[Outage, ...] = ()
     #: Each node has the label of one zone, in turn; 0: none has any.
     zones: int = 0
+    #: Members of a job may be on several nodes.
+    is_linked: bool = False
 
     def could_have(self, job: TraceJob) -> bool:
-        """Return whether any node has what a job asks for."""
+        """Return whether any node has what a job asks for, or several together."""
         used = min(self.zones, self.nodes)
         labels = {zone_labels(number, self.zones) for number in range(used)} | {NO_LABELS}
-        return job.tiles <= self.tiles and job.constraint in labels
+        if job.constraint not in labels:
+            return False
+        if job.tiles <= self.tiles or not (self.is_linked and job.is_gang):
+            return job.tiles <= self.tiles
+        nodes = sum(job.constraint <= zone_labels(number, self.zones) for number in range(self.nodes))
+        return nodes * (self.tiles // (job.tiles // job.members)) >= job.members
 
     @property
     def all_tiles(self) -> int:
@@ -85,12 +93,15 @@ class SimulatedJob:
     job: TraceJob
     started: float
     ended: float
+    #: Of its first member.
     node: str = "0"
     #: When it was queued for this attempt; none: when it came.
     queued: float | None = None
     end: SimulatedEnd = SimulatedEnd.DONE
     #: Seconds that the job waited for its earlier attempts.
     waited_before_s: float = 0.0
+    #: As of ``ActiveJob``.
+    parts: tuple[JobPart, ...] = ()
 
     @property
     def queued_at(self) -> float:
@@ -162,7 +173,7 @@ def simulate(
             if look is not None and snapshot is not None:
                 look(snapshot, decision)
             for job_id in decision.admissions:
-                state.start(job_id, decision.placements[job_id], now)
+                state.start(job_id, decision.placements[job_id], decision.parts.get(job_id, ()), now)
             for preemption in decision.preemptions:
                 state.preempt(preemption.job_id, now)
             is_settled = not decision.preemptions
@@ -197,7 +208,9 @@ class _State:
             for number in range(system.nodes)
         }
         nodes = [
-            NodeState(name, whole, share + (number < rest), zone_labels(number, system.zones))
+            NodeState(
+                name, whole, share + (number < rest), zone_labels(number, system.zones), is_linked=system.is_linked
+            )
             for number, (name, whole) in enumerate(self._whole.items())
         ]
         self._ledger = Ledger(nodes, (), system.claims, 0.0)
@@ -286,14 +299,14 @@ class _State:
                 whole, free_tiles=0 if is_away else room.tiles, free_applications=0 if is_away else room.places
             )  # fmt: skip
             slots = 0 if is_away else room.node.slots
-            nodes.append(NodeState(room.node.name, capacity, slots, room.node.labels))
+            nodes.append(replace(room.node, capacity=capacity, slots=slots))
         return QueueSnapshot(
             now, tuple(job for line in self._lines.values() for job in line[:WINDOW]),
             tuple(running.active for running in self._running.values()), tuple(nodes), rules.tenant_jobs,
             rules.starve_s, rules.has_other_tenants, {}, self._claims, rules.preemption,
         )  # fmt: skip
 
-    def start(self, job_id: str, node: str, now: float) -> None:
+    def start(self, job_id: str, node: str, parts: tuple[JobPart, ...], now: float) -> None:
         """Note what the ledger has noted already."""
         queued, since = self._queued.pop(job_id)
         job, line = self._jobs[job_id], self._lines[queued.tenant_id]
@@ -303,6 +316,7 @@ class _State:
         active = ActiveJob(
             job_id, job.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node, job.priority,
             now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
+            parts=parts,
         )  # fmt: skip
         ends = now + (left_s if limit_s is None else min(left_s, limit_s))
         self._running[job_id] = _Running(active, since, waited_s, ends)
@@ -315,14 +329,19 @@ class _State:
         began = now if active.began is None else active.began
         self._ledger.end(active)
         self._usage.add(UsagePeriod(active.tenant_id, 1, active.tiles, began, now))
-        return SimulatedJob(job, began, now, str(active.node), running.queued, end, running.waited_before_s)
+        return SimulatedJob(
+            job, began, now, str(active.node), running.queued, end, running.waited_before_s, active.parts
+        )
 
     def preempt(self, job_id: str, now: float) -> None:
         self._cut(job_id, now, SimulatedEnd.PREEMPTED)
 
     def lose(self, node: str, now: float) -> None:
         """Lose a node with all that runs there."""
-        for job_id in [job_id for job_id, running in self._running.items() if running.active.node == node]:
+        for job_id in [
+            job_id for job_id, running in self._running.items()
+            if any(part.node == node for part in running.active.everywhere)
+        ]:  # fmt: skip
             self._cut(job_id, now, SimulatedEnd.LOST)
         self._away[node] += 1
         self._ledger.rooms.close(node)

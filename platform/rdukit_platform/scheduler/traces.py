@@ -152,6 +152,8 @@ class TraceParts:
     urgent: float = 0.0
     #: They have several members.
     gangs: float = 0.0
+    #: Of the gangs, those that are as large as several nodes.
+    wide: float = 0.0
     #: They ask for nodes of one of the zones.
     constrained: float = 0.0
     zones: int = 0
@@ -176,7 +178,7 @@ def draw_trace(
     sizes = [2**power for power in range(widest.bit_length())]
     shares = [1.0 / (number + 1) for number in range(tenants)]
     # Each of its own, so that what is drawn besides stays the same.
-    gang, zone = random.Random(f"gangs {seed}"), random.Random(f"zones {seed}")
+    gang, zone, wide = (random.Random(f"{what} {seed}") for what in ("gangs", "zones", "wide"))
     drawn = []
     for number in range(jobs):
         runs_s = min(max(draw.lognormvariate(_LOG_MEAN, _LOG_DEVIATION), _SHORTEST_S), _LONGEST_S)
@@ -186,6 +188,10 @@ def draw_trace(
         if parts.gangs and gang.random() < parts.gangs and widest > 1:
             size = max(size, 2)
             members = 2 ** gang.randint(1, min(size, _MAX_MEMBERS).bit_length() - 1)
+            if parts.wide and nodes > 1 and wide.random() < parts.wide:
+                each = max(tiles // 2, 1)
+                members = min(_MAX_MEMBERS, nodes * (tiles // each))
+                size = members * each
         if parts.zones and zone.random() < parts.constrained:
             constraint = zone_labels(zone.randrange(parts.zones), parts.zones)
         drawn.append(
