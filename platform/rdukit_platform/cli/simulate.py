@@ -120,8 +120,8 @@ def simulate() -> None:
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
     tiles: int, urgent: float | None, gangs: float | None, wide: float | None, zones: int,
-    constrained: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float, maintained: Sequence[str], slots: int,
-    output: Path | None, as_json: bool,
+    constrained: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float,
+    maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 
@@ -180,7 +180,8 @@ def _choose_trace(
         )  # fmt: skip
     if any(value is not None for value in (jobs, tenants, load, *parts)):
         raise InvalidArgument(
-            "--swf does not go with --jobs, --tenants, --load, --urgent, --gangs, --wide and --constrained, which draw a trace"
+            "--swf does not go with --jobs, --tenants, --load, --urgent, --gangs, --wide and --constrained, which "
+            "draw a trace"
         )
     return read_trace(swf)
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from rdukit_platform.db.attempt_parts import AttemptPartRow as AttemptPartRow
 from rdukit_platform.db.audit import AuditChainRow as AuditChainRow
 from rdukit_platform.db.audit import AuditRow as AuditRow
 from rdukit_platform.db.base import BYTES
@@ -219,6 +220,8 @@ class AttemptRow(Base):
     outcome: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, object] | None]
     tiles: Mapped[list[str] | None]
+    #: Where there are further parts: as theirs.
+    address: Mapped[str | None] = mapped_column(String(255))
     #: Digest of what it had made when it ended, for an attempt on another node.
     kept: Mapped[str | None] = mapped_column(String(64))
     #: No longer written: the process id of a box.

@@ -27,6 +27,8 @@ class NodeRow(Base):
     told: Mapped[dict[str, object]] = mapped_column(JSON, deferred=True)
     #: Grows with each beat: the scheduler sees by its own clock how long it has not.
     beats: Mapped[int] = mapped_column(BYTES)
+    #: Where its workers answer those of other nodes: a host name or address; none: they join no boxes.
+    link_host: Mapped[str | None] = mapped_column(String(255))
     #: Of the last beat, by the node's clock.
     beat_at: Mapped[float]
     joined_at: Mapped[float]

@@ -128,5 +128,7 @@ def publish(app: Celery, fencing: FencingToken) -> None:
     Raises:
         kombu.exceptions.OperationalError: the broker is away; the reconciler sends it again.
     """
-    args = [fencing.job_id, fencing.attempt_id, fencing.token]
+    args: list[str | int] = [fencing.job_id, fencing.attempt_id, fencing.token]
+    if fencing.part:
+        args.append(fencing.part)
     app.send_task(TASK, args=args, queue=queue_of(fencing.node), retry=False)

@@ -6,7 +6,7 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,27 +16,26 @@ from sqlalchemy.orm import Session
 from rdukit.errors import DeadlineExceeded, LeaseLost
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.quota import check_quota
-from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
+from rdukit_platform.db.models import ArtifactRow, AttemptPartRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import MAX_BACKOFF_S, AttemptOutcome, is_due, judge, read_rule
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, find_open_attempt, lock_job
+from rdukit_platform.jobs.fencing import FencingToken as FencingToken
+from rdukit_platform.jobs.fencing import (
+    attempt_of,
+    beat_part,
+    claim_part,
+    find_part,
+    lease_of,
+    read_parts,
+    take_unclaimed_parts,
+)
 from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState, WaitCode, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
 
 #: Jobs that one pass ends for their deadlines; the next one ends more.
 MAX_LATE: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class FencingToken:
-    """Content of a message: which attempt, and the proof that it is meant."""
-
-    job_id: str
-    attempt_id: str
-    token: str
-    #: Where it was placed, which is no part of the proof.
-    node: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,13 @@ def admit(session: Session, job_id: str, now: float, node: str | None = None) ->
 def claim(
     session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float, node: str | None = None
 ) -> JobRow | None:
-    """Make the attempt this worker's, which is one of ``node``.
+    """Make the attempt, or the part of one, this worker's, which is one of ``node``.
 
     ``None``: somebody has it, it has ended, or it is another node's; the message is to be dropped.
     """
+    if fencing.part:
+        is_ours = node is not None and claim_part(session, fencing, worker, lease_s, now, node)
+        return lock_job(session, fencing.job_id) if is_ours else None
     changed = count_changed(
         session,
         update(AttemptRow)
@@ -100,6 +102,10 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
     """Extend the leases of attempts. Returns those that their holders are to end: lost, or to give their tiles back."""
     lost = []
     for fencing in fencing_tokens:
+        if fencing.part:
+            if not beat_part(session, fencing, lease_s, now):
+                lost.append(fencing)
+            continue
         is_asked = or_(AttemptRow.pause_asked_at.is_not(None), AttemptRow.preempt_asked_at.is_not(None))
         is_wanted = (*_is_open(fencing), ~is_asked)
         changed = count_changed(session, update(AttemptRow).where(*is_wanted).values(lease_expires_at=now + lease_s))
@@ -127,7 +133,21 @@ def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) ->
         LeaseLost: the attempt is no longer the caller's.
     """
     _, attempt = _hold(session, fencing)
-    attempt.tiles = list(tiles)
+    row = find_part(session, fencing) if fencing.part else attempt
+    assert row is not None
+    row.tiles = list(tiles)
+
+
+def tell_address(session: Session, fencing: FencingToken, address: str) -> None:
+    """Tell where the worker of an attempt, or of a part, answers those of the other parts.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's.
+    """
+    _, attempt = _hold(session, fencing)
+    row = find_part(session, fencing) if fencing.part else attempt
+    assert row is not None
+    row.address = address
 
 
 def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, object], why: str, code: str) -> None:
@@ -170,7 +190,7 @@ def record_progress(session: Session, fencing: FencingToken, progress: Mapping[s
 def record_logs(session: Session, fencing: FencingToken, lines: Sequence[str], now: float) -> None:
     """Keep lines of the box's log, whether or not the attempt still is the caller's."""
     attempt = session.get(AttemptRow, fencing.attempt_id)
-    if attempt is not None and attempt.token == fencing.token:
+    if attempt is not None and _is_token_of(session, attempt, fencing):
         for line in lines:
             add_event(session, fencing.job_id, attempt.number, "log", now, {"line": line})
 
@@ -188,9 +208,11 @@ def succeed(
     """End the job with its artifacts and their lineage. Returns slot to artifact id.
 
     Raises:
-        LeaseLost: the attempt is no longer the caller's; nothing was written.
+        LeaseLost: the attempt is no longer the caller's, or a part of it only; nothing was written.
         QuotaExceeded: the tenant may not keep as much; nothing was written.
     """
+    if fencing.part:
+        raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
     job, attempt = _hold(session, fencing)
     check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
     made: dict[str, str] = {}
@@ -250,34 +272,55 @@ class OpenAttempt:
 
 
 def read_open_attempts(session: Session) -> dict[str, OpenAttempt]:
-    """Return the attempts that have not ended, by their ids."""
+    """Return the attempts that have not ended, by their ids; their further parts are ``read_part_leases``'s."""
     columns = (AttemptRow.id, AttemptRow.lease_expires_at, AttemptRow.claimed_at, JobRow.run_limit_s)
     query = select(*columns).join(JobRow, JobRow.id == AttemptRow.job_id).where(AttemptRow.ended_at.is_(None))
     return {id: OpenAttempt(lease, claimed_at, limit) for id, lease, claimed_at, limit in session.execute(query)}
 
 
+def read_part_leases(session: Session) -> dict[str, float]:
+    """Return the leases of the claimed further parts of attempts that have not ended, by the names of the leases."""
+    rows = (row for of_attempt in read_parts(session).values() for row in of_attempt)
+    return {lease_of(row): row.lease_expires_at for row in rows if row.lease_expires_at is not None}
+
+
 def expire_attempts(session: Session, silent: Mapping[str, float], backoff_s: float, now: float) -> int:
     """End attempts whose worker does not beat, or whose node is away. Returns how many.
 
-    An attempt of which nobody had begun is as if it had not been.
+    An attempt of which nobody had begun is as if it had not been. One that has several parts ends with the first of
+    them that is lost.
 
     Args:
-        silent: of each attempt the lease that it had; one that has been beaten since is left alone.
+        silent: of each attempt or part the lease that it had; one that has been beaten since is left alone.
     """
     count = 0
-    for attempt in _lock_attempts(session, silent):
-        if attempt.lease_expires_at != silent[attempt.id]:
+    for attempt in _lock_attempts(session, {attempt_of(lease) for lease in silent}):
+        lost = _find_lost(session, attempt, silent)
+        if lost is None:
             continue  # its worker has beaten since
         job = session.get_one(JobRow, attempt.job_id)
-        who = f"node {attempt.node}" if attempt.worker is None else f"worker {attempt.worker}"
+        who = f"node {lost.node}" if lost.worker is None else f"worker {lost.worker}"
         error: dict[str, object] = {
             "code": "unavailable",
             "message": f"{who} has given no sign of life since its lease; it was lost",
         }
-        outcome = AttemptOutcome.INTERRUPTED if attempt.claimed_at is None else AttemptOutcome.EXPIRED
+        outcome = AttemptOutcome.INTERRUPTED if lost.claimed_at is None else AttemptOutcome.EXPIRED
         _end(session, job, attempt, outcome, error, backoff_s, now)
         count += 1
     return count
+
+
+def _find_lost(
+    session: Session, attempt: AttemptRow, silent: Mapping[str, float]
+) -> AttemptRow | AttemptPartRow | None:  # fmt: skip
+    rows: list[AttemptRow | AttemptPartRow] = [attempt]
+    if any(attempt_of(lease) == attempt.id != lease for lease in silent):
+        rows += read_parts(session, [attempt.id], is_fresh=True).get(attempt.id, [])
+    for row in rows:
+        lease = lease_of(row)
+        if lease in silent and row.lease_expires_at == silent[lease]:
+            return row
+    return None
 
 
 def end_overruns(session: Session, overrunning: Collection[str], now: float) -> int:
@@ -374,7 +417,8 @@ def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Fe
     ).all()
     for row in rows:
         row.published_at = now
-    return [FencingToken(row.job_id, row.id, row.token, row.node) for row in rows]
+    found = [FencingToken(row.job_id, row.id, row.token, row.node) for row in rows]
+    return [*found, *take_unclaimed_parts(session, older_than_s, now)]
 
 
 def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:
@@ -384,11 +428,17 @@ def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:
 def _hold(session: Session, fencing: FencingToken) -> tuple[JobRow, AttemptRow]:
     job = lock_job(session, fencing.job_id)
     attempt = session.get(AttemptRow, fencing.attempt_id)
-    if attempt is None or attempt.token != fencing.token or attempt.ended_at is not None:
+    if attempt is None or not _is_token_of(session, attempt, fencing) or attempt.ended_at is not None:
         raise LeaseLost(f"attempt {fencing.attempt_id} of job {fencing.job_id} has ended; job is {job.state}")
     if JobState(job.state) in FINAL:
         raise LeaseLost(f"job {fencing.job_id} is {job.state}")
     return job, attempt
+
+
+def _is_token_of(session: Session, attempt: AttemptRow, fencing: FencingToken) -> bool:
+    if fencing.part:
+        return find_part(session, fencing) is not None
+    return attempt.token == fencing.token
 
 
 def _end(

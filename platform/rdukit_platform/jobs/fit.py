@@ -12,15 +12,20 @@ from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
-from rdukit_platform.nodes.registry import read_capacities
-from rdukit_platform.nodes.view import NodeCapacity, why_never
+from rdukit_platform.nodes.registry import read_capacities, read_linked
+from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
 
 #: The input of a job that is a PEF.
 PEF: Final = "pef"
 
 
-def check_nodes(tiles: int, nodes: Sequence[NodeCapacity], members: int = 1) -> None:
+def check_nodes(
+    tiles: int, nodes: Sequence[NodeCapacity], members: int = 1, linked: Sequence[NodeCapacity] = ()
+) -> None:
     """Refuse more tiles, for each member, than any of the nodes would have with all of them in service.
+
+    Args:
+        linked: those of the nodes that members may be spread over.
 
     Raises:
         IllegalValue: the message says what the largest one has.
@@ -31,9 +36,15 @@ def check_nodes(tiles: int, nodes: Sequence[NodeCapacity], members: int = 1) -> 
     largest = max(whole, key=lambda node: node.tiles)
     why = why_never(tiles * members, largest, members)
     if members > 1:
+        together = sum(members_with_room(tiles, node.repaired()) for node in linked) if len(linked) > 1 else 0
+        if together >= members:
+            return
+        spread = (
+            f"the {len(linked)} nodes that members may be spread over have room for {together} of them" if together
+            else "members of a job are on one node, as boxes of several have no network between them"
+        )  # fmt: skip
         raise IllegalValue(
-            f"members is {members}, each with {tiles} tiles: {why}; members of a job are on one node, as boxes of "
-            "several have no network between them; legal: fewer of them, or fewer tiles",
+            f"members is {members}, each with {tiles} tiles: {why}; {spread}; legal: fewer of them, or fewer tiles",
             legal=f"members times tiles up to {largest.tiles}",
         )
     legal = f"1 to {largest.tiles}"
@@ -74,7 +85,7 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
         if request.members == 1:
             return request
     if tiles:
-        check_nodes(tiles, read_capacities(session), request.members)
+        check_nodes(tiles, read_capacities(session), request.members, read_linked(session))
     check_pef(tiles, needed)
     return request
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
 from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow
+from rdukit_platform.jobs.fencing import has_parts, lapse_parts
 from rdukit_platform.nodes.view import NodeCapacity, NodeLook, date_start
 from rdukit_platform.services import is_recent, live_services
 
@@ -60,6 +61,8 @@ class NodeIdentity:
     home_id: str
     host: str
     labels: Mapping[str, str]
+    #: Where its workers answer those of other nodes; ``None``: nowhere, it takes no part in jobs on several nodes.
+    link_host: str | None = None
 
 
 def read_home_id(file: Path) -> str:
@@ -87,7 +90,7 @@ def join(session: Session, node: NodeIdentity, now: float) -> None:
         session.add(row)
     if row.home_id != node.home_id or row.state in ABSENT:
         row.state, row.joined_at, row.changed_at = str(NodeLife.UP), now, now
-    row.home_id, row.host, row.labels = node.home_id, node.host, dict(node.labels)
+    row.home_id, row.host, row.labels, row.link_host = node.home_id, node.host, dict(node.labels), node.link_host
     row.beats, row.beat_at = row.beats + 1, now
 
 
@@ -147,6 +150,12 @@ def read_capacities(session: Session) -> list[NodeCapacity]:
     return [capacity for row in rows if (capacity := capacity_of(row)) is not None]
 
 
+def read_linked(session: Session) -> list[NodeCapacity]:
+    """Return as ``read_capacities`` does, but of the nodes only that a job's members may be spread over."""
+    rows = session.scalars(select(NodeRow).where(NodeRow.state != str(NodeLife.LEFT), NodeRow.link_host.is_not(None)))
+    return [capacity for row in rows if (capacity := capacity_of(row)) is not None]
+
+
 def read_beats(session: Session) -> dict[str, int]:
     """Return the beats of the nodes that should beat."""
     query = select(NodeRow.name, NodeRow.beats).where(NodeRow.state.in_(PRESENT))
@@ -176,6 +185,7 @@ def release_absent(session: Session, now: float) -> None:
     if away and _names(session, (str(NodeLife.UP),)):
         is_open = (AttemptRow.ended_at.is_(None), AttemptRow.node.in_(away))
         session.execute(update(AttemptRow).where(*is_open).values(lease_expires_at=LAPSED))
+        lapse_parts(session, away, LAPSED)
         replicas = (EndpointReplicaRow.node.in_(away), EndpointReplicaRow.ended_at.is_(None))
         session.execute(update(EndpointReplicaRow).where(*replicas).values(lease_expires_at=LAPSED))
     for name in _names(session, (str(NodeLife.LEAVING),)):
@@ -190,7 +200,7 @@ def is_in_use(session: Session, name: str) -> bool:
     attempts = select(AttemptRow.id).where(AttemptRow.node == name, AttemptRow.ended_at.is_(None)).limit(1)
     live = (EndpointReplicaRow.node == name, EndpointReplicaRow.ended_at.is_(None))
     replicas = select(EndpointReplicaRow.id).where(*live).limit(1)
-    return any(session.scalars(query).first() is not None for query in (attempts, replicas))
+    return any(session.scalars(query).first() is not None for query in (attempts, replicas)) or has_parts(session, name)
 
 
 def leave(session: Session, name: str, now: float) -> NodeRow:

@@ -83,6 +83,13 @@ def members_that_fit(tiles: int, rdu_tiles: int, rows: Iterable[int]) -> int:
     return sum(row == rdu_tiles for row in rows) // -(-tiles // rdu_tiles)
 
 
+def members_with_room(tiles: int, node: NodeCapacity) -> int:
+    """Return how many members of so many tiles a node has room for if nobody else has any of its healthy ones."""
+    if not node.rdu_tiles:
+        return node.tiles // tiles
+    return members_that_fit(tiles, node.rdu_tiles, node.rows)
+
+
 def is_usable(tile: Mapping[str, object]) -> bool:
     """Return whether a tile of ``status`` can be leased at all."""
     return str(tile.get("health") or "").lower() in USABLE

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rdukit_platform.nodes.view import NodeCapacity, members_that_fit, why_never
+from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
 from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, Labels, Need, NodeState, QueuedJob, TenantShare
 from rdukit_platform.scheduler.rooms import NodeRoom, Rooms, Spread
 from rdukit_platform.scheduler.shares import Shares
@@ -93,7 +93,7 @@ class Ledger:
         return given
 
     def end(self, job: ActiveJob) -> None:
-        """Note that a job has ended, and that its nodes, where any tiles are as good as others, have its tiles again."""
+        """Note that a job has ended, and that its nodes, where any tiles do, have its tiles again."""
         self.shares.remove(job)
         for part in job.everywhere:
             room = self.rooms.of(part)
@@ -146,9 +146,7 @@ class Ledger:
                 capacity = room.node.capacity
                 if capacity is None or not constraint <= room.node.labels:
                     continue
-                each, rdu = tiles // members, capacity.rdu_tiles
-                most = members_that_fit(each, rdu, capacity.rows) if rdu else capacity.tiles // each
-                if most:
+                if most := members_with_room(tiles // members, capacity):
                     found.append((most, room))
             if sum(most for most, _ in found) < members:
                 found.clear()

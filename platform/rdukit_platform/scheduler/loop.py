@@ -42,8 +42,10 @@ from rdukit_platform.jobs.execution import (
     expire_attempts,
     queue_due_jobs,
     read_open_attempts,
+    read_part_leases,
     take_unclaimed,
 )
+from rdukit_platform.jobs.fencing import PartPlace, add_parts
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.nodes.registry import LAPSED, lose, needs_release, read_beats, release_absent
@@ -220,8 +222,9 @@ class Scheduler:
     def _watch_attempts(self, now: float) -> tuple[dict[str, float], list[str]]:
         """Return the attempts that are lost, each with its lease, and those that take longer than they may."""
         with self._database.read() as session:
-            found = read_open_attempts(session)
-        silent = self._attempts.find_silent({id: each.lease for id, each in found.items() if each.lease is not None})
+            found, of_parts = read_open_attempts(session), read_part_leases(session)
+        leases = {id: each.lease for id, each in found.items() if each.lease is not None} | of_parts
+        silent = self._attempts.find_silent(leases)
         limits = {id: each.run_limit_s for id, each in found.items() if each.run_limit_s is not None}
         began = {id: at for id in limits if (at := found[id].claimed_at) is not None}
         ages = self._ages.look(began, self._clock.monotonic(), now)
@@ -243,7 +246,9 @@ class Scheduler:
             fencing_tokens, admitted = [], list[tuple[JobRow, int]]()
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since
-                    fencing_tokens.append(admit(session, job_id, now, decision.placements[job_id]))
+                    first = admit(session, job_id, now, decision.placements[job_id])
+                    others = [PartPlace(part.node, part.members) for part in decision.parts.get(job_id, ())[1:]]
+                    fencing_tokens += [first, *add_parts(session, first, others, now)]
                     if is_traced() and (job := session.get(JobRow, job_id)) is not None:
                         admitted.append((job, job.attempt))
             record_waits(session, news)

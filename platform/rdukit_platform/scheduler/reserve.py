@@ -29,7 +29,7 @@ class Reservation:
     spares: dict[int, int]
 
     def closed_to(self, job: QueuedJob, now: float) -> Sequence[int]:
-        """Return on which nodes a later job may not start now: it ends too late, and what is left does not do for it."""
+        """Return where a later job may not start now: it ends too late, and what is left does not do for it."""
         if job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at:
             return ()
         return [index for index, spare in self.spares.items() if job.tiles > spare]

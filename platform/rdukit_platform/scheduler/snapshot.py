@@ -5,21 +5,23 @@ nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import BigInteger, bindparam, case, cast, func, select, update
 from sqlalchemy.orm import Session, load_only
 
 from rdukit.settings import resolve
-from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
+from rdukit_platform.db.models import AttemptPartRow, AttemptRow, JobRow, NodeRow, TenantRow
 from rdukit_platform.jobs.attempts import FREE_PAUSE_S
+from rdukit_platform.jobs.fencing import read_parts
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.nodes.registry import PRESENT, NodeLife, capacity_of
 from rdukit_platform.scheduler.model import (
     NO_LABELS,
     WINDOW,
     ActiveJob,
+    JobPart,
     NodeState,
     PreemptionRule,
     QueuedJob,
@@ -65,6 +67,7 @@ def needs_pass(session: Session) -> bool:
 
 def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) -> QueueSnapshot:
     """Return the front of the queue, the active jobs and the nodes, as values; ``usage`` as by ``UsageReader``."""
+    parts = read_parts(session)
     active = session.execute(
         select(JobRow, AttemptRow)
         .options(load_only(*_OF_ACTIVE, raiseload=True))
@@ -77,7 +80,14 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
     rows = session.scalars(select(NodeRow).where(NodeRow.state.in_(PRESENT)).order_by(NodeRow.name)).all()
     up = [row for row in rows if row.state == NodeLife.UP]
     nodes = tuple(
-        NodeState(row.name, capacity_of(row), slots[row.name], frozenset(row.all_labels.items())) for row in up
+        NodeState(
+            row.name,
+            capacity_of(row),
+            slots[row.name],
+            frozenset(row.all_labels.items()),
+            is_linked=row.link_host is not None,
+        )
+        for row in up
     )
     # What each node told last: who held tiles then is in its free tiles already, and nobody else is.
     leased = {(row.name, job) for row in rows for job in row.leased}
@@ -87,7 +97,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
     return QueueSnapshot(
         now=now,
         queued=tuple(_read_front(session, now)),
-        active=tuple(_show_active(job, attempt, (attempt.node, job.id) in leased, now) for job, attempt in active),
+        active=tuple(_show_active(job, attempt, parts.get(attempt.id, ()), leased, now) for job, attempt in active),
         nodes=nodes,
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
         starve_s=resolve(SCHEDULER_STARVE_S),
@@ -108,12 +118,19 @@ def _count_absent(session: Session) -> dict[str, int]:
     return {str(row[0]): int(row[1]) for row in session.execute(query)}
 
 
-def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float) -> ActiveJob:
+def _show_active(
+    job: JobRow, attempt: AttemptRow, others: Sequence[AttemptPartRow], leased: Container[tuple[str | None, str]],
+    now: float,
+) -> ActiveJob:  # fmt: skip
+    def part(node: str | None, members: int) -> JobPart:
+        return JobPart(node, job.tiles * members, members, (node, job.id) in leased)
+
+    first = part(attempt.node, job.members - sum(row.members for row in others))
     return ActiveJob(
         job.id,
         job.tenant_id,
         job.tiles * job.members,
-        holds_tiles=holds_tiles,
+        holds_tiles=first.holds_tiles,
         node=attempt.node,
         ends_at=None if job.run_limit_s is None else (attempt.claimed_at or now) + job.run_limit_s,
         priority=job.priority,
@@ -123,6 +140,7 @@ def _show_active(job: JobRow, attempt: AttemptRow, holds_tiles: bool, now: float
         keeps_work=job.verb == KEEPING_VERB,
         is_leaving=attempt.pause_asked_at is not None or attempt.preempt_asked_at is not None,
         members=job.members,
+        parts=(first, *(part(row.node, row.members) for row in others)) if others else (),
     )
 
 

@@ -111,8 +111,8 @@ def serve(home: Home) -> None:
     app = make_app(home.broker_url())
 
     @app.task(name=TASK, Request=AttemptRequest)  # type: ignore[untyped-decorator]
-    def run_attempt(job_id: str, attempt_id: str, token: str) -> None:
-        runner.run(FencingToken(job_id, attempt_id, token))
+    def run_attempt(job_id: str, attempt_id: str, token: str, part: int = 0) -> None:
+        runner.run(FencingToken(job_id, attempt_id, token, part=part))
 
     def stop(**_: object) -> None:
         # Off the signal handler's frame: it may have interrupted somebody who holds a lock.

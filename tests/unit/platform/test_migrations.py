@@ -174,6 +174,12 @@ UPDATE sweeps SET submitted_by = 'usr-1' WHERE id = 'swe-1';
 INSERT INTO scheduler_lease (name, holder, place, token, beats, beat_at)
     VALUES ('scheduler', 'scheduler@one:7', 'boot/pid:[1]', 3, 9, 24.0);
 """,
+    "0033": """
+INSERT INTO attempt_parts (id, attempt_id, number, members, token, published_at, node)
+    VALUES ('part-1', 'att-1', 1, 2, 'tok', 25.0, 'two');
+UPDATE attempts SET address = 'one.lan:7400' WHERE id = 'att-1';
+UPDATE nodes SET link_host = 'one.lan' WHERE name = 'one';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

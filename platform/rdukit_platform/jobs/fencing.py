@@ -1,0 +1,159 @@
+"""Fencing: who may change an attempt, and the parts of one whose members are on several nodes.
+
+The first part is the attempt's own row; each further node's is a row of its own, with a claim, a lease and a token of
+its own. Only attempts end: a part is open while its attempt is, so that whoever ends that ends all parts at once, and
+their workers notice by the next beat.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy.orm import Session
+
+from rdukit_platform.db.models import AttemptPartRow, AttemptRow
+from rdukit_platform.db.rows import new_id
+from rdukit_platform.jobs.changes import count_changed
+
+#: Between the id of an attempt and the number of a part, in the name of a lease.
+_OF: Final = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class FencingToken:
+    """Content of a message: which attempt, or part of one, and the proof that it is meant."""
+
+    job_id: str
+    attempt_id: str
+    token: str
+    #: Where it was placed, which is no part of the proof.
+    node: str | None = field(default=None, compare=False)
+    #: Number of the part; 0: the attempt itself.
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """Place of a part: its node and how many members are there, and where its worker answers the others' ones."""
+
+    node: str | None
+    members: int
+    address: str | None = None
+
+
+def add_parts(session: Session, first: FencingToken, others: Iterable[PartPlace], now: float) -> list[FencingToken]:
+    """Add the further nodes of a new attempt. The caller publishes their tokens after the commit."""
+    tokens = []
+    for number, place in enumerate(others, 1):
+        assert place.node is not None
+        token = secrets.token_hex(16)
+        session.add(
+            AttemptPartRow(
+                id=new_id("part"),
+                attempt_id=first.attempt_id,
+                number=number,
+                members=place.members,
+                token=token,
+                published_at=now,
+                node=place.node,
+            )
+        )
+        tokens.append(FencingToken(first.job_id, first.attempt_id, token, place.node, number))
+    session.flush()
+    return tokens
+
+
+def claim_part(session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float, node: str) -> bool:
+    """Make a part this worker's, which is one of ``node``. Returns whether it is."""
+    free = (*_is_open(fencing), AttemptPartRow.claimed_at.is_(None), AttemptPartRow.node == node)
+    values = {"worker": worker, "claimed_at": now, "lease_expires_at": now + lease_s}
+    return count_changed(session, update(AttemptPartRow).where(*free).values(values)) == 1
+
+
+def beat_part(session: Session, fencing: FencingToken, lease_s: float, now: float) -> bool:
+    """Extend the lease of a part. Returns whether it still is the caller's.
+
+    A pause or preemption ends the first part's box, and by the attempt's end the others: until then they are needed
+    for the checkpoint.
+    """
+    query = update(AttemptPartRow).where(*_is_open(fencing)).values(lease_expires_at=now + lease_s)
+    return count_changed(session, query) == 1
+
+
+def find_part(session: Session, fencing: FencingToken) -> AttemptPartRow | None:
+    """Find the row of a part, whether or not its attempt has ended; ``None``: the token is not its own."""
+    of_part = (AttemptPartRow.attempt_id == fencing.attempt_id, AttemptPartRow.number == fencing.part)
+    return session.scalars(select(AttemptPartRow).where(*of_part, AttemptPartRow.token == fencing.token)).one_or_none()
+
+
+def read_parts(
+    session: Session, attempt_ids: Iterable[str] | None = None, *, is_fresh: bool = False
+) -> dict[str, list[AttemptPartRow]]:
+    """Return the further parts of open attempts, by the attempts' ids; of all, or of some.
+
+    ``is_fresh``: what the session read before, which may be of the past, does not count.
+    """
+    query = select(AttemptPartRow).join(AttemptRow, AttemptRow.id == AttemptPartRow.attempt_id)
+    query = query.where(AttemptRow.ended_at.is_(None)).order_by(AttemptPartRow.attempt_id, AttemptPartRow.number)
+    if attempt_ids is not None:
+        query = query.where(AttemptPartRow.attempt_id.in_(list(attempt_ids)))
+    found: dict[str, list[AttemptPartRow]] = {}
+    for row in session.scalars(query.execution_options(populate_existing=is_fresh)):
+        found.setdefault(row.attempt_id, []).append(row)
+    return found
+
+
+def list_places(session: Session, attempt: AttemptRow, members: int) -> Sequence[PartPlace]:
+    """Return the places of all parts of an attempt at a job of so many members, the first one's first."""
+    others = read_parts(session, [attempt.id]).get(attempt.id, [])
+    first = PartPlace(attempt.node, members - sum(row.members for row in others), attempt.address)
+    return [first, *(PartPlace(row.node, row.members, row.address) for row in others)]
+
+
+def lease_of(row: AttemptRow | AttemptPartRow) -> str:
+    """Return the name of a lease by which the scheduler watches it."""
+    return row.id if isinstance(row, AttemptRow) else f"{row.attempt_id}{_OF}{row.number}"
+
+
+def attempt_of(lease: str) -> str:
+    """Return the attempt that a lease of this name belongs to."""
+    return lease.partition(_OF)[0]
+
+
+def take_unclaimed_parts(session: Session, older_than_s: float, now: float) -> list[FencingToken]:
+    """Take the parts whose message nobody has claimed for long; their time of publication is set to now."""
+    is_old = or_(AttemptPartRow.published_at < now - older_than_s, AttemptPartRow.published_at > now + older_than_s)
+    rows = session.execute(
+        select(AttemptPartRow, AttemptRow.job_id)
+        .join(AttemptRow, AttemptRow.id == AttemptPartRow.attempt_id)
+        .where(AttemptRow.ended_at.is_(None), AttemptPartRow.claimed_at.is_(None), is_old)
+    ).all()
+    for row, _ in rows:
+        row.published_at = now
+    return [FencingToken(job_id, row.attempt_id, row.token, row.node, row.number) for row, job_id in rows]
+
+
+def lapse_parts(session: Session, nodes: Iterable[str], lease: float) -> None:
+    """Let the leases of the parts on some nodes have run out; ``lease`` says so."""
+    on_nodes = (AttemptPartRow.node.in_(list(nodes)), _has_open_attempt())
+    session.execute(update(AttemptPartRow).where(*on_nodes).values(lease_expires_at=lease))
+
+
+def has_parts(session: Session, node: str) -> bool:
+    """Return whether a node has parts of attempts that have not ended."""
+    query = select(AttemptPartRow.id).where(AttemptPartRow.node == node, _has_open_attempt()).limit(1)
+    return session.scalars(query).first() is not None
+
+
+def _has_open_attempt() -> ColumnElement[bool]:
+    of_part = and_(AttemptRow.id == AttemptPartRow.attempt_id, AttemptRow.ended_at.is_(None))
+    return select(AttemptRow.id).where(of_part).exists()
+
+
+def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:
+    return (
+        AttemptPartRow.attempt_id == fencing.attempt_id, AttemptPartRow.number == fencing.part,
+        AttemptPartRow.token == fencing.token, _has_open_attempt(),
+    )  # fmt: skip
