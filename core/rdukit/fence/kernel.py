@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,6 +184,19 @@ def bring_up(interface: str) -> None:
         # struct ifreq: the name, then the flags; IFF_UP.
         request = ctypes.create_string_buffer(interface.encode().ljust(16, b"\0") + (1).to_bytes(2, "little"), 40)
         _checked(_LIBC.ioctl(descriptor, ctypes.c_ulong(0x8914), request))
+    finally:
+        os.close(descriptor)
+
+
+def add_loopback_address(alias: str, address: str) -> None:
+    """Give the loopback another address, as an interface of the name ``alias``, such as ``lo:1``."""
+    descriptor = _checked(_LIBC.socket(2, 2, 0))
+    try:
+        # struct ifreq: the name, then a struct sockaddr_in: AF_INET, port 0, the address.
+        numbers = bytes(map(int, address.split(".")))
+        sockaddr = (2).to_bytes(2, sys.byteorder) + b"\0\0" + numbers
+        request = ctypes.create_string_buffer(alias.encode().ljust(16, b"\0") + sockaddr, 40)
+        _checked(_LIBC.ioctl(descriptor, ctypes.c_ulong(0x8916), request))
     finally:
         os.close(descriptor)
 

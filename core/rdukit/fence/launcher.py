@@ -220,8 +220,9 @@ def _be_first(spec: dict[str, Any], relay: _Relay, tell: int, become: Callable[[
 
 def _put_up(spec: dict[str, Any], tell: int) -> None:
     for part, put_up in (
-        ("root", _make_root), ("network", _bring_up_network), ("limits", _limit), ("user", _switch_user),
-        ("root", _write_files), ("capabilities", _drop), ("landlock", _lock_land), ("system-calls", _filter),
+        ("network", _choose_ports), ("root", _make_root), ("network", _bring_up_network), ("limits", _limit),
+        ("user", _switch_user), ("root", _write_files), ("capabilities", _drop), ("landlock", _lock_land),
+        ("system-calls", _filter),
     ):  # fmt: skip
         try:
             put_up(spec)
@@ -349,6 +350,15 @@ def _bring_up_network(spec: dict[str, Any]) -> None:
         kernel.set_host_name(spec["host_name"])
     if spec["has_own_network"]:
         kernel.bring_up("lo")
+        if spec["address"] is not None:
+            kernel.add_loopback_address(spec["alias"], spec["address"])
+
+
+def _choose_ports(spec: dict[str, Any]) -> None:
+    # Before the program's root is made, in which nobody writes there.
+    if spec["has_own_network"] and spec["address"] is not None:
+        first, last = spec["ports"]
+        _write("/proc/sys/net/ipv4/ip_local_port_range", f"{first} {last}")
 
 
 def _limit(spec: dict[str, Any]) -> None:

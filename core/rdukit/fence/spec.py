@@ -92,6 +92,10 @@ class FenceSpec:
     uid: int | None = None
     #: No network but a loopback of its own.
     has_own_network: bool = True
+    #: Another address that its loopback has, as an interface named ``ALIAS``, and the first and last port of those that
+    #: the kernel gives to who asks for any.
+    address: str | None = None
+    ports: tuple[int, int] = (32768, 60999)
     #: Processor cores, by number.
     cores: Sequence[int] | None = None
     #: It ends with this process; None: with none.
@@ -100,13 +104,17 @@ class FenceSpec:
     held: Sequence[int] = ()
 
 
+#: Name of the interface that has the other address of a fence.
+ALIAS: Final = "lo:1"
+
+
 def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
     """Encode a fence as the JSON that the launcher reads (pure)."""
     return json.dumps(
         {
             **asdict(spec), "way": way, "system_calls": system_calls.hex(), "system": SYSTEM, "devices": DEVICES,
-            "host_name": HOST_NAME, "user_name": USER_NAME, "not_fenced": NOT_FENCED, "disk_limit": DISK_LIMIT,
-            "memory_limit": MEMORY_LIMIT,
+            "host_name": HOST_NAME, "user_name": USER_NAME, "not_fenced": NOT_FENCED, "alias": ALIAS,
+            "disk_limit": DISK_LIMIT, "memory_limit": MEMORY_LIMIT,
         }
     )  # fmt: skip
 

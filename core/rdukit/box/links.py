@@ -1,0 +1,157 @@
+"""Links between boxes of one job on several nodes: streams from a box's loopback to another's, by way of their workers.
+
+A box has no network but a loopback of its own. There each part of a job has an address, the same in all its boxes. In
+the box of one part a relay (``rdukit.box.relay``) listens at the other parts' addresses. What connects there goes
+through a UNIX socket to the box's worker, by TCP to the worker of the other part, and through that one's UNIX socket to
+the relay there, which connects to the part's own address. Both relays connect to their workers and never the other way
+round, so that no worker opens what a box may have put in its place.
+
+Workers know each other by a key that is derived from the token of the attempt; a box never has it. What travels is not
+encrypted, as between ranks of any launcher.
+
+Source: ours.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import struct
+from contextlib import suppress
+from typing import Final
+
+from rdukit.errors import Unauthenticated
+
+#: Where ranks meet: a port at the address of part 0.
+STORE_PORT: Final = 46_999
+#: First and last port of those that a box's kernel gives to who asks for any.
+LOCAL_PORTS: Final = (47_000, 47_127)
+#: Those that it gives to who listens: of a range Linux keeps each second one for who connects, as long as it can, and
+#: where a relay listens nobody could connect from.
+PORTS: Final = range(LOCAL_PORTS[0] + 1, LOCAL_PORTS[1] + 1, 2)
+#: Parts that a job may have at most.
+MAX_PARTS: Final = 1024
+#: Connections that a relay keeps waiting at its worker for streams from other parts.
+WAITING: Final = 8
+#: Seconds that a worker has to prove itself, and a relay to say what it wants.
+HELLO_S: Final = 10.0
+
+#: What a relay says first: ``C``, a part and a port to connect to, or ``W``, that it waits to be told a port.
+CONNECT: Final = b"C"
+WAIT: Final = b"W"
+_TARGET: Final = struct.Struct("!HH")
+_PORT: Final = struct.Struct("!H")
+_HELLO: Final = struct.Struct("!HHH32s32s")
+_NONCE: Final = 32
+_CHUNK: Final = 1 << 18
+
+
+def part_address(part: int) -> str:
+    """Return the address of a part in every box of its job (pure)."""
+    if not 0 <= part < MAX_PARTS:
+        raise ValueError(f"part is {part}; legal: 0 to {MAX_PARTS - 1}")
+    return f"127.77.{(part + 1) >> 8}.{(part + 1) & 0xFF}"
+
+
+def ports_of(part: int) -> list[int]:
+    """Return the ports at which a part may be reached (pure)."""
+    return [STORE_PORT, *PORTS] if part == 0 else list(PORTS)
+
+
+def is_port_of(part: int, port: int) -> bool:
+    """Return whether a part may be reached at a port (pure)."""
+    return port in PORTS or (part == 0 and port == STORE_PORT)
+
+
+def link_key(attempt_id: str, token: str) -> bytes:
+    """Derive the key of an attempt's links from its fencing token (pure)."""
+    return hmac.digest(token.encode(), f"rdukit link 1 {attempt_id}".encode(), hashlib.sha256)
+
+
+def pack_target(part: int, port: int) -> bytes:
+    """Encode where a relay wants to connect to, after ``CONNECT`` (pure)."""
+    return _TARGET.pack(part, port)
+
+
+async def read_target(reader: asyncio.StreamReader) -> tuple[int, int]:
+    """Read a part and a port. Raises: EOFError: the other side is gone."""
+    part, port = _TARGET.unpack(await reader.readexactly(_TARGET.size))
+    return part, port
+
+
+def pack_port(port: int) -> bytes:
+    """Encode the port that a waiting relay is to connect to (pure)."""
+    return _PORT.pack(port)
+
+
+async def read_port(reader: asyncio.StreamReader) -> int:
+    """Read a port. Raises: EOFError: the other side is gone."""
+    (port,) = _PORT.unpack(await reader.readexactly(_PORT.size))
+    return int(port)
+
+
+async def greet(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, origin: int, part: int, port: int
+) -> None:
+    """Ask another worker for a stream from the part ``origin`` to a port of ``part``; each proves that it has the key.
+
+    Raises:
+        Unauthenticated: the other one has not. EOFError: it refused.
+    """
+    theirs, ours = await reader.readexactly(_NONCE), secrets.token_bytes(_NONCE)
+    asked = _TARGET.pack(origin, part) + _PORT.pack(port) + theirs + ours
+    writer.write(_HELLO.pack(origin, part, port, ours, hmac.digest(key, b"asks" + asked, hashlib.sha256)))
+    await writer.drain()
+    answer = await reader.readexactly(hashlib.sha256().digest_size)
+    if not hmac.compare_digest(answer, hmac.digest(key, b"gives" + asked, hashlib.sha256)):
+        raise Unauthenticated("what answers at the address of another part of the attempt does not have its key")
+
+
+async def be_greeted(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, part: int
+) -> tuple[int, int]:  # fmt: skip
+    """Answer a worker that asks for a stream to ``part``. Returns whose part it comes from, and the port.
+
+    Raises:
+        Unauthenticated: it does not have the key, or asks for what is not this part's. EOFError: it is gone.
+    """
+    ours = secrets.token_bytes(_NONCE)
+    writer.write(ours)
+    origin, wanted, port, theirs, proof = _HELLO.unpack(await reader.readexactly(_HELLO.size))
+    asked = _TARGET.pack(origin, wanted) + _PORT.pack(port) + ours + theirs
+    if not hmac.compare_digest(proof, hmac.digest(key, b"asks" + asked, hashlib.sha256)):
+        raise Unauthenticated("what asks for a stream to a part of an attempt does not have its key")
+    if wanted != part or not is_port_of(part, port):
+        raise Unauthenticated(f"port {port} of part {wanted} is not to be reached here, which is part {part}")
+    writer.write(hmac.digest(key, b"gives" + asked, hashlib.sha256))
+    await writer.drain()
+    return origin, port
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def join(one: Stream, other: Stream) -> None:
+    """Pass on what either stream says to the other, until both have ended; then close both."""
+    try:
+        await asyncio.gather(_pass_on(one[0], other[1]), _pass_on(other[0], one[1]))
+    except OSError:
+        pass
+    finally:
+        for _, writer in (one, other):
+            await close(writer)
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    """Close a stream; that the other side is gone already is no matter."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()

@@ -1,0 +1,171 @@
+"""Bridge of a worker: joins the box of a part of an attempt to those of the other parts; see ``rdukit.box.links``.
+
+A UNIX socket is for its box, which connects there and nowhere else, and a TCP port for the workers of the other parts.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rdukit.box.links import (
+    CONNECT,
+    HELLO_S,
+    WAIT,
+    Stream,
+    be_greeted,
+    close,
+    greet,
+    is_port_of,
+    join,
+    pack_port,
+    read_target,
+)
+from rdukit.errors import RdukitError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+#: Streams that one bridge carries at once, from its box and to it together: a box is not trusted to need them.
+MAX_STREAMS: Final = 1024
+#: Connections that its box may keep waiting.
+MAX_WAITING: Final = 64
+#: Seconds that a stream waits for a connection of the box that waits for one.
+BOX_S: Final = 60.0
+STOP_S: Final = 10.0
+
+
+class Bridge:
+    """Bridge of one part of an attempt."""
+
+    def __init__(self, key: bytes, part: int, socket: Path, host: str) -> None:
+        """``socket``: made for the box; ``host``: where the other workers reach this one."""
+        self._key, self._part, self._socket, self._host = key, part, socket, host
+        #: ``host:port`` of the other parts' bridges, once all are known.
+        self._peers: dict[int, tuple[str, int]] = {}
+        self._are_met = asyncio.Event()
+        #: Connections of the box that wait for a stream.
+        self._waiting: asyncio.Queue[Stream] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        #: Where it answers, once it is started.
+        self.address = ""
+
+    async def start(self, mode: int) -> None:
+        """Listen; ``mode`` is of the UNIX socket. Raises: OSError: it cannot."""
+        self._servers.append(await asyncio.start_unix_server(self._serve_box, str(self._socket)))
+        self._socket.chmod(mode)
+        server = await asyncio.start_server(self._serve_worker, self._host, 0)
+        self._servers.append(server)
+        self.address = f"{self._host}:{server.sockets[0].getsockname()[1]}"
+
+    def meet(self, addresses: Sequence[str]) -> None:
+        """Take the addresses of all parts' bridges, in order."""
+        for part, address in enumerate(addresses):
+            host, _, port = address.rpartition(":")
+            self._peers[part] = host, int(port)
+        self._are_met.set()
+
+    async def close(self) -> None:
+        """End all streams."""
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while not self._waiting.empty():
+            self._waiting.get_nowait()[1].close()
+
+    async def _serve_box(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve((reader, writer), self._from_box)
+
+    async def _serve_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve((reader, writer), self._from_worker)
+
+    async def _serve(self, stream: Stream, serve: Callable[[Stream], Awaitable[bool]]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._tasks) >= MAX_STREAMS:
+            logger.warning("stream refused part=%d streams=%d", self._part, len(self._tasks))
+            stream[1].close()
+            return
+        self._tasks.add(task)
+        is_kept = False
+        try:
+            is_kept = await serve(stream)
+        except (OSError, EOFError, TimeoutError, RdukitError) as error:
+            logger.warning("stream ended part=%d error=%r", self._part, error)
+        finally:
+            self._tasks.discard(task)
+            if not is_kept:
+                stream[1].close()
+
+    async def _from_box(self, stream: Stream) -> bool:
+        """Serve a connection of the box. Returns whether it is kept open."""
+        word = await asyncio.wait_for(stream[0].readexactly(1), HELLO_S)
+        if word == WAIT:
+            if self._waiting.qsize() >= MAX_WAITING:
+                return False
+            self._waiting.put_nowait(stream)
+            return True
+        if word != CONNECT:
+            return False
+        part, port = await asyncio.wait_for(read_target(stream[0]), HELLO_S)
+        await self._are_met.wait()
+        if part == self._part or part not in self._peers or not is_port_of(part, port):
+            logger.warning("stream refused part=%d to=%d port=%d", self._part, part, port)
+            return False
+        other = await asyncio.open_connection(*self._peers[part])
+        try:
+            await asyncio.wait_for(greet(*other, self._key, self._part, part, port), HELLO_S)
+            await join(stream, other)
+        finally:
+            await close(other[1])
+        return False
+
+    async def _from_worker(self, stream: Stream) -> bool:
+        """Serve a connection of another worker. Returns whether it is kept open, which it is not."""
+        _, port = await asyncio.wait_for(be_greeted(*stream, self._key, self._part), HELLO_S)
+        box = await asyncio.wait_for(self._waiting.get(), BOX_S)
+        box[1].write(pack_port(port))
+        await join(stream, box)
+        return False
+
+
+class BridgeThread:
+    """Bridge in a thread of its own."""
+
+    def __init__(self, bridge: Bridge, loop: asyncio.AbstractEventLoop) -> None:
+        self._bridge, self._loop = bridge, loop
+        self.address = bridge.address
+
+    def meet(self, addresses: Sequence[str]) -> None:
+        """Take the addresses of all parts' bridges, in order."""
+        self._loop.call_soon_threadsafe(self._bridge.meet, list(addresses))
+
+
+@contextmanager
+def bridging(key: bytes, part: int, socket: Path, host: str, mode: int = 0o600) -> Iterator[BridgeThread]:
+    """Have a bridge while the block lasts.
+
+    Raises:
+        Unavailable: it cannot listen.
+    """
+    loop = asyncio.new_event_loop()
+    bridge = Bridge(key, part, socket, host)
+    thread = threading.Thread(target=loop.run_forever, name="bridge", daemon=True)
+    thread.start()
+    try:
+        try:
+            asyncio.run_coroutine_threadsafe(bridge.start(mode), loop).result(STOP_S)
+        except (OSError, TimeoutError) as cause:
+            raise Unavailable(f"the bridge to the other nodes' members cannot listen on {host}: {cause}") from cause
+        yield BridgeThread(bridge, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(bridge.close(), loop).result(STOP_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        socket.unlink(missing_ok=True)
