@@ -14,6 +14,7 @@ import pytest
 
 from rdukit.box.links import LOCAL_PORTS, PORTS, STORE_PORT, greet, link_key, part_address
 from rdukit.errors import Unauthenticated
+from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import ALIAS, FenceSpec, Way, choose_way
 from rdukit.fence.start import program_paths, start_fenced
 from rdukit_platform.worker.bridge import BridgeThread, bridging
@@ -90,6 +91,7 @@ def start(folder: Path, part: int, said: Path) -> "subprocess.Popen[bytes]":
         return start_fenced(spec, way, output)
 
 
+@pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
 def test_ranks_in_boxes_without_a_network_average_over_their_workers_bridges(
     tmp_path: Path, bridges: list[BridgeThread]
 ) -> None:

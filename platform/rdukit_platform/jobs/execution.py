@@ -169,6 +169,8 @@ def start(session: Session, fencing: FencingToken, box: Mapping[str, object], no
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
+    if fencing.part:
+        raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} starts nothing; its first part does")
     job, attempt = _hold(session, fencing)
     attempt.started_at, attempt.box = now, dict(box)
     apply_event(

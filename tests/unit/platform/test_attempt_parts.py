@@ -89,6 +89,8 @@ def test_a_part_may_fail_its_attempt_but_makes_nothing_and_stands_for_no_other(d
     for token in (forged, FencingToken(first.job_id, first.attempt_id, second.token)):
         with pytest.raises(LeaseLost), database.write() as session:
             execution.fail(session, token, AttemptOutcome.BOX_FAILED, error, 1.0, 4.0)
+    with pytest.raises(LeaseLost, match="starts nothing"), database.write() as session:
+        execution.start(session, second, {}, 4.0)
     with pytest.raises(LeaseLost, match="makes nothing"), database.write() as session:
         execution.succeed(session, second, [], {}, 4.0)
     with database.write() as session:
