@@ -18,7 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rdukit_platform.db.attempt_parts import AttemptPartRow as AttemptPartRow
+from rdukit_platform.db.attempts import AttemptPartRow as AttemptPartRow
+from rdukit_platform.db.attempts import AttemptRow as AttemptRow
 from rdukit_platform.db.audit import AuditChainRow as AuditChainRow
 from rdukit_platform.db.audit import AuditRow as AuditRow
 from rdukit_platform.db.base import BYTES
@@ -194,42 +195,6 @@ class JobRow(Base):
     queued_at: Mapped[float | None]
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None]
-
-
-class AttemptRow(Base):
-    """Attempt at a job. Its token fences: without it nothing is changed."""
-
-    __tablename__ = "attempts"
-    __table_args__ = (UniqueConstraint("job_id", "number"),)
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
-    number: Mapped[int]
-    token: Mapped[str] = mapped_column(String(64))
-    published_at: Mapped[float]
-    #: The node that it was placed on, whose workers may claim it; none: of a version with one node.
-    node: Mapped[str | None] = mapped_column(String(64))
-    worker: Mapped[str | None] = mapped_column(String(128))
-    claimed_at: Mapped[float | None]
-    lease_expires_at: Mapped[float | None]
-    #: When a user asked for a pause: the worker is to end it.
-    pause_asked_at: Mapped[float | None]
-    #: When the scheduler asked for its tiles: the same.
-    preempt_asked_at: Mapped[float | None]
-    started_at: Mapped[float | None]
-    ended_at: Mapped[float | None] = mapped_column(Double, index=True)
-    outcome: Mapped[str | None] = mapped_column(String(32))
-    error: Mapped[dict[str, object] | None]
-    tiles: Mapped[list[str] | None]
-    #: Where there are further parts: as theirs.
-    address: Mapped[str | None] = mapped_column(String(255))
-    #: Digest of what it had made when it ended, for an attempt on another node.
-    kept: Mapped[str | None] = mapped_column(String(64))
-    #: No longer written: the process id of a box.
-    box_pid: Mapped[int | None]
-    #: ``{"backend", "id", "limits"}`` of the box that took the verb.
-    box: Mapped[dict[str, object] | None]
-    #: Spans of its worker and box, as ``jobs.trace`` shows them; written when it ends, read for a trace only.
-    spans: Mapped[list[object] | None] = mapped_column(JSON, deferred=True)
 
 
 class JobEventRow(Base):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from rdukit_platform.db.models import AttemptPartRow, AttemptRow
@@ -135,25 +135,8 @@ def take_unclaimed_parts(session: Session, older_than_s: float, now: float) -> l
     return [FencingToken(job_id, row.attempt_id, row.token, row.node, row.number) for row, job_id in rows]
 
 
-def lapse_parts(session: Session, nodes: Iterable[str], lease: float) -> None:
-    """Let the leases of the parts on some nodes have run out; ``lease`` says so."""
-    on_nodes = (AttemptPartRow.node.in_(list(nodes)), _has_open_attempt())
-    session.execute(update(AttemptPartRow).where(*on_nodes).values(lease_expires_at=lease))
-
-
-def has_parts(session: Session, node: str) -> bool:
-    """Return whether a node has parts of attempts that have not ended."""
-    query = select(AttemptPartRow.id).where(AttemptPartRow.node == node, _has_open_attempt()).limit(1)
-    return session.scalars(query).first() is not None
-
-
-def _has_open_attempt() -> ColumnElement[bool]:
-    of_part = and_(AttemptRow.id == AttemptPartRow.attempt_id, AttemptRow.ended_at.is_(None))
-    return select(AttemptRow.id).where(of_part).exists()
-
-
 def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:
     return (
         AttemptPartRow.attempt_id == fencing.attempt_id, AttemptPartRow.number == fencing.part,
-        AttemptPartRow.token == fencing.token, _has_open_attempt(),
+        AttemptPartRow.token == fencing.token, AttemptPartRow.is_open(),
     )  # fmt: skip

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
-from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, NodeRow
-from rdukit_platform.jobs.fencing import has_parts, lapse_parts
+from rdukit_platform.db.models import AttemptPartRow, AttemptRow, EndpointReplicaRow, NodeRow
 from rdukit_platform.nodes.view import NodeCapacity, NodeLook, date_start
 from rdukit_platform.services import is_recent, live_services
 
@@ -185,7 +184,8 @@ def release_absent(session: Session, now: float) -> None:
     if away and _names(session, (str(NodeLife.UP),)):
         is_open = (AttemptRow.ended_at.is_(None), AttemptRow.node.in_(away))
         session.execute(update(AttemptRow).where(*is_open).values(lease_expires_at=LAPSED))
-        lapse_parts(session, away, LAPSED)
+        parts = (AttemptPartRow.node.in_(away), AttemptPartRow.is_open())
+        session.execute(update(AttemptPartRow).where(*parts).values(lease_expires_at=LAPSED))
         replicas = (EndpointReplicaRow.node.in_(away), EndpointReplicaRow.ended_at.is_(None))
         session.execute(update(EndpointReplicaRow).where(*replicas).values(lease_expires_at=LAPSED))
     for name in _names(session, (str(NodeLife.LEAVING),)):
@@ -200,7 +200,8 @@ def is_in_use(session: Session, name: str) -> bool:
     attempts = select(AttemptRow.id).where(AttemptRow.node == name, AttemptRow.ended_at.is_(None)).limit(1)
     live = (EndpointReplicaRow.node == name, EndpointReplicaRow.ended_at.is_(None))
     replicas = select(EndpointReplicaRow.id).where(*live).limit(1)
-    return any(session.scalars(query).first() is not None for query in (attempts, replicas)) or has_parts(session, name)
+    parts = select(AttemptPartRow.id).where(AttemptPartRow.node == name, AttemptPartRow.is_open()).limit(1)
+    return any(session.scalars(query).first() is not None for query in (attempts, parts, replicas))
 
 
 def leave(session: Session, name: str, now: float) -> NodeRow:

@@ -30,9 +30,10 @@ from rdukit_platform.scheduler.model import (
     QueueSnapshot,
     Wait,
 )
+from rdukit_platform.scheduler.node_room import NodeRoom
 from rdukit_platform.scheduler.preempt import Preemptor
 from rdukit_platform.scheduler.reserve import Reservation, estimate_starts, reserve
-from rdukit_platform.scheduler.rooms import NodeRoom, Spread
+from rdukit_platform.scheduler.rooms import Spread
 from rdukit_platform.scheduler.shares import Lines, SizeBound, in_turn, line_up
 
 #: Jobs whose start is estimated, the first ones of those that wait.

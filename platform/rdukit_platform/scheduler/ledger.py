@@ -11,7 +11,8 @@ from typing import Final
 
 from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
 from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, Labels, Need, NodeState, QueuedJob, TenantShare
-from rdukit_platform.scheduler.rooms import NodeRoom, Rooms, Spread
+from rdukit_platform.scheduler.node_room import NodeRoom
+from rdukit_platform.scheduler.rooms import Rooms, Spread
 from rdukit_platform.scheduler.shares import Shares
 
 #: Labels that are told to who asks for others.

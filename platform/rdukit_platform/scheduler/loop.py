@@ -33,10 +33,9 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
-from rdukit_platform.jobs.execution import (
-    FencingToken,
-    admit,
-    ask_preemption,
+from rdukit_platform.jobs.execution import FencingToken, admit, ask_preemption
+from rdukit_platform.jobs.fencing import PartPlace, add_parts
+from rdukit_platform.jobs.overdue import (
     end_late_jobs,
     end_overruns,
     expire_attempts,
@@ -45,7 +44,6 @@ from rdukit_platform.jobs.execution import (
     read_part_leases,
     take_unclaimed,
 )
-from rdukit_platform.jobs.fencing import PartPlace, add_parts
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.nodes.registry import LAPSED, lose, needs_release, read_beats, release_absent

@@ -25,7 +25,8 @@ from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, QueuedJob
-from rdukit_platform.scheduler.rooms import Leaving, NodeRoom, Spread, spread_over
+from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
+from rdukit_platform.scheduler.rooms import Spread, spread_over
 
 #: Jobs that one decision finds victims for; what is left comes next time.
 MAX_AT_ONCE: Final = 16

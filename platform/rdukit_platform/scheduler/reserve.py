@@ -10,7 +10,8 @@ from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ending
 from rdukit_platform.scheduler.model import Need, QueuedJob
-from rdukit_platform.scheduler.rooms import NodeRoom, spread_over, whole_tiles
+from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
+from rdukit_platform.scheduler.rooms import spread_over
 
 #: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
 MAX_SPREAD: Final = 64

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import IllegalValue, LeaseLost
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
-from rdukit_platform.jobs import execution, service
+from rdukit_platform.jobs import execution, overdue, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.fencing import PartPlace, add_parts, lease_of, list_places, read_parts
@@ -60,8 +60,8 @@ def begin(database: Database) -> list[FencingToken]:
 
 def leases(session: Session) -> dict[str, float]:
     """All leases, as if nobody beat any more."""
-    found = execution.read_open_attempts(session).items()
-    return {id: each.lease for id, each in found if each.lease is not None} | execution.read_part_leases(session)
+    found = overdue.read_open_attempts(session).items()
+    return {id: each.lease for id, each in found if each.lease is not None} | overdue.read_part_leases(session)
 
 
 def test_whichever_part_is_lost_ends_the_attempt_once_and_the_others_notice(database: Database) -> None:
@@ -73,8 +73,8 @@ def test_whichever_part_is_lost_ends_the_attempt_once_and_the_others_notice(data
             assert len(found) == 3
             others = [token for token in tokens if token.part != lost]
             assert execution.beat(session, others, LEASE_S, 6.0) == []
-            assert execution.expire_attempts(session, found, 1.0, 9.0) == 1
-            assert execution.expire_attempts(session, found, 1.0, 9.0) == 0
+            assert overdue.expire_attempts(session, found, 1.0, 9.0) == 1
+            assert overdue.expire_attempts(session, found, 1.0, 9.0) == 0
             assert execution.beat(session, tokens, LEASE_S, 9.1) == tokens
             attempt, job = session.get_one(AttemptRow, attempt_id), session.get_one(JobRow, job_id)
             assert (attempt.outcome, job.state, job.losses, job.failures) == ("expired", "retrying", 1, 0)
@@ -139,8 +139,8 @@ def test_what_is_decided_is_admitted_and_seen_with_its_parts_and_ends_with_a_nod
         with database.write() as session:
             first = execution.admit(session, job_id, 100.0, first_node)
             (second,) = add_parts(session, first, [PartPlace(second_node, 1)], 100.0)
-            assert execution.take_unclaimed(session, 5.0, 101.0) == []
-            assert {token.part for token in execution.take_unclaimed(session, 5.0, 106.0)} == {0, 1}
+            assert overdue.take_unclaimed(session, 5.0, 101.0) == []
+            assert {token.part for token in overdue.take_unclaimed(session, 5.0, 106.0)} == {0, 1}
             assert execution.claim(session, first, "w", LEASE_S, 106.0, first_node) is not None
         with database.read() as session:
             (active,) = read_snapshot(session, 107.0).active
@@ -151,10 +151,10 @@ def test_what_is_decided_is_admitted_and_seen_with_its_parts_and_ends_with_a_nod
         with database.write() as session:
             lose(session, [second_node], 108.0)
             release_absent(session, 108.0)
-            found = execution.read_part_leases(session)
+            found = overdue.read_part_leases(session)
             assert found == {f"{second.attempt_id}/1": LAPSED}
             assert [lease_of(row) for row in read_parts(session)[second.attempt_id]] == list(found)
-            assert execution.expire_attempts(session, found, 1.0, 108.0) == 1
+            assert overdue.expire_attempts(session, found, 1.0, 108.0) == 1
             # Nobody had begun the part, so the attempt is as if it had not been.
             assert session.get_one(JobRow, job_id).losses == 0
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rdukit.errors import Conflict, IllegalValue, InvalidTransition, LeaseLost
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
-from rdukit_platform.jobs import execution, pipelines, service
+from rdukit_platform.jobs import execution, overdue, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import lock_job
 from rdukit_platform.jobs.clone import CloneRequest, clone_request
@@ -73,7 +73,7 @@ def change(database: Database, job_id: str, act: str, now: float = 5.0) -> str:
 
 def end_late(database: Database, now: float) -> int:
     with database.write() as session:
-        return execution.end_late_jobs(session, now)
+        return overdue.end_late_jobs(session, now)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_a_worker_that_dies_over_a_pause_leaves_the_job_paused(database: Databas
         execution.start(session, fencing, {}, 4.0)
     change(database, job_id, "pause")
     with database.write() as session:
-        silent = {id: attempt.lease or 0.0 for id, attempt in execution.read_open_attempts(session).items()}
-        assert execution.expire_attempts(session, silent, 1.0, 20.0) == 1
+        silent = {id: attempt.lease or 0.0 for id, attempt in overdue.read_open_attempts(session).items()}
+        assert overdue.expire_attempts(session, silent, 1.0, 20.0) == 1
     assert read(database, job_id).state == "paused"
     assert [attempt.outcome for attempt in attempts(database, job_id)] == ["expired"]
 

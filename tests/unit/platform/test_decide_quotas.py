@@ -20,7 +20,7 @@ from rdukit_platform.scheduler.model import (
     QueueSnapshot,
     TenantShare,
 )
-from rdukit_platform.scheduler.rooms import Leaving, NodeRoom
+from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
 
 NOW = 1000.0
 RULE = PreemptionRule(priority_gap=10, min_run_s=60.0, most=3)

@@ -14,7 +14,7 @@ from rdukit_platform.cli import show
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import MIGRATIONS
 from rdukit_platform.db.models import JobRow, TenantRow
-from rdukit_platform.jobs import execution, listing, pipelines, service
+from rdukit_platform.jobs import execution, listing, overdue, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.schemas import MAX_LABELS, JobRequest, PipelineRequest, StepRequest, show_job
@@ -162,9 +162,9 @@ def test_a_job_that_exceeds_its_run_limit_fails_for_good_and_its_worker_finds_ou
     with database.write() as session:
         if is_running:
             execution.start(session, fencing, {}, 20.0)
-        assert execution.end_overruns(session, [], 70.0) == 0
-        assert execution.end_overruns(session, [fencing.attempt_id], 70.1) == 1
-        assert execution.end_overruns(session, [fencing.attempt_id], 70.2) == 0
+        assert overdue.end_overruns(session, [], 70.0) == 0
+        assert overdue.end_overruns(session, [fencing.attempt_id], 70.1) == 1
+        assert overdue.end_overruns(session, [fencing.attempt_id], 70.2) == 0
     job = read(database, job_id)
     assert (job.state, job.reason, job.failures) == ("failed", "run-limit-exceeded", 1)
     assert job.error == {"code": "deadline-exceeded", "message": "it took longer than its run limit of 60 s"}
@@ -183,8 +183,8 @@ def test_each_attempt_has_the_whole_run_limit_and_who_has_none_runs_on(database:
     late = [fencing.attempt_id, other.attempt_id]
     fencing = begin(database, again, claimed_at=65.0)
     with database.write() as session:
-        assert execution.read_open_attempts(session)[fencing.attempt_id].claimed_at == 65.0
-        assert execution.end_overruns(session, late, 100.0) == 0
+        assert overdue.read_open_attempts(session)[fencing.attempt_id].claimed_at == 65.0
+        assert overdue.end_overruns(session, late, 100.0) == 0
     assert {read(database, job_id).state for job_id in (again, endless)} == {"starting"}
 
 
@@ -199,7 +199,7 @@ def test_the_end_of_a_step_by_its_run_limit_ends_what_waits_for_it(database: Dat
     assert show_job(read(database, second)).wait_code == "Dependency"
     fencing = begin(database, first, claimed_at=10.0)
     with database.write() as session:
-        execution.end_overruns(session, [fencing.attempt_id], 100.0)
+        overdue.end_overruns(session, [fencing.attempt_id], 100.0)
     assert (read(database, second).state, read(database, second).reason) == ("cancelled", "upstream-ended")
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow
-from rdukit_platform.jobs import execution, service
+from rdukit_platform.jobs import execution, overdue, service
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.nodes import registry
@@ -93,7 +93,7 @@ def test_a_second_machine_of_the_same_name_is_refused_while_the_first_is_there(d
 
 def lapsed(session: Session) -> dict[str, float]:
     """Attempts whose leases have ended with their node."""
-    attempts = execution.read_open_attempts(session)
+    attempts = overdue.read_open_attempts(session)
     return {id: registry.LAPSED for id, each in attempts.items() if each.lease == registry.LAPSED}
 
 
@@ -104,7 +104,7 @@ def test_the_attempts_of_a_lost_node_are_queued_again_where_another_node_is_up(d
         assert execution.claim(session, begun, "w2", 8.0, 100.0, "two") is not None
         registry.lose(session, ["two"], 104.0)
         registry.release_absent(session, 104.0)
-        assert execution.expire_attempts(session, lapsed(session), 1.0, 104.0) == 2
+        assert overdue.expire_attempts(session, lapsed(session), 1.0, 104.0) == 2
     with database.read() as session:
         ends = {row.id: (row.outcome, (row.error or {}).get("message")) for row in session.scalars(select(AttemptRow))}
         assert ends[begun.attempt_id][0] == "expired"

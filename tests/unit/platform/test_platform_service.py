@@ -15,7 +15,7 @@ from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, LeaseLos
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import HEAD, MIGRATIONS, migrate
 from rdukit_platform.db.models import ArtifactRow, Base, JobRow
-from rdukit_platform.jobs import execution, listing, pipelines, service
+from rdukit_platform.jobs import execution, listing, overdue, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import apply_event
 from rdukit_platform.jobs.execution import FencingToken, Output
@@ -105,8 +105,8 @@ def test_who_lost_its_lease_changes_nothing(database: Database, tenant: str) -> 
     job_id = submit(database, tenant)
     old = begin(database, job_id)
     with database.write() as session:
-        assert execution.expire_attempts(session, silent(session), 1.0, 2.0 + LEASE_S + 0.1) == 1
-        assert execution.queue_due_jobs(session, 9.0) == 1
+        assert overdue.expire_attempts(session, silent(session), 1.0, 2.0 + LEASE_S + 0.1) == 1
+        assert overdue.queue_due_jobs(session, 9.0) == 1
     new = begin(database, job_id, 10.0)
     output = Output("dataset", "dataset", "0" * 64, 3, True)
     with pytest.raises(LeaseLost), database.write() as session:
@@ -126,7 +126,7 @@ def test_who_lost_its_lease_changes_nothing(database: Database, tenant: str) -> 
 
 def silent(session: Session) -> dict[str, float]:
     """All open attempts, as if their workers did not beat any more."""
-    found = execution.read_open_attempts(session)
+    found = overdue.read_open_attempts(session)
     return {id: attempt.lease for id, attempt in found.items() if attempt.lease is not None}
 
 
@@ -135,8 +135,8 @@ def test_a_lease_that_is_beaten_after_it_was_found_silent_does_not_expire(databa
     with database.write() as session:
         found = silent(session)
         assert execution.beat(session, [fencing], LEASE_S, 6.0) == []
-        assert execution.expire_attempts(session, found, 1.0, 10.0) == 0
-        assert execution.expire_attempts(session, silent(session), 1.0, 11.1) == 1
+        assert overdue.expire_attempts(session, found, 1.0, 10.0) == 0
+        assert overdue.expire_attempts(session, silent(session), 1.0, 11.1) == 1
 
 
 def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
@@ -151,7 +151,7 @@ def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
 
     monkeypatch.setattr(execution, "lock_job", beat_before)
     with database.write() as session:
-        assert execution.expire_attempts(session, silent(session), 1.0, 10.0) == 0
+        assert overdue.expire_attempts(session, silent(session), 1.0, 10.0) == 0
 
 
 def test_a_clock_that_is_set_back_prolongs_no_pause(database: Database, tenant: str) -> None:
@@ -159,12 +159,12 @@ def test_a_clock_that_is_set_back_prolongs_no_pause(database: Database, tenant: 
     fencing = begin(database, job_id, 10_000.0)
     with database.write() as session:
         execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 1.0, 10_000.0)
-        assert execution.queue_due_jobs(session, 10_000.5) == 0
-        assert execution.queue_due_jobs(session, 2_000.0) == 1
+        assert overdue.queue_due_jobs(session, 10_000.5) == 0
+        assert overdue.queue_due_jobs(session, 2_000.0) == 1
         admitted = execution.admit(session, job_id, 10_000.0)
-        assert execution.take_unclaimed(session, 5.0, 10_001.0) == []
-        assert execution.take_unclaimed(session, 5.0, 2_000.0) == [admitted]
-        assert execution.take_unclaimed(session, 5.0, 2_001.0) == []
+        assert overdue.take_unclaimed(session, 5.0, 10_001.0) == []
+        assert overdue.take_unclaimed(session, 5.0, 2_000.0) == [admitted]
+        assert overdue.take_unclaimed(session, 5.0, 2_001.0) == []
 
 
 def test_retries_stop_at_the_cap(database: Database, tenant: str) -> None:
@@ -173,7 +173,7 @@ def test_retries_stop_at_the_cap(database: Database, tenant: str) -> None:
         fencing = begin(database, job_id, now)
         with database.write() as session:
             execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 1.0, now + 1)
-            execution.queue_due_jobs(session, now + 5)
+            overdue.queue_due_jobs(session, now + 5)
     job = read(database, job_id)
     assert (job.state, job.reason, job.error) == ("failed", "attempts-exhausted", ERROR)
 
@@ -186,8 +186,8 @@ def test_a_job_whose_attempts_are_lost_again_and_again_has_an_end(
     for now in (10.0, 20.0):
         begin(database, job_id, now)
         with database.write() as session:
-            assert execution.expire_attempts(session, silent(session), 1.0, now + LEASE_S + 1) == 1
-            execution.queue_due_jobs(session, now + LEASE_S + 3)
+            assert overdue.expire_attempts(session, silent(session), 1.0, now + LEASE_S + 1) == 1
+            overdue.queue_due_jobs(session, now + LEASE_S + 3)
     job = read(database, job_id)
     assert (job.state, job.reason, job.failures, job.losses) == ("failed", "attempts-exhausted", 0, 2)
 
@@ -197,8 +197,8 @@ def test_a_retry_waits_for_its_time(database: Database, tenant: str) -> None:
     fencing = begin(database, job_id)
     with database.write() as session:
         execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 4.0, 10.0)
-        assert execution.queue_due_jobs(session, 13.9) == 0
-        assert execution.queue_due_jobs(session, 14.0) == 1
+        assert overdue.queue_due_jobs(session, 13.9) == 0
+        assert overdue.queue_due_jobs(session, 14.0) == 1
 
 
 def test_an_attempt_that_found_no_tiles_does_not_count(database: Database, tenant: str) -> None:
@@ -215,9 +215,9 @@ def test_an_unclaimed_message_is_sent_again_after_a_while(database: Database, te
     job_id = submit(database, tenant)
     with database.write() as session:
         fencing = execution.admit(session, job_id, 2.0)
-        assert execution.take_unclaimed(session, 5.0, 6.0) == []
-        assert execution.take_unclaimed(session, 5.0, 8.0) == [fencing]
-        assert execution.take_unclaimed(session, 5.0, 9.0) == []
+        assert overdue.take_unclaimed(session, 5.0, 6.0) == []
+        assert overdue.take_unclaimed(session, 5.0, 8.0) == [fencing]
+        assert overdue.take_unclaimed(session, 5.0, 9.0) == []
 
 
 @pytest.mark.parametrize("stage", ["queued", "starting", "running", "retrying"])

@@ -1,0 +1,267 @@
+"""Free resources of one node while a decision is made (pure): rows of tiles, places of applications, worker slots.
+
+Where the node's daemon says which tiles are free, that is known too; otherwise only how many.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit_platform.nodes.view import members_that_fit
+from rdukit_platform.scheduler.model import Need, NodeState
+
+#: Bits of each part of a node's rank, of which the lowest are its index.
+_BITS: Final = 20
+LOW: Final = (1 << _BITS) - 1
+
+
+class NodeRoom:
+    """Free resources of one node."""
+
+    __slots__ = ("_mask", "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles", "windows")
+
+    def __init__(self, index: int, node: NodeState) -> None:
+        self.index, self.node, self.slots = index, node, node.slots
+        capacity = node.capacity
+        self.tiles, self.places, self.is_degraded = 0, 0, False
+        self._rows: list[int] = []
+        #: 0: which tiles are neighbours is not known, and any do.
+        self._rdu_tiles = 0
+        #: Which tiles are free, where the daemon says it; else 0.
+        self._mask = 0
+        #: Maintenance, as of ``NodeCapacity``.
+        self.windows = () if capacity is None else capacity.windows
+        if capacity is not None:
+            self.tiles, self.places = capacity.free_tiles, capacity.free_applications
+            self.is_degraded = capacity.is_degraded
+            is_known = capacity.rdu_tiles > 0 and sum(capacity.free_rows) == capacity.free_tiles
+            self._rows = list(capacity.free_rows) if is_known else [capacity.free_tiles]
+            self._rdu_tiles = capacity.rdu_tiles if is_known else 0
+            self._mask = capacity.free_mask if is_known else 0
+
+    @property
+    def rdu_tiles(self) -> int:
+        """Return how many tiles an RDU has; 0: any tiles are as good as others."""
+        return self._rdu_tiles
+
+    @property
+    def longest(self) -> int:
+        """Return the longest row of free tiles."""
+        return max(self._rows, default=0)
+
+    def rank(self, need: Need) -> int | None:
+        """Return how well the node fits a job, the lowest best; ``None``: not at all, now."""
+        tiles, members, constraint = need
+        if self.slots <= 0 or not constraint <= self.node.labels:
+            return None
+        if tiles == 0:
+            return (LOW - min(self.slots, LOW)) << _BITS | self.index
+        if self.places <= 0 or tiles > self.tiles:
+            return None
+        if members > 1 and self._rdu_tiles:
+            if members_that_fit(tiles // members, self._rdu_tiles, self._rows) < members:
+                return None
+            tiles //= members
+        if self._rdu_tiles and tiles > self._rdu_tiles:
+            row = self._rows.count(self._rdu_tiles) - -(-tiles // self._rdu_tiles)
+            if row < 0:
+                return None
+        else:
+            row = LOW
+            for length in self._rows:
+                if tiles <= length < row:
+                    row = length
+            if row == LOW:
+                return None
+        return ((self.is_degraded << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
+
+    def count_members(self, tiles: int, now: float = 0.0, until: float = 0.0) -> int:
+        """Return how many members of so many tiles have room, which end by a time."""
+        if self.slots <= 0 or self.places <= 0:
+            return 0
+        closed = self.closed(now, until) if self.windows else 0
+        if closed and not self._mask:
+            return 0
+        return self._count_in(tiles, rows_of(self._mask & ~closed, self._rdu_tiles) if closed else self._rows)
+
+    def count_with(self, tiles: int, leaving: "Leaving", closed: int = 0) -> int:
+        """Return how many members of so many tiles, which may not have ``closed`` ones, would fit if others left."""
+        if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0:
+            return 0
+        if self._is_mapped(leaving):
+            return self._count_in(tiles, rows_of((self._mask | leaving.mask) & ~closed, self._rdu_tiles))
+        return 0 if closed else max(self.tiles + leaving.tiles, 0) // whole_tiles(tiles, self._rdu_tiles)
+
+    def _count_in(self, tiles: int, rows: Iterable[int]) -> int:
+        if not self._rdu_tiles:
+            return sum(rows) // tiles
+        return members_that_fit(tiles, self._rdu_tiles, rows)
+
+    def closed(self, now: float, until: float) -> int:
+        """Return which tiles have maintenance that is under way, or begins before a time; -1: all."""
+        found = 0
+        for at, end, mask in self.windows:
+            if at < until and (end is None or end > now):
+                found |= mask or -1
+        return found
+
+    def count_open(self, now: float, until: float) -> int:
+        """Return how many tiles there are for a job that ends at a time, if it had the node for itself."""
+        if self.node.capacity is None:
+            return 0
+        closed = self.closed(now, until)
+        return self.node.capacity.tiles - closed.bit_count() if closed >= 0 else 0
+
+    def count_closing(self, now: float, until: float) -> int:
+        """Return how many tiles, free or not, have maintenance that begins between now and a time."""
+        closing = sum(mask.bit_count() or LOW for at, _, mask in self.windows if now < at < until)
+        return closing
+
+    def is_open(self, need: Need, now: float, until: float) -> bool:
+        """Return whether a job for which there is room would have ended when maintenance of its tiles begins."""
+        closed = self.closed(now, until) if self.windows and need[0] else 0
+        return not closed or (self._mask > 0 and self.place(need, 0, closed) is not None)
+
+    def take(self, need: Need, now: float = 0.0, until: float = 0.0) -> int:
+        """Give a job its resources, as far as they are there. Returns how many tiles it gets.
+
+        Args:
+            until: it has no tiles whose maintenance begins before.
+        """
+        tiles, members, _ = need
+        self.slots -= 1
+        if tiles == 0:
+            return 0
+        self.places -= 1
+        if self.windows and (closed := self.closed(now, until)) and self._mask:
+            place = self.place(need, 0, closed) or 0
+            self._mask &= ~place
+            self._rows = rows_of(self._mask, self._rdu_tiles)
+            self.tiles -= place.bit_count() or tiles
+            return place.bit_count() or tiles
+        if members == 1 or not self._rdu_tiles:
+            return self._take_row(tiles)
+        return sum(self._take_row(tiles // members) for _ in range(members))
+
+    def _take_row(self, tiles: int) -> int:
+        rows, rdu = self._rows, self._rdu_tiles
+        if self._mask:
+            self._mask &= ~(self._place_row(tiles, self._mask) or 0)
+        if rdu and tiles > rdu:
+            tiles = -(-tiles // rdu) * rdu
+            for _ in range(tiles // rdu):
+                if rdu in rows:
+                    rows.remove(rdu)
+        else:
+            for at, row in enumerate(rows):
+                if row >= tiles:
+                    rows[at] = row - tiles
+                    break
+            else:  # what the daemon told has changed since: nothing is promised there until it tells again
+                rows.clear()
+        self.tiles -= tiles
+        return tiles
+
+    def give(self, tiles: int) -> None:
+        """Take back what a job had, where any tiles are as good as others."""
+        self.slots += 1
+        if tiles:
+            self.places += 1
+            self.release(tiles)
+
+    def release(self, tiles: int) -> None:
+        """Count so many tiles as free again, where any are as good as others."""
+        self.tiles += tiles
+        self._rows = [self.tiles]
+
+    def set_free(self, tiles: int, places: int, slots: int, rows: list[int]) -> None:
+        """Have so much free, where any tiles are as good as others."""
+        self.tiles, self.places, self.slots, self._rows = tiles, places, slots, rows
+
+    def fits_with(self, need: Need, leaving: "Leaving", closed: int = 0) -> bool:
+        """Return whether a job that may not have ``closed`` tiles would fit if others left."""
+        tiles = need[0]
+        if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0 or tiles > self.tiles + leaving.tiles:
+            return False
+        if not self._is_mapped(leaving):
+            return not closed
+        return self.place(need, leaving.mask, closed) is not None
+
+    def hold(self, need: Need, leaving: "Leaving", closed: int = 0) -> "Leaving":
+        """Keep what a job needs that ``fits_with`` others gone, so that nobody else gets it. Returns what is left."""
+        tiles = need[0]
+        if self._is_mapped(leaving):
+            place = self.place(need, leaving.mask, closed) or 0
+            self.tiles -= (place & self._mask).bit_count()
+            self._mask &= ~place
+            self._rows = rows_of(self._mask, self._rdu_tiles)
+            rest = leaving.mask & ~place
+            return Leaving(leaving.jobs - 1, rest.bit_count(), rest)
+        needed = max(tiles - leaving.tiles, 0)
+        self.tiles -= needed
+        while needed > 0 and self._rows:
+            longest = max(range(len(self._rows)), key=self._rows.__getitem__)
+            taken = min(needed, self._rows[longest])
+            self._rows[longest] -= taken
+            needed -= taken
+        return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
+
+    def place(self, need: Need, besides: int, closed: int = 0) -> int | None:
+        """Return which tiles the daemon would give a job, with those of a mask free besides; ``None``: it could not.
+
+        ``closed``: tiles that it may not have.
+        """
+        tiles, members, _ = need
+        free, found = (self._mask | besides) & ~closed, 0
+        for _ in range(members):
+            row = self._place_row(tiles // members, free)
+            if row is None:
+                return None
+            found |= row
+            free &= ~row
+        return found
+
+    def _place_row(self, tiles: int, free: int) -> int | None:
+        rdu = self._rdu_tiles
+        whole = (1 << rdu) - 1
+        if tiles <= rdu:
+            row = (1 << tiles) - 1
+            for first in range(0, free.bit_length(), rdu):
+                part = free >> first & whole
+                for shift in range(rdu - tiles + 1):
+                    if part >> shift & row == row:
+                        return row << first + shift
+            return None
+        starts = [first for first in range(0, free.bit_length(), rdu) if free >> first & whole == whole]
+        needed = -(-tiles // rdu)
+        return None if len(starts) < needed else sum(whole << first for first in starts[:needed])
+
+    def _is_mapped(self, leaving: "Leaving") -> bool:
+        """Return whether it is known which tiles are free and which are to be; else only how many."""
+        is_known = self._mask.bit_count() == self.tiles and leaving.mask.bit_count() == leaving.tiles
+        return self._rdu_tiles > 0 and is_known
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Jobs of a node that give their tiles back soon: how many, how many tiles, and which, as ``held`` tells."""
+
+    jobs: int = 0
+    tiles: int = 0
+    mask: int = 0
+
+    def __add__(self, other: "Leaving") -> "Leaving":
+        return Leaving(self.jobs + other.jobs, self.tiles + other.tiles, self.mask | other.mask)
+
+
+def rows_of(mask: int, rdu_tiles: int) -> list[int]:
+    rows = []
+    for first in range(0, mask.bit_length(), rdu_tiles):
+        part = mask >> first & ((1 << rdu_tiles) - 1)
+        rows += [len(row) for row in f"{part:b}".split("0") if row]
+    return rows
+
+
+def whole_tiles(tiles: int, rdu_tiles: int) -> int:
+    """Return how many tiles a member of so many takes: of more than an RDU has, whole RDUs (pure)."""
+    return -(-tiles // rdu_tiles) * rdu_tiles if 0 < rdu_tiles < tiles else tiles
