@@ -38,6 +38,11 @@ MEMBERS: Final = Setting(
     "Leases of the members that a training has, `<id>:<token>@<socket>` of each with blanks between; the platform sets "
     "it.", str,
 )  # fmt: skip
+PART: Final = Setting(
+    "box.part", "",
+    "Place of the box among those of a training on several nodes, `PART/PARTS:FIRST-RANK/MEMBERS@SOCKET`; the platform "
+    "sets it.", str,
+)  # fmt: skip
 REGISTRY_CONFIG: Final = Setting(
     "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
 )

@@ -222,6 +222,11 @@ NODE_NAME: Final = Setting(
 NODE_LABELS: Final = Setting(
     "node.labels", "", "Labels of this machine's node, such as `zone=a,generation=sn30`.", parse_labels
 )
+NODE_LINK_HOST: Final = Setting(
+    "node.link_host", "",
+    "Address or name at which other nodes reach this machine: members of a training may be spread over it and them. "
+    "Their network is to be the nodes' own. Empty: none are.", str,
+)  # fmt: skip
 NODE_LOST_S: Final = Setting(
     "node.lost_s", 4.0,
     "Seconds of silence after which a node is lost; where there is another, its jobs go there.", float,

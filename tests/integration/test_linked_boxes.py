@@ -29,6 +29,7 @@ RANKS = f"""
 import datetime, os, sys
 from pathlib import Path
 import torch, torch.distributed as dist
+from rdukit.box.links import LinkedPart
 from rdukit.box.relay import relaying
 
 part, rank = int(sys.argv[1]), int(sys.argv[2])
@@ -46,7 +47,7 @@ if rank % 2:
     meet()
 else:  # the first one of a part has the relay, and starts the other one
     import subprocess
-    with relaying(Path(sys.argv[3]), part, {PARTS}):
+    with relaying(LinkedPart(part, {PARTS}, rank, 4, Path(sys.argv[3]))):
         other = subprocess.Popen([sys.executable, *sys.argv[:2], str(rank + 1)])
         meet()
         sys.exit(other.wait())

@@ -18,9 +18,11 @@ import hmac
 import secrets
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from rdukit.errors import Unauthenticated
+from rdukit.errors import InvalidArgument, Unauthenticated
 
 #: Where ranks meet: a port at the address of part 0.
 STORE_PORT: Final = 46_999
@@ -30,7 +32,7 @@ LOCAL_PORTS: Final = (47_000, 47_127)
 #: where a relay listens nobody could connect from.
 PORTS: Final = range(LOCAL_PORTS[0] + 1, LOCAL_PORTS[1] + 1, 2)
 #: Parts that a job may have at most.
-MAX_PARTS: Final = 1024
+MAX_PARTS: Final = 64
 #: Connections that a relay keeps waiting at its worker for streams from other parts.
 WAITING: Final = 8
 #: Seconds that a worker has to prove itself, and a relay to say what it wants.
@@ -46,11 +48,46 @@ _NONCE: Final = 32
 _CHUNK: Final = 1 << 18
 
 
+@dataclass(frozen=True, slots=True)
+class LinkedPart:
+    """Place of a part among those of its job, as its box is told."""
+
+    part: int
+    parts: int
+    #: Rank of its first member, and members of all parts.
+    first_rank: int
+    world: int
+    #: The UNIX socket of the box's worker.
+    socket: Path
+
+    def to_text(self) -> str:
+        """Return the value of the setting ``box.part``."""
+        return f"{self.part}/{self.parts}:{self.first_rank}/{self.world}@{self.socket}"
+
+
+def read_part(text: str) -> LinkedPart | None:
+    """Read the value of the setting ``box.part`` (pure); ``None``: the job has one part.
+
+    Raises:
+        InvalidArgument: it is no place of a part.
+    """
+    if not text:
+        return None
+    place, _, socket = text.partition("@")
+    try:
+        (part, parts), (first, world) = (map(int, pair.split("/")) for pair in place.split(":"))
+    except ValueError:
+        part, parts, first, world = 0, 0, 0, 0
+    if not (0 <= part < parts <= MAX_PARTS and 0 <= first < world and (first == 0) == (part == 0) and socket):
+        raise InvalidArgument(f"box.part is {text[:80]!r}; legal: PART/PARTS:FIRST-RANK/MEMBERS@SOCKET")
+    return LinkedPart(part, parts, first, world, Path(socket))
+
+
 def part_address(part: int) -> str:
     """Return the address of a part in every box of its job (pure)."""
     if not 0 <= part < MAX_PARTS:
         raise ValueError(f"part is {part}; legal: 0 to {MAX_PARTS - 1}")
-    return f"127.77.{(part + 1) >> 8}.{(part + 1) & 0xFF}"
+    return f"127.77.0.{part + 1}"
 
 
 def ports_of(part: int) -> list[int]:

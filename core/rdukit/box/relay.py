@@ -8,13 +8,13 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from rdukit.box.links import (
     CONNECT,
     WAIT,
     WAITING,
+    LinkedPart,
     Stream,
     close,
     is_port_of,
@@ -37,9 +37,8 @@ START_S: Final = 30.0
 class Relay:
     """Relay of the box of one part."""
 
-    def __init__(self, socket: Path, part: int, parts: int) -> None:
-        """``socket``: the worker's."""
-        self._socket, self._part, self._parts = socket, part, parts
+    def __init__(self, place: LinkedPart) -> None:
+        self._socket, self._part, self._parts = place.socket, place.part, place.parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
@@ -120,13 +119,13 @@ class Relay:
 
 
 @contextmanager
-def relaying(socket: Path, part: int, parts: int) -> Iterator[None]:
-    """Relay while the block lasts.
+def relaying(place: LinkedPart) -> Iterator[None]:
+    """Relay for the box of a part while the block lasts.
 
     Raises:
         Unavailable: the relay did not start.
     """
-    loop, relay = asyncio.new_event_loop(), Relay(socket, part, parts)
+    loop, relay = asyncio.new_event_loop(), Relay(place)
     thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
     thread.start()
     try:

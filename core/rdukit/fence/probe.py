@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Final
 
+from rdukit.box.links import LOCAL_PORTS, part_address
 from rdukit.errors import RdukitError
 from rdukit.fence import kernel
 from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, choose_way
@@ -78,6 +79,24 @@ def what_holds() -> Fence:
     way = choose_way(os.getuid() == 0)
     missing, has_run = _try(way)
     return Fence(way if has_run and not NEEDED & missing.keys() else None, MappingProxyType(missing))
+
+
+@lru_cache(maxsize=1)
+def why_no_address() -> str:
+    """Say why the loopback of a fenced program gets no address and no ports of its own; nothing: it does."""
+    way = choose_way(os.getuid() == 0)
+    command = [sys.executable, "-I", "-S", "-c", f"import socket; socket.create_server(({part_address(0)!r}, 0))"]
+    spec = FenceSpec(
+        command, {}, "/tmp", program_paths(command[:1]), uid=_NOBODY if way is Way.ROOT else None, parent=os.getpid(),
+        address=part_address(0), ports=LOCAL_PORTS,
+    )  # fmt: skip
+    try:
+        with tempfile.TemporaryFile() as output:
+            status = _end_of(start_fenced(spec, way, output))
+            output.seek(0)
+            return "" if status == 0 else output.read().decode(errors="replace").strip() or f"status {status}"
+    except (OSError, RdukitError) as error:
+        return str(error)
 
 
 def _try(way: Way) -> tuple[dict[FencePart, str], bool]:

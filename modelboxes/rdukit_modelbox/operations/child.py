@@ -101,8 +101,8 @@ class ChildContext:
         self._cancelled = True
 
 
-class MemberContext(ChildContext):
-    """Context of a member that is not the first one: what there is to tell, that one tells."""
+class FollowerContext(ChildContext):
+    """Context of a member that is not the first one of all: what there is to tell, that one tells."""
 
     def progress(self, progress: "Progress") -> None:
         """Keep it."""
@@ -116,16 +116,17 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit_modelbox.artifacts.mounts import Exchange
     from rdukit_modelbox.contract.box import Verb, load_box
     from rdukit_modelbox.contract.metrics import find_undeclared, words_for_undeclared
-    from rdukit_modelbox.operations.members import other_members
+    from rdukit_modelbox.operations.members import find_part, other_members
     from rdukit_modelbox.verbs import load_verb
 
     box, verb = load_box(Path(request["box_file"])), Verb(request["verb"])
     run, parameters, output = load_verb(verb), request["parameters"], Path(request["output"])
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
-    if request.get("member"):  # the first one has brought them
-        run(MemberContext(box, events), parameters, inputs, output)
+    if request.get("is_follower"):  # the first one of this box has brought them
+        run(FollowerContext(box, events), parameters, inputs, output)
         return
-    context = ChildContext(box, events)
+    part = find_part() if verb is Verb.TRAIN else None
+    context = ChildContext(box, events) if part is None or part.part == 0 else FollowerContext(box, events)
     exchange = Exchange(**request["exchange"])
     inputs = bring_inputs(context, inputs, exchange)
     brought = {**request, "inputs": {name: str(path) for name, path in inputs.items()}}

@@ -1,8 +1,9 @@
 """Other members of an operation: processes beside the one that does a box's work, each on a lease of its own.
 
 The platform leases tiles for each member and names the leases in ``$RDUKIT_BOX_MEMBERS``. The operation's process is
-the first member and starts the others; they meet over loopback as ranks that torchrun would start. They end with it,
-and it ends with the first of them that fails: no member goes on without the others.
+the box's first member and starts the others; they meet over loopback as ranks that torchrun would start. They end with
+it, and it ends with the first of them that fails: no member goes on without the others. Where ``$RDUKIT_BOX_PART``
+says that more of them are in boxes of other nodes, a relay brings their connections (``rdukit.box.links``).
 """
 
 import json
@@ -14,17 +15,20 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from rdukit.box.image import BoxEnd
+from rdukit.box.links import STORE_PORT, LinkedPart, part_address, read_part
+from rdukit.box.relay import relaying
 from rdukit.errors import ChildDied, InvalidArgument, PeerLost, RdukitError, all_error_classes
+from rdukit.fence.spec import ALIAS
 from rdukit.settings import SND_SOCKET, resolve
-from rdukit_modelbox.settings import MEMBERS
+from rdukit_modelbox.settings import MEMBERS, PART
 from rdukit_node.settings import LEASE
 
-#: Where members meet: they are on one machine, and a fence leaves them nothing else.
+#: Where members of one box meet: a fence leaves them nothing else.
 LOOPBACK: Final = "127.0.0.1"
 #: Seconds that the first member, having lost another one, waits to see how that one ended.
 END_S: Final = 10.0
@@ -58,12 +62,29 @@ def read_members(text: str) -> tuple[MemberLease, ...]:
     return tuple(found)
 
 
-def place_of(rank: int, members: Sequence[MemberLease], port: int) -> Environment:
-    """Return the variables of a member's process beside those of the first one (pure)."""
-    count, own = str(len(members)), members[rank]
+def find_part() -> LinkedPart | None:
+    """Return the place of this box among those of its job; ``None``: it is the only one.
+
+    Raises:
+        InvalidArgument: the setting is no place.
+    """
+    return read_part(resolve(PART))
+
+
+def place_of(number: int, members: Sequence[MemberLease], port: int, part: LinkedPart | None = None) -> Environment:
+    """Return the variables of a member's process beside those of the box's first one (pure).
+
+    Args:
+        number: of the member in this box.
+        port: where they meet, if this box has all of them.
+    """
+    count, own = len(members), members[number]
+    first, world = (0, count) if part is None else (part.first_rank, part.world)
+    address, port, interface = (LOOPBACK, port, "lo") if part is None else (part_address(0), STORE_PORT, ALIAS)
     return {
-        "RANK": str(rank), "WORLD_SIZE": count, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": count,
-        "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        "RANK": str(first + number), "WORLD_SIZE": str(world), "LOCAL_RANK": str(number),
+        "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": address, "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": interface,
         LEASE.variable: own.lease, **({SND_SOCKET.variable: own.socket} if own.socket else {}),
     }  # fmt: skip
 
@@ -96,25 +117,33 @@ class _Member:
 
 @contextmanager
 def other_members(request: Mapping[str, Any], fail: Callable[[RdukitError], object]) -> Iterator[None]:
-    """Have the other members do the same while the block does it as the first one.
+    """Have the other members of this box do the same while the block does it as the first one of them.
 
-    Does nothing where ``$RDUKIT_BOX_MEMBERS`` names no others.
+    Does nothing where ``$RDUKIT_BOX_MEMBERS`` names no others, and no other box has any.
 
     Args:
         request: what a child process reads, with inputs that are there.
         fail: called in another thread when a member fails; is to end this process.
     """
-    members = read_members(resolve(MEMBERS))
-    if len(members) < 2:
+    members, part = read_members(resolve(MEMBERS)), find_part()
+    if part is None and len(members) < 2:
         yield
         return
-    port = _find_port()
-    os.environ.update(place_of(0, members, port))
+    with nullcontext() if part is None else relaying(part):
+        yield from _with_others(members, part, request, fail)
+
+
+def _with_others(
+    members: Sequence[MemberLease], part: LinkedPart | None, request: Mapping[str, Any],
+    fail: Callable[[RdukitError], object],
+) -> Iterator[None]:  # fmt: skip
+    port = _find_port() if part is None else STORE_PORT
+    os.environ.update(place_of(0, members, port, part))
     is_over = threading.Event()
     others = []
     try:
-        for rank in range(1, len(members)):
-            others.append(_start(rank, request, {**os.environ, **place_of(rank, members, port)}, len(members)))
+        for number in range(1, len(members)):
+            others.append(_start(request, {**os.environ, **place_of(number, members, port, part)}))
         for each in others:
             each.watch = threading.Thread(target=_watch, args=(each, is_over, fail), daemon=True)
             each.watch.start()
@@ -140,7 +169,7 @@ def _watch(member: _Member, is_over: threading.Event, fail: Callable[[RdukitErro
         fail(member.error(status))
 
 
-def _start(rank: int, request: Mapping[str, Any], environment: Environment, count: int) -> _Member:
+def _start(request: Mapping[str, Any], environment: Environment) -> _Member:
     events = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the member
     process = subprocess.Popen(
         [
@@ -151,8 +180,8 @@ def _start(rank: int, request: Mapping[str, Any], environment: Environment, coun
     )  # fmt: skip
     assert process.stdin is not None
     with process.stdin as stdin:
-        stdin.write(json.dumps({**request, "member": rank}).encode() + b"\n")
-    return _Member(rank, count, process, events)
+        stdin.write(json.dumps({**request, "is_follower": True}).encode() + b"\n")
+    return _Member(int(environment["RANK"]), int(environment["WORLD_SIZE"]), process, events)
 
 
 def _find_port() -> int:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rdukit_node.leases.launch import read_launch
-from rdukit_runtime.engine.collectives import peer_errors
+from rdukit_runtime.engine.collectives import broadcast, peer_errors
 from rdukit_runtime.process_group import join_process_group
 
 
@@ -54,6 +54,21 @@ class Members:
         with peer_errors("agreeing whether to go on"):
             dist.broadcast(said, 0)
         return bool(said[0])
+
+    def begin_at(self, step: int) -> int:
+        """Return the step that the first member goes on from, and take its random state, whatever this one has.
+
+        Only the first one's folder is sure to hold the checkpoint: others may be on other nodes.
+
+        Raises:
+            PeerLost: a member died or does not answer.
+        """
+        if self.count == 1:
+            return step
+        first, random = torch.tensor([step]), torch.get_rng_state()
+        broadcast([first, random])
+        torch.set_rng_state(random)
+        return int(first[0])
 
     def mean(self, value: float) -> float:
         """Return the mean of what the members have.

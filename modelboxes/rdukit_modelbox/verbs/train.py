@@ -1,6 +1,7 @@
 """Train: a PEF and a data set → checkpoints. An attempt that died is continued by asking for the same again."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -75,6 +76,7 @@ def run_train(
         if split is not None:
             program.check_evaluation(next(data.batches(shape.batch_size, options.seed, 0, 0)), data.count(split))
         start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options)
+        start = replace(start, step=members.begin_at(start.step))
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
         run = TrainingRun(

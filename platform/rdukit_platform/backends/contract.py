@@ -94,6 +94,8 @@ class BoxSpec:
     #: Tiles that are leased for it, and seconds that its work may take, for a backend that counts both (Slurm).
     tiles: int = 0
     run_limit_s: float | None = None
+    #: Number of the part that it has of a job on several nodes (fenced processes only); ``None``: of one node.
+    part: int | None = None
     #: Called while it waits for its place, where the backend has a queue: which box, why in words, the queue's code.
     told: Callable[[Mapping[str, object], str, str], None] | None = None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from rdukit.box.image import BoxEnd
+from rdukit.box.links import LOCAL_PORTS, MAX_PARTS, PORTS, part_address
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.fence.spec import FenceLimits, FenceSpec
 from rdukit.fence.start import absolute_command, launcher_json, program_paths, start_fenced
@@ -99,6 +100,8 @@ def fence_of(
         cores=spec.limits.cores,
         parent=os.getpid() if spec.ends_with_parent else None,
         held=spec.descriptors,
+        address=None if spec.part is None else part_address(spec.part),
+        ports=LOCAL_PORTS,
     )
 
 
@@ -200,4 +203,6 @@ def _limits_of(spec: BoxSpec, fence: BoxFence) -> FenceLimits:
         limits = replace(limits, processes=spec.limits.pids)
     if spec.limits.disk_bytes is not None:
         limits = replace(limits, disk_bytes=spec.limits.disk_bytes)
+    if spec.part is not None and limits.open_files is not None:
+        limits = replace(limits, open_files=limits.open_files + MAX_PARTS * (len(PORTS) + 1))
     return limits

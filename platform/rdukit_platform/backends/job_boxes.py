@@ -94,6 +94,7 @@ def spec_of(
     own: OwnBox | None = None,
     fence: BoxFence | None = None,
     place: BoxPlace = BoxPlace(),
+    part: int | None = None,
 ) -> BoxSpec:
     """Return the box of one attempt (pure).
 
@@ -104,6 +105,7 @@ def spec_of(
         output: what the box makes; outlives the attempt.
         fence: of the job's tenant.
         place: what a queue of others' has to know.
+        part: its number, of a job on several nodes.
     """
     return BoxSpec(
         box=box,
@@ -122,6 +124,7 @@ def spec_of(
         fence=fence,
         tiles=place.tiles,
         run_limit_s=place.run_limit_s,
+        part=part,
         told=place.told,
     )
 

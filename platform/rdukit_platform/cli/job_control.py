@@ -46,7 +46,7 @@ def queue_options(command: F) -> F:
         ),
         click.option(
             "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
-            help="Processes of a training that compute together on one node, each with --tiles: all or none.",
+            help="Processes of a training that compute together, each with --tiles: all or none.",
         ),
         click.option(
             "--preemptible", is_flag=True,

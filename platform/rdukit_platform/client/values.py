@@ -38,7 +38,7 @@ def read_value(cls: type[V], value: Mapping[str, Any], **replaced: object) -> V:
 
 @dataclass(frozen=True, slots=True)
 class AttemptInfo:
-    """An attempt at a job. Times are seconds since the epoch."""
+    """An attempt at a job. Times are seconds since the epoch; ``parts`` are those of its members on further nodes."""
 
     number: int
     node: str | None = None
@@ -51,6 +51,7 @@ class AttemptInfo:
     started_at: float | None = None
     ended_at: float | None = None
     box: dict[str, Any] | None = None
+    parts: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The tables of attempts at jobs, and of their parts on further nodes. Times are seconds since the epoch, UTC."""
 
 from sqlalchemy import JSON, ColumnElement, Double, ForeignKey, String, UniqueConstraint, select
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from rdukit_platform.db.base import Base
 
@@ -40,6 +40,8 @@ class AttemptRow(Base):
     box: Mapped[dict[str, object] | None]
     #: Spans of its worker and box, as ``jobs.trace`` shows them; written when it ends, read for a trace only.
     spans: Mapped[list[object] | None] = mapped_column(JSON, deferred=True)
+    #: On further nodes; read by whoever asks for them at once.
+    parts: Mapped[list["AttemptPartRow"]] = relationship(order_by="AttemptPartRow.number", lazy="raise", viewonly=True)
 
 
 class AttemptPartRow(Base):

@@ -273,6 +273,15 @@ def _is_token_of(session: Session, attempt: AttemptRow, fencing: FencingToken) -
     return attempt.token == fencing.token
 
 
+def keep_lost(session: Session, fencing: FencingToken, kept: str | None) -> None:
+    """Keep the digest of what an attempt had made that somebody else ended, unless the job has gone on without it."""
+    attempt = session.get(AttemptRow, fencing.attempt_id)
+    if attempt is not None and attempt.token == fencing.token and attempt.ended_at is not None:
+        job = lock_job(session, fencing.job_id)
+        if job.attempt == attempt.number and JobState(job.state) not in FINAL:
+            attempt.kept = attempt.kept or kept
+
+
 def end_attempt(
     session: Session,
     job: JobRow,

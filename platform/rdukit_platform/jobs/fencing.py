@@ -36,11 +36,13 @@ class FencingToken:
 
 @dataclass(frozen=True, slots=True)
 class PartPlace:
-    """Place of a part: its node and how many members are there, and where its worker answers the others' ones."""
+    """Place of a part: its node, how many members are there, and where its worker answers the others' ones."""
 
     node: str | None
     members: int
     address: str | None = None
+    #: A worker has it.
+    is_claimed: bool = False
 
 
 def add_parts(session: Session, first: FencingToken, others: Iterable[PartPlace], now: float) -> list[FencingToken]:
@@ -108,8 +110,11 @@ def read_parts(
 def list_places(session: Session, attempt: AttemptRow, members: int) -> Sequence[PartPlace]:
     """Return the places of all parts of an attempt at a job of so many members, the first one's first."""
     others = read_parts(session, [attempt.id]).get(attempt.id, [])
-    first = PartPlace(attempt.node, members - sum(row.members for row in others), attempt.address)
-    return [first, *(PartPlace(row.node, row.members, row.address) for row in others)]
+    first = PartPlace(
+        attempt.node, members - sum(row.members for row in others), attempt.address, attempt.claimed_at is not None
+    )
+    further = (PartPlace(row.node, row.members, row.address, row.claimed_at is not None) for row in others)
+    return [first, *further]
 
 
 def lease_of(row: AttemptRow | AttemptPartRow) -> str:

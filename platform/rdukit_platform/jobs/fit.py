@@ -41,7 +41,7 @@ def check_nodes(
             return
         spread = (
             f"the {len(linked)} nodes that members may be spread over have room for {together} of them" if together
-            else "members of a job are on one node, as boxes of several have no network between them"
+            else "members of a job are on one node, as boxes of several have no network between them (node.link_host)"
         )  # fmt: skip
         raise IllegalValue(
             f"members is {members}, each with {tiles} tiles: {why}; {spread}; legal: fewer of them, or fewer tiles",

@@ -96,7 +96,7 @@ class QueueChoices(DeadlineChoice):
     preemptible: bool = Field(default=False, description="Whether jobs of much higher priority may take its tiles.")
     members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] = Field(
         default=1,
-        description="Processes of a training that compute together on one node, each with so many tiles: all or none.",
+        description="Processes of a training that compute together, each with so many tiles: all or none.",
     )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
     constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] = Field(
@@ -163,8 +163,17 @@ class PipelineRequest(RequestBody):
     idempotency_key: Key | None = None
 
 
+class PartRecord(BaseModel):
+    """Members of an attempt on a further node, and the tiles of them all."""
+
+    node: str
+    members: int
+    worker: str | None
+    tiles: list[str] | None
+
+
 class Attempt(BaseModel):
-    """Attempt at a job."""
+    """Attempt at a job. ``parts`` are those of its members that are on other nodes than its own."""
 
     number: int
     node: str | None = None
@@ -177,6 +186,7 @@ class Attempt(BaseModel):
     started_at: float | None
     ended_at: float | None
     box: dict[str, JsonValue] | None = None
+    parts: list[PartRecord] = []
 
 
 class Job(BaseModel):
@@ -302,7 +312,8 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
 
 def show_attempt(row: AttemptRow) -> Attempt:
     """Return an attempt, without its token."""
-    return Attempt.model_validate({name: getattr(row, name) for name in Attempt.model_fields})
+    parts = [{name: getattr(part, name) for name in PartRecord.model_fields} for part in row.parts]
+    return Attempt.model_validate({name: getattr(row, name) for name in Attempt.model_fields} | {"parts": parts})
 
 
 def show_event(row: JobEventRow) -> EventRecord:

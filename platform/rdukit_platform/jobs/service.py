@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, selectinload
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, InvalidTransition, NotFound
 from rdukit.settings import resolve
@@ -234,8 +234,9 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def list_attempts(session: Session, job_id: str) -> Sequence[AttemptRow]:
-    """Return a job's attempts, first one first."""
-    return session.scalars(select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)).all()
+    """Return a job's attempts with their parts, first one first."""
+    query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
+    return session.scalars(query.options(selectinload(AttemptRow.parts))).all()
 
 
 def list_events(

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.orm import Session
 
 from rdukit.box.client import BoxClient
+from rdukit.box.links import LinkedPart
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
@@ -56,6 +57,7 @@ from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.inputs import AttemptFailure, bring_box, bring_inputs, check_tiles
 from rdukit_platform.worker.orphans import reap_earlier
+from rdukit_platform.worker.parts import AttemptPart, await_reason, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.tiles import LeasedTiles, TileRequest, environment_of, is_withdrawn, leased_tiles
 from rdukit_platform.worker.tracing import AttemptTrace
@@ -99,6 +101,10 @@ class AttemptRun:
         self._trace: AttemptTrace
         self._owner = BoxOwner(fencing.job_id, 0)
         self._folder = context.home.work / fencing.job_id
+        #: What the box writes; a further part has nothing to keep.
+        self._output = self._folder / ("part" if fencing.part else "out")
+        #: Known when it is claimed.
+        self._part: AttemptPart
 
     def run(self) -> None:
         """Run it to its end. Does nothing if somebody else has it."""
@@ -106,6 +112,8 @@ class AttemptRun:
         with context.database.write(is_durable=False) as session:
             now, lease_s = context.clock.now(), context.heartbeat.lease_s
             job = execution.claim(session, self._fencing, context.name, lease_s, now, context.node)
+            if job is not None:
+                self._part = read_own_part(session, job, self._fencing)
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
             return
@@ -113,7 +121,7 @@ class AttemptRun:
             log_ids(job=job.id, attempt=str(job.attempt), tenant=job.tenant_id),
             collecting() as spans,
         ):
-            self._trace = AttemptTrace(job, spans, self._folder / "out")
+            self._trace = AttemptTrace(job, spans, self._output, self._fencing.part)
             with within(self._trace.context):
                 logger.info("attempt begins job=%s number=%d", job.id, job.attempt)
                 context.heartbeat.hold(self._fencing, self.abort)
@@ -152,6 +160,7 @@ class AttemptRun:
             self._fail(AttemptOutcome.BOX_LOST, {"code": "internal", "message": f"the worker failed: {error!r}"})
 
     def _fail(self, outcome: AttemptOutcome, error: Mapping[str, object]) -> None:
+        await_reason(self._part, error.get("code"), self._context.heartbeat.lease_s, self._stop)
         if self._stop.is_set():
             outcome, error = AttemptOutcome.INTERRUPTED, {"code": "unavailable", "message": "the worker was stopped"}
         context = self._context
@@ -165,7 +174,7 @@ class AttemptRun:
                 self._record_refusal(session, error)
                 return state
 
-            with keeping_work(context, self._folder / "out") as kept:
+            with keeping_work(context, self._output) as kept:
                 state = self._write(fail)
             logger.info("attempt ends job=%s outcome=%s state=%s", self._fencing.job_id, outcome, state)
             if state in FINAL:
@@ -192,6 +201,9 @@ class AttemptRun:
             job = session.get(JobRow, self._fencing.job_id)
         if job is not None and JobState(job.state) in FINAL:
             remove_tree(self._folder)
+        elif self._part.is_spread and self._part.is_first:  # another part's worker has ended it
+            with keeping_work(self._context, self._output) as kept:
+                self._note(lambda session: execution.keep_lost(session, self._fencing, kept))
 
     def _work(self, job: JobRow) -> None:
         self._check_walls()
@@ -206,17 +218,24 @@ class AttemptRun:
             self._lock_folder(lock)
             self._end_earlier_boxes()
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
-                patiently(lambda: bring_work(self._context, job, self._folder / "out"), self._stop)
+                if self._part.is_first:
+                    patiently(lambda: bring_work(self._context, job, self._output), self._stop)
+                else:
+                    remove_tree(self._output)
                 inputs = patiently(lambda: bring_inputs(self._context, job, self._folder / "in"), self._stop)
                 check_tiles(job, inputs)
                 own = patiently(lambda: bring_box(self._context, job, self._folder / "box"), self._stop)
             leases = list[LeasedTiles]()
             if job.tiles:
-                with span("lease tiles", {"rdukit.tiles": job.tiles, "rdukit.members": job.members}):
+                with span("lease tiles", {"rdukit.tiles": job.tiles, "rdukit.members": self._part.members}):
                     leases = self._lease_tiles(stack, job)
+            link = stack.enter_context(linked(self._context, self._fencing, job, self._part, self._folder, self._stop))
             stack.push(self._stop_box)
-            operation = self._run_box(job, inputs, leases, lock, own)
-            self._keep(job, operation)
+            operation = self._run_box(job, inputs, leases, lock, own, link)
+            if self._part.is_first:
+                self._keep(job, operation)
+            else:
+                self._await_end()
 
     def _check_walls(self) -> None:
         if self._context.fences.walls.kind is not WallKind.NOTHING:
@@ -266,7 +285,7 @@ class AttemptRun:
         asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=limit_s)
         members, tiles = list[LeasedTiles](), list[str]()
         try:
-            for _ in range(job.members):  # all or none: what the others got is given back with the stack
+            for _ in range(self._part.members):  # all or none: what the others got is given back with the stack
                 lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
                 self._leases.append(lease)
                 members.append(LeasedTiles(f"{lease['id']}:{lease['token']}", socket))
@@ -277,10 +296,10 @@ class AttemptRun:
         return members
 
     def _run_box(
-        self, job: JobRow, inputs: Mapping[str, str], leases: Sequence[LeasedTiles], lock: int, own: OwnBox | None
-    ) -> dict[str, Any]:
-        context = self._context
-        output = self._folder / "out"
+        self, job: JobRow, inputs: Mapping[str, str], leases: Sequence[LeasedTiles], lock: int, own: OwnBox | None,
+        link: LinkedPart | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        context, output = self._context, self._output
         output.mkdir(exist_ok=True)
         try:
             fence = context.fences.of(job.tenant_id)
@@ -289,9 +308,9 @@ class AttemptRun:
         work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
         spec = spec_of(
             context.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            {**environment_of(leases), **self._trace.environment(work.context)},
-            [each.socket for each in leases], [lock], own, fence,
-            BoxPlace(job.tiles * len(leases), job.run_limit_s, self._say_wait),
+            {**environment_of(leases, link), **self._trace.environment(work.context)},
+            [*(each.socket for each in leases), *([] if link is None else [link.socket])], [lock], own, fence,
+            BoxPlace(job.tiles * len(leases), job.run_limit_s, self._say_wait), None if link is None else link.part,
         )  # fmt: skip
         try:
             with span("start box", {"rdukit.backend": context.backend.name}):
@@ -308,7 +327,8 @@ class AttemptRun:
                 except RdukitError as refused:
                     raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
                 described = self._describe_box(box)
-                self._note(lambda session: execution.start(session, self._fencing, described, context.clock.now()))
+                if self._part.is_first:
+                    self._note(lambda session: execution.start(session, self._fencing, described, context.clock.now()))
                 return self._follow(client, str(operation["id"]), box)
         except BackendUnavailable:
             raise
@@ -341,7 +361,7 @@ class AttemptRun:
         written_at, pending, logged = float("-inf"), None, 0
         for event in client.events(operation_id, stop=self._stop, is_alive=box.is_alive):
             kind = event.get("kind")
-            if kind == "progress" and event.get("progress"):
+            if kind == "progress" and event.get("progress") and self._part.is_first:
                 pending = event["progress"]
             if kind == "log" and event.get("log") is not None and logged < MAX_LOG_LINES:
                 logged += 1
@@ -402,6 +422,13 @@ class AttemptRun:
 
         return patiently(write, self._stop, inf)
 
+    def _await_end(self) -> None:
+        """Hold on, with members that have done their work, until the first part ends the attempt."""
+        assert self._box is not None
+        self._box.stop(0.0)
+        self._stop.wait()
+        raise AttemptFailure(AttemptOutcome.INTERRUPTED, Cancelled("the worker was stopped"))
+
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
         context = self._context
         assert self._box is not None
@@ -438,7 +465,7 @@ class AttemptRun:
             return execution.succeed(session, self._fencing, outputs, result, context.clock.now())
 
     def _output_path(self, slot: str, text: str) -> Path:
-        path, output = Path(text.removeprefix("file://")), self._folder / "out"
+        path, output = Path(text.removeprefix("file://")), self._output
         limits = self._context.fences.limits
         try:
             check_output(output, path, OutputLimits(limits.disk_bytes, limits.disk_files))

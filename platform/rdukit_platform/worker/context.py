@@ -36,6 +36,8 @@ class WorkerContext:
     fences: TenantFences
     box_start_s: float
     backoff_s: float
+    #: Where it answers workers of other nodes; ``None``: it joins no boxes.
+    link_host: str | None = None
 
 
 def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target: Path) -> OwnBox:

@@ -25,6 +25,7 @@ from rdukit_platform.setting_texts import read_node_labels
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
     NODE_LABELS,
+    NODE_LINK_HOST,
     WORKER_LEASE_S,
     WORKER_REPLICAS,
     WORKER_SLOTS,
@@ -37,6 +38,7 @@ from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.keeper import ReplicaKeeper
 from rdukit_platform.worker.node import NodeAgent
 from rdukit_platform.worker.orphans import OrphanReaper
+from rdukit_platform.worker.parts import choose_link_host
 from rdukit_platform.worker.walls import open_fences, open_walls
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ def serve(home: Home) -> None:
     name, node = f"worker@{socket.gethostname()}:{os.getpid()}", home.node_name()
     backend, rules = open_backend(home, is_worker=True)
     walls = open_walls(backend)
+    link_host = choose_link_host(resolve(NODE_LINK_HOST), backend.name, walls)
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
     heartbeat = LeaseHeartbeat(
@@ -103,10 +106,12 @@ def serve(home: Home) -> None:
         fences=open_fences(home, walls),
         box_start_s=resolve(WORKER_START_S),
         backoff_s=resolve(JOB_BACKOFF_S),
+        link_host=link_host,
     )
     runner = AttemptRunner(context)
     labels = read_node_labels(resolve(NODE_LABELS))
-    agent = NodeAgent(context, NodeIdentity(node, read_home_id(home.node_id_file), socket.gethostname(), labels))
+    identity = NodeIdentity(node, read_home_id(home.node_id_file), socket.gethostname(), labels, link_host)
+    agent = NodeAgent(context, identity)
     keeper = ReplicaKeeper(context, resolve(WORKER_REPLICAS), lambda: agent.is_up)
     app = make_app(home.broker_url())
 

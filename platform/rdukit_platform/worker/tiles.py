@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rdukit.box.links import LinkedPart
 from rdukit.errors import LeaseWithdrawn, NoResources, RdukitError
 from rdukit.settings import SND_SOCKET
 from rdukit.snd import HeldLease, SndClient, connect_patiently
 
-#: Where a box reads the leases of all members; the setting ``box.members`` of boxes.
+#: Where a box reads the leases of its members, and its place among those of a job on several nodes; the settings
+#: ``box.members`` and ``box.part`` of boxes.
 MEMBERS_VARIABLE: Final = "RDUKIT_BOX_MEMBERS"
+PART_VARIABLE: Final = "RDUKIT_BOX_PART"
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +43,15 @@ class LeasedTiles:
     socket: Path
 
 
-def environment_of(leases: Sequence[LeasedTiles]) -> dict[str, str]:
-    """Return the variables by which a box finds the leases of its job's members (pure)."""
+def environment_of(leases: Sequence[LeasedTiles], part: LinkedPart | None = None) -> dict[str, str]:
+    """Return the variables by which a box finds the leases of its members, and those in other boxes (pure)."""
     if not leases:
         return {}
     first = {"RDUKIT_LEASE": leases[0].lease, SND_SOCKET.variable: str(leases[0].socket)}
-    if len(leases) == 1:
+    if len(leases) == 1 and part is None:
         return first
-    return {**first, MEMBERS_VARIABLE: " ".join(f"{each.lease}@{each.socket}" for each in leases)}
+    place = {} if part is None else {PART_VARIABLE: part.to_text()}
+    return {**first, MEMBERS_VARIABLE: " ".join(f"{each.lease}@{each.socket}" for each in leases), **place}
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ MAX_FILE_BYTES: Final = 1 << 20
 class AttemptTrace:
     """Spans of the attempt that a worker has, from its claim to its end."""
 
-    def __init__(self, job: JobRow, collected: list[Span], output: Path) -> None:
-        """Begin it.
+    def __init__(self, job: JobRow, collected: list[Span], output: Path, part: int = 0) -> None:
+        """Begin it, or that of a further part, which lies in the attempt's.
 
         Args:
             collected: where the worker's spans of the attempt gather.
@@ -31,9 +31,12 @@ class AttemptTrace:
             "rdukit.job": job.id, "rdukit.attempt": job.attempt, "rdukit.box": job.box, "rdukit.verb": job.verb,
             "rdukit.tiles": job.tiles,
         }  # fmt: skip
+        name, further = f"attempt {job.attempt}", (part,) if part else ()
+        if further:
+            name, about["rdukit.part"] = f"{name} part {part}", part
         self._span = begin_span(
-            f"attempt {job.attempt}", about, kind=SpanKind.CONSUMER, parent=context_of(job),
-            span_id=span_id_of(job.id, "attempt", job.attempt),
+            name, about, kind=SpanKind.CONSUMER, parent=context_of(job),
+            span_id=span_id_of(job.id, "attempt", job.attempt, *further),
         )  # fmt: skip
         self._ended: list[dict[str, object]] | None = None
 

@@ -14,13 +14,14 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.fencing import PartPlace, add_parts, lease_of, list_places, read_parts
 from rdukit_platform.jobs.fit import check_nodes
-from rdukit_platform.jobs.schemas import JobRequest
+from rdukit_platform.jobs.schemas import JobRequest, show_job
 from rdukit_platform.nodes.registry import LAPSED, NodeIdentity, NodeLook, beat, is_in_use, join, lose, release_absent
 from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.snapshot import read_snapshot
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
+from rdukit_platform.worker.parts import part_of
 from support.platform.processes import counter_boxes, fresh_database
 
 LEASE_S = 5.0
@@ -99,15 +100,29 @@ def test_a_part_may_fail_its_attempt_but_makes_nothing_and_stands_for_no_other(d
         execution.tell_address(session, third, "three.lan:7401")
         places = list_places(session, session.get_one(AttemptRow, first.attempt_id), 3)
         assert places == [
-            PartPlace("one", 1, "one.lan:7400"), PartPlace("two", 1), PartPlace("three", 1, "three.lan:7401"),
+            PartPlace("one", 1, "one.lan:7400", True), PartPlace("two", 1, None, True),
+            PartPlace("three", 1, "three.lan:7401", True),
+        ]  # fmt: skip
+        parts = [part_of(places, number) for number in range(3)]
+        assert [(part.first_rank, part.members, part.world, part.is_first) for part in parts] == [
+            (0, 1, 3, True), (1, 1, 3, False), (2, 1, 3, False),
         ]  # fmt: skip
         assert [row.tiles for row in read_parts(session)[first.attempt_id]] == [None, ["/NODE/RDU_0/TILE_0"]]
         execution.fail(session, second, AttemptOutcome.BOX_FAILED, error, 1.0, 4.0)
     for token in (first, third):
         with pytest.raises(LeaseLost), database.write() as session:
             execution.fail(session, token, AttemptOutcome.BOX_FAILED, error, 1.0, 4.1)
-    with database.read() as session:
-        assert session.get_one(JobRow, first.job_id).failures == 1
+    with database.write() as session:
+        job = session.get_one(JobRow, first.job_id)
+        assert job.failures == 1
+        # The first part's worker keeps what there is all the same, until the job has gone on.
+        execution.keep_lost(session, first, "digest-1")
+        execution.keep_lost(session, second, "digest-2")
+        (shown,) = show_job(job, service.list_attempts(session, job.id)).attempts or []
+        assert session.get_one(AttemptRow, first.attempt_id).kept == "digest-1"
+        assert [(part.node, part.members, part.tiles) for part in shown.parts] == [
+            ("two", 1, None), ("three", 1, ["/NODE/RDU_0/TILE_0"]),
+        ]  # fmt: skip
 
 
 def test_a_pause_leaves_the_further_parts_to_the_first_one(database: Database) -> None:

@@ -149,7 +149,7 @@ def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
         execution.beat(session, [fencing], LEASE_S, 10.0)
         return lock_job(session, job_id)
 
-    monkeypatch.setattr(execution, "lock_job", beat_before)
+    monkeypatch.setattr(overdue, "lock_job", beat_before)
     with database.write() as session:
         assert overdue.expire_attempts(session, silent(session), 1.0, 10.0) == 0
 

@@ -8,10 +8,12 @@ import pytest
 from rdukit.errors import InvalidArgument, NotFenced
 from rdukit.fence.probe import Fence
 from rdukit.fence.spec import FencePart, Way
+from rdukit.settings import resolve
 from rdukit_platform.backends.job_boxes import read_claim
 from rdukit_platform.services import beat_service
-from rdukit_platform.settings import Home
+from rdukit_platform.settings import NODE_LINK_HOST, Home
 from rdukit_platform.tenants.service import check_may_add, create_tenant
+from rdukit_platform.worker.parts import choose_link_host
 from rdukit_platform.worker.walls import (
     TenantFences,
     WallKind,
@@ -151,3 +153,12 @@ def test_a_tenants_fence_has_its_home_and_the_owner_of_its_key(tmp_path: Path) -
     user = TenantFences(Home(tmp_path), Walls(WallKind.FENCE, Way.USER), range(0)).of("ten_a")
     assert user is not None and user.uid is None
     assert TenantFences(Home(tmp_path), Walls(WallKind.CONTAINER), range(0)).of("ten_a") is None
+
+
+def test_only_a_worker_of_fenced_processes_joins_boxes_to_those_of_other_nodes() -> None:
+    assert choose_link_host(resolve(NODE_LINK_HOST), "docker", Walls(WallKind.CONTAINER)) is None
+    host = resolve(NODE_LINK_HOST, "10.0.0.2")
+    for backend, walls in (("docker", Walls(WallKind.CONTAINER)), ("slurm", Walls(WallKind.FENCE, Way.ROOT)),
+                           ("process", Walls(WallKind.NOTHING, why="no fence holds here"))):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=r"node\.link_host is '10\.0\.0\.2', and boxes here are not fenced"):
+            choose_link_host(host, backend, walls)
