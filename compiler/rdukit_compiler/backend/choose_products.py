@@ -158,29 +158,40 @@ def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
 
 
 def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
-    """Rewrite attention of which nobody needs the logarithms of the sums; else, in bf16, put it between casts."""
-    q, k, v = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
+    """Rewrite attention of which nobody needs the logarithms of the sums; else, in bf16, put it between casts.
+
+    Heads that were repeated for the queries that share them are read where they are, and so are the texts that a call
+    takes out of a cache.
+    """
+    q, *kept = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
     used = [user for user in node.users if user.target is operator.getitem]
     given = tuple(node.args[3:5])
     dropout, is_causal = given + (0.0, False)[len(given) :]
     heads, rows, width = q.meta["val"].shape[1:]
-    tensors = [operand.meta["val"] for operand in (q, k, v)]
+    (k, texts), (v, same) = (_taken_from(_unrepeated(operand)) for operand in kept)
+    if texts is not same:
+        (k, v), texts = (_unrepeated(operand) for operand in kept), None
     mask = node.kwargs.get("attn_mask")
     masks = [mask.meta["val"]] if isinstance(mask, fx.Node) else []
+    query, keys, values = (operand.meta["val"] for operand in (q, k, v))
+    is_own = _is_narrow(node) and routes.attention == "own"
+    is_seen = texts is not None and masks != [] and not is_causal and not _is_narrow(node)
     if (
-        (rows <= FEW_ROWS or (_is_narrow(node) and routes.attention == "own"))
+        (rows <= FEW_ROWS or is_own or is_seen)
         and not dropout
         and len(used) == len(node.users)
         and all(user.args[1] == 0 for user in used)
-        and all(tensor.stride(3) == 1 for tensor in tensors[1:])
-        and tensors[2].shape[3] == width
-        and heads % tensors[1].shape[1] == 0
-        and all(tensor.dtype in {torch.float32, torch.bfloat16} for tensor in (tensors[0], *masks))
+        and keys.stride(3) == values.stride(3) == 1
+        and values.shape[3] == width
+        and heads % keys.shape[1] == 0
+        and all(tensor.dtype in {torch.float32, torch.bfloat16} for tensor in (query, *masks))
+        and (not is_seen or rows <= FEW_ROWS or all(m.dtype == query.dtype and m.stride(-1) == 1 for m in masks))
     ):
         scale = node.kwargs.get("scale")
         scale = float(scale) if isinstance(scale, int | float) else width**-0.5
         with node.graph.inserting_before(node):
-            made = node.graph.call_function(operator_named("rdukit_attention"), (q, k, v, mask, scale, bool(is_causal)))
+            args = (q, k, v, mask, texts, scale, bool(is_causal))
+            made = node.graph.call_function(operator_named("rdukit_attention"), args)
         for user in used:
             made.meta = dict(user.meta)
             user.replace_all_uses_with(made)
@@ -188,6 +199,30 @@ def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
         node.graph.erase_node(node)
     elif _is_narrow(node) and routes.bf16 == "f32":
         _widen(node)
+
+
+def _unrepeated(heads: fx.Node) -> fx.Node:
+    """Return the keys or values [B, G, S, D] that were repeated to [B, H, S, D], else what is given."""
+    steps = (aten._unsafe_view.default, aten.clone.default, aten.expand.default, aten.unsqueeze.default)
+    found = heads
+    for step in steps:
+        if found.target is not step:
+            return heads
+        found = _nodes(found)[0]
+    batch, groups, count, width = found.meta["val"].shape
+    total = heads.meta["val"].shape
+    repeated = _nodes(_nodes(heads)[0])[0].meta["val"].shape
+    is_repeated = repeated == (batch, groups, total[1] // groups, count, width)
+    return found if is_repeated and tuple(total) == (batch, total[1], count, width) else heads
+
+
+def _taken_from(texts: fx.Node) -> tuple[fx.Node, fx.Node | None]:
+    """Return the cache [R, G, S, D] and the numbers of the texts that are selected from it, if these are."""
+    if texts.target is not aten.index_select.default or texts.args[1] != 0:
+        return texts, None
+    cache, numbers = _nodes(texts)
+    is_plain = cache.meta["val"].dim() == 4 and numbers.meta["val"].dtype == torch.int64
+    return (cache, numbers) if is_plain else (texts, None)
 
 
 def _is_plain_addmm(node: fx.Node) -> bool:

@@ -37,9 +37,9 @@ _SIGNATURES: Final = {
         "AtenTensorHandle* ret0",
     ),
     "rdukit_attention": (
-        "(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool is_causal) -> Tensor",
-        "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, double scale, "
-        "int32_t is_causal, AtenTensorHandle* ret0",
+        "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? texts, float scale, bool is_causal) -> Tensor",
+        "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, "
+        "AtenTensorHandle* texts, double scale, int32_t is_causal, AtenTensorHandle* ret0",
     ),
     "rdukit_convolution": (
         "(Tensor x, Tensor w, Tensor? scale, Tensor? shift, int stride_y, int stride_x, int padding_y, int padding_x, "
@@ -92,7 +92,8 @@ def _int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: to
 
 
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float, is_causal: bool
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, texts: torch.Tensor | None,
+    scale: float, is_causal: bool,
 ) -> torch.Tensor:  # fmt: skip
     batch, heads, rows, width = q.shape
     return q.new_empty((batch, rows, heads, width)).transpose(1, 2)

@@ -28,8 +28,8 @@ static inline void add_mask(float* scores, const View& mask, int64_t place, int6
   for (int64_t s = 0; s < count; s++) scores[s] += mask_at(mask, place + s * step);
 }
 
-static void block_attention(const View& q, const View& k, const View& v, const View* mask, float scale, bool is_causal,
-                            bf16* out) {
+static void block_attention(const View& q, const View& k, const View& v, const View* mask, const View* texts,
+                            float scale, bool is_causal, bf16* out) {
   using small_bf16_product::Matrix;
   int64_t heads = q.sizes[1], rows = q.sizes[2], width = q.sizes[3], positions = k.sizes[2];
   auto head_of = [](const View& x, int64_t b, int64_t h) {
@@ -45,7 +45,8 @@ static void block_attention(const View& q, const View& k, const View& v, const V
     std::vector<bf16> weights(most * whole(positions));
     for (int64_t bh = first; bh < last; bh++) {
       int64_t b = bh / heads, h = bh % heads, kh = h * k.sizes[1] / heads;
-      Matrix queries = head_of(q, b, h), keys = head_of(k, b, kh), values = head_of(v, b, kh);
+      int64_t text = text_of(texts, b, k.sizes[0]);
+      Matrix queries = head_of(q, b, h), keys = head_of(k, text, kh), values = head_of(v, text, kh);
       for (int64_t row = 0; row < rows; row += most) {
         int64_t n = std::min(most, rows - row), count = is_causal ? std::min(positions, row + n) : positions;
         int64_t step = whole(count);

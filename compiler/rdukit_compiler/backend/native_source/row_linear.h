@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -17,7 +18,7 @@
 #define RDUKIT_INLINE static inline __attribute__((always_inline))
 
 #pragma GCC push_options
-#pragma GCC optimize("O3")
+#pragma GCC optimize("O3", "fp-contract=fast")
 
 namespace rdukit {
 
@@ -111,6 +112,27 @@ RDUKIT_INLINE float total(Lanes v) {
 #endif
 }
 
+// Each two vectors as one: lanes whose number has the bit HALF from the second, the others from the first, each with its
+// neighbour HALF further added.
+template <int HALF, int... I>
+RDUKIT_INLINE Lanes added_pairs(Lanes a, Lanes b, std::integer_sequence<int, I...>) {
+  constexpr Words LOW = {(I & HALF ? LANES + I - HALF : I)...}, HIGH = {(I & HALF ? LANES + I : I + HALF)...};
+  return __builtin_shuffle(a, b, LOW) + __builtin_shuffle(a, b, HIGH);
+}
+
+// The sums of each of LANES vectors, one in a lane.
+template <int HALF = 1>
+RDUKIT_INLINE Lanes totals(Lanes* v) {
+  if constexpr (HALF == LANES) {
+    return v[0];
+  } else {
+#pragma GCC unroll 8
+    for (int j = 0; j < LANES / HALF / 2; j++)
+      v[j] = added_pairs<HALF>(v[2 * j], v[2 * j + 1], std::make_integer_sequence<int, LANES>{});
+    return totals<2 * HALF>(v);
+  }
+}
+
 // One row of W against M rows of x. With AHEAD, W is asked for a little before its use: a core has too few loads in
 // flight to wait for each line of memory, the more so the narrower W's elements are.
 template <int M, Reading R, class W>
@@ -148,10 +170,12 @@ static inline void one_row(const float* x, int64_t x_stride, const W* w, int64_t
     for (int m = 0; m < M; m++) sums[m] += value(w[i]) * x[m * x_stride + i];
 }
 
-// ROWS rows of a float W at once: the processor follows several streams ahead by itself, and floats come fast enough
-// from each for its window of loads.
-template <int M, int ROWS>
-static inline void many_rows(const float* x, int64_t x_stride, const float* w, int64_t k, float (*sums)[ROWS]) {
+// ROWS rows of W at once, so that each part of x is loaded once for all of them. Of a float W the processor follows
+// several streams ahead by itself, as long as there is little to compute for each.
+template <int M, int ROWS, class W>
+static inline void many_rows(const float* x, int64_t x_stride, const W* w, int64_t k, float (*sums)[ROWS]) {
+  constexpr int LINE = 64 / sizeof(W);  // elements of a cache line
+  constexpr int AHEAD = 2048;           // bytes beyond the next rows; into the second cache, as the first has few waits
   Lanes acc[M][ROWS];
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++)
@@ -161,22 +185,31 @@ static inline void many_rows(const float* x, int64_t x_stride, const float* w, i
   for (; i + LANES <= k; i += LANES) {
     Lanes xs[M];
 #pragma GCC unroll 8
-    for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i);
+    for (int m = 0; m < M; m++) {
+      xs[m] = load(x + m * x_stride + i);
+#if defined(__AVX512F__)
+      asm("" : "+v"(xs[m]));  // stays in its register, rather than to be loaded for each row again
+#endif
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
       Lanes ws = load(w + r * k + i);
-      // The sums of several rows take longer than the processor looks ahead.
-      if (M > 2) __builtin_prefetch(w + (ROWS + r) * k + i);
+      if (M > 1 && (LANES >= LINE || i % LINE == 0))
+        __builtin_prefetch((const char*)(w + (ROWS + r) * k + i) + AHEAD, 0, 2);
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++) acc[m][r] += ws * xs[m];
     }
   }
-  for (int m = 0; m < M; m++)
-    for (int r = 0; r < ROWS; r++) {
-      float sum = total(acc[m][r]);
-      for (int64_t j = i; j < k; j++) sum += w[r * k + j] * x[m * x_stride + j];
-      sums[m][r] = sum;
-    }
+  if constexpr (M * ROWS == LANES) {
+    Lanes all = totals(&acc[0][0]);
+    std::memcpy(&sums[0][0], &all, sizeof all);
+  } else {
+    for (int m = 0; m < M; m++)
+      for (int r = 0; r < ROWS; r++) sums[m][r] = total(acc[m][r]);
+  }
+  for (int m = 0; m < M && i < k; m++)
+    for (int r = 0; r < ROWS; r++)
+      for (int64_t j = i; j < k; j++) sums[m][r] += value(w[r * k + j]) * x[m * x_stride + j];
 }
 
 // y[M, first:last] of y[M,N]; x is float with rows of x_stride elements.
@@ -189,8 +222,8 @@ static void rows(const float* x, int64_t x_stride, const W* w, const float* scal
     store(y + m * n + r, v);
   };
   int64_t r = first;
-  if constexpr (sizeof(W) == sizeof(float) && R == Reading::AHEAD) {
-    constexpr int ROWS = M == 1 ? 8 : M == 2 ? 4 : 2;
+  if constexpr (R == Reading::AHEAD && (sizeof(W) == sizeof(float) || M > 2)) {
+    constexpr int ROWS = M == 1 ? 8 : M < 5 ? 4 : 2;
     for (; r + ROWS <= last; r += ROWS) {
       float sums[M][ROWS];
       many_rows<M, ROWS>(x, x_stride, w + r * k, k, sums);
