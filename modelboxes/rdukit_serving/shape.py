@@ -1,7 +1,7 @@
 """The shape of a compiled box, read from its PEF's metadata so that users never repeat it. Imports no torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,16 +15,39 @@ SERVE: Final = "serve"
 #: A label that counts in no loss, as torch's cross entropy has it by default.
 IGNORED: Final = -100
 
+#: Tokens that it pays to read at once in a graph of their own.
+_FEWEST_READ: Final = 16
+
 SizeValue = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True)
 class TextSizes:
-    """Sizes of a text program: lengths in tokens, and the number of tokens that there are."""
+    """Sizes of a text program: lengths in tokens, the number of tokens that there are, and of texts made at once."""
 
     context: int
     prompt: int
     vocabulary: int
+    texts: int = 1
+
+    @property
+    def prompt_lengths(self) -> tuple[int, ...]:
+        """Return how many tokens of a prompt a run can read, the fewest first."""
+        few = self.prompt // 4
+        return (few, self.prompt) if few >= _FEWEST_READ else (self.prompt,)
+
+    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
+        """Raise ``InvalidArgument``, naming ``field``, if a token is not in the vocabulary."""
+        wrong = next((token for token in tokens if not 0 <= token < self.vocabulary), None)
+        if wrong is not None:
+            raise InvalidArgument(
+                f"token {wrong} is not in the vocabulary; legal: 0 to {self.vocabulary - 1}", field=field
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return how many texts a run can continue by a token, the fewest first: powers of two, and all."""
+        return (*(1 << i for i in range((self.texts - 1).bit_length())), self.texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +103,7 @@ class Shape:
             "clips_gradients": self.clips_gradients, "outputs": list(self.outputs),
         }  # fmt: skip
         if self.text is not None:
-            value["text"] = [self.text.context, self.text.prompt, self.text.vocabulary]
+            value["text"] = [self.text.context, self.text.prompt, self.text.vocabulary, self.text.texts]
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha]
         if self.graphs:

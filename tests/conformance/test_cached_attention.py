@@ -1,4 +1,4 @@
-"""Attention to texts in a cache, as native kernels read it where it lies, gives what torch gives of the selected rows."""
+"""Attention to texts in a cache, as native kernels read it where it lies, gives what torch gives of selected rows."""
 
 import copy
 from pathlib import Path

@@ -232,7 +232,7 @@ def test_usage_has_the_vendors_times_and_rates(client: openai.OpenAI) -> None:
     for usage in (client.completions.create(**asked).usage, chunks[-1].usage):
         assert usage is not None
         found = usage.model_dump()
-        assert counts(usage) == (3, 9, 12) and usage.prompt_tokens_details.cached_tokens == 0  # type: ignore[union-attr]
+        assert counts(usage) == (3, 9, 12) and usage.prompt_tokens_details.cached_tokens <= 2  # type: ignore[union-attr]
         assert 0 < found["time_to_first_token"] <= found["total_latency"]
         assert found["end_time"] - found["start_time"] == pytest.approx(found["total_latency"])
         assert found["completion_tokens_per_sec"] == pytest.approx(9 / found["total_latency"])

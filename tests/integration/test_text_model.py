@@ -58,7 +58,7 @@ def plain_torch(made: dict[str, Path]) -> Llama:
         width=16, layers=2, heads=4, key_value_heads=2, feed_forward=24, vocabulary=300, context_length=24,
         prompt_length=8,
     )  # fmt: skip
-    model = Llama(sizes, has_cache=False)
+    model = Llama(sizes, texts=0)
     model.load_state_dict(dict(load_checkpoint(made["checkpoint"]).parameters))
     return model
 

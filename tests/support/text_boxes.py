@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,23 +22,26 @@ CONTEXT: Final = 256
 END: Final = 256
 
 
-def make_tiny_llama() -> Llama:
+TINY: Final[Mapping[str, Any]] = {
+    "width": 16, "layers": 1, "heads": 2, "key_value_heads": 1, "feed_forward": 16, "vocabulary": 257,
+    "context_length": CONTEXT, "prompt_length": 16,
+}  # fmt: skip
+
+
+def make_tiny_llama(sizes: Mapping[str, Any] = TINY) -> Llama:
     """Return the model."""
     torch.manual_seed(0)
-    sizes = LlamaSizes(
-        width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16, vocabulary=257, context_length=CONTEXT,
-        prompt_length=16,
-    )  # fmt: skip
-    return Llama(sizes, has_cache=False)
+    return Llama(LlamaSizes(**sizes), texts=0)
 
 
-def start_text_box(folder: Path, model: Llama, **environment: str) -> ProcessBox:
-    """Compile, save and serve the model as ``llama``; its checkpoint is ``folder / "checkpoint"``."""
+def start_text_box(
+    folder: Path, model: Llama, sizes: Mapping[str, Any] = TINY, texts: int = 1, **environment: str
+) -> ProcessBox:  # fmt: skip
+    """Compile, save and serve the model as ``llama``, which makes as many ``texts`` at once; its checkpoint is
+    ``folder / "checkpoint"``.
+    """
     os.environ["RDUKIT_KERNELS"] = "portable"
-    pef = run_verb(
-        "llama", "compile", folder, purpose="serve", width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16,
-        vocabulary=257, context_length=CONTEXT, prompt_length=16, batch_size=1,
-    ).outputs["pef"]  # fmt: skip
+    pef = run_verb("llama", "compile", folder, purpose="serve", batch_size=texts, **sizes).outputs["pef"]
     checkpoint = folder / "checkpoint"
     identity = Identity("llama", {}, 1, "none", 0)
     optimizer: dict[str, Any] = {"state": {}, "param_groups": []}

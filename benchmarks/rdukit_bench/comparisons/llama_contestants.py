@@ -39,7 +39,7 @@ def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, tor
     torch.set_grad_enabled(False)
     torch.manual_seed(0)
     sizes = sizes_of(layers)
-    return Llama(sizes).eval(), sizes, torch.randint(sizes.vocabulary, (1, POSITION + 1))
+    return Llama(sizes, texts=1).eval(), sizes, torch.randint(sizes.vocabulary, (1, POSITION + 1))
 
 
 def eager(layers: int | None, threads: int) -> ContestantCalls:
@@ -50,15 +50,14 @@ def eager(layers: int | None, threads: int) -> ContestantCalls:
     source, vector = torch.ones(READ_BYTES // 4).view(-1, 1024), torch.ones(1024)
 
     def fill() -> None:
-        model(text[:, : sizes.prompt_length])
-        for i in range(sizes.prompt_length, POSITION):
-            model(text[:, i : i + 1], torch.tensor([i]))
+        for i in range(POSITION):
+            model(text[:, i : i + 1], *_inputs(1, None, torch.tensor([i]))[1:])
 
-    position = torch.tensor([POSITION])
+    here = _inputs(1, None, torch.tensor([POSITION]))[1:]
     return ContestantCalls(
         {
             "prefill": lambda: model(text[:, : sizes.prompt_length]), "fill": fill,
-            "decode": lambda: model(text[:, -1:], position), "read": lambda: torch.mv(source, vector),
+            "decode": lambda: model(text[:, -1:], *here), "read": lambda: torch.mv(source, vector),
         },
         {"weights": sum(p.numel() for p in model.parameters())},
     )  # fmt: skip
@@ -102,6 +101,17 @@ def llama_cpp(weights: str, folder: str, layers: int | None, threads: int) -> Co
                  "decode": lambda: peer.decode(text[:, -1:], POSITION)})  # fmt: skip
 
 
+def _inputs(
+    count: int, tokens: torch.Tensor | None = None, positions: torch.Tensor | None = None
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """Return what forward takes for ``count`` tokens of the only text; zeros where nothing is given."""
+    tokens = torch.zeros(1, count, dtype=torch.int64) if tokens is None else tokens
+    positions = torch.arange(count) if positions is None else positions
+    row = torch.zeros(1, dtype=torch.int64)
+    last = () if count == 1 else (torch.tensor([count - 1]),)
+    return tokens, positions.view(1, -1), row, torch.zeros_like(tokens), *last
+
+
 class LlamaProgram:
     """A loaded PEF with the graphs ``prefill`` and ``decode``.
 
@@ -114,25 +124,29 @@ class LlamaProgram:
         self.session = SambaSession()
         self.config = dict(config)
         samba.from_torch_model_(model)
-        tokens = samba.zeros(1, sizes.prompt_length, dtype=torch.int64, name="tokens")
-        token = samba.zeros(1, 1, dtype=torch.int64, name="token")
-        position = samba.zeros(1, dtype=torch.int64, name="position")
-        (self._after_prompt,) = self.session.trace_multigraph(model, (tokens,), "prefill")
-        (self._after_token,) = self.session.trace_multigraph(model, (token, position), "decode")
-        self.session.add_graph(FwdGraph(tokens, self._after_prompt, "prefill"))
-        self.session.add_graph(FwdGraph((token, position), self._after_token, "decode"))
+        graphs = {"prefill": sizes.prompt_length, "decode": 1}
+        inputs = {
+            graph: tuple(samba.from_torch_tensor(given, name=f"{graph}_{i}") for i, given in enumerate(_inputs(count)))
+            for graph, count in graphs.items()
+        }
+        self._made = {graph: self.session.trace_multigraph(model, inputs[graph], graph) for graph in graphs}
+        for graph in graphs:
+            self.session.add_graph(FwdGraph(inputs[graph], self._made[graph][0], graph))
         self.pef_path = self.session.compile_multigraph(name="llama", config_dict=self.config)
         self.session.init_multigraph_runtime(self.pef_path)
 
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return logits [1, vocabulary] after a prompt [1, sizes.prompt_length], kept in the caches."""
-        given = [samba.from_torch_tensor(tokens, name="tokens")]
-        return self.session.run(given, [self._after_prompt], graph_name="prefill")[0].data
+        return self._run("prefill", tokens, torch.arange(tokens.shape[1]))
 
     def decode(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Return logits [1, vocabulary] after one token [1, 1] at ``position`` [1]."""
-        given = [samba.from_torch_tensor(token, name="token"), samba.from_torch_tensor(position, name="position")]
-        return self.session.run(given, [self._after_token], graph_name="decode")[0].data
+        return self._run("decode", token, position)
+
+    def _run(self, graph: str, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        given = enumerate(_inputs(tokens.shape[1], tokens, positions))
+        named = [samba.from_torch_tensor(tensor, name=f"{graph}_{i}") for i, tensor in given]
+        return self.session.run(named, list(self._made[graph]), graph_name=graph)[0].data
 
     def generate(self, prompt: torch.Tensor, count: int) -> list[int]:
         """Greedy continuation of ``prompt`` [1, sizes.prompt_length] by ``count`` tokens."""

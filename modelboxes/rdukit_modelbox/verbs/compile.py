@@ -24,6 +24,8 @@ from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 
 LANGUAGE_MODELLING: Final = "language-modelling"
+#: Texts that one PEF can make at once: each has a row of the caches, and each width a graph.
+MAX_TEXTS: Final = 64
 
 
 def run_compile(
@@ -47,7 +49,6 @@ def run_compile(
     context.progress(Progress("compile", 1, 2))
     if program is None:
         path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles)
-        shape = replace(shape, batch_size=1)
     else:
         path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
         shape = program.shape
@@ -141,25 +142,28 @@ def compile_text_serving(
     serving = entry.text_serving
     if serving is None:
         raise InvalidArgument(f"model {entry.name!r} has no text_serving: it cannot be compiled with purpose=serve")
-    names = (serving.context, serving.prompt, serving.vocabulary)
-    text = TextSizes(*(int(shape.sizes[name]) for name in names))
+    is_language = entry.task == LANGUAGE_MODELLING
+    if is_language and shape.batch_size > MAX_TEXTS:
+        raise InvalidArgument(
+            f"batch_size is {shape.batch_size}; legal with purpose=serve: 1 to {MAX_TEXTS} texts at once",
+            field="batch_size",
+        )
+    context, prompt, vocabulary = (
+        int(shape.sizes[name]) for name in (serving.context, serving.prompt, serving.vocabulary)
+    )
+    text = TextSizes(context, prompt, vocabulary, shape.batch_size if is_language else 1)
     session = samba.session
     session.reset()
-    model = serving.build(**shape.sizes).eval()
+    model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
     samba.from_torch_model_(model)
-    tokens = samba.zeros(1, text.prompt, dtype=torch.int64, name="tokens")
-    last = samba.zeros(1, dtype=torch.int64, name="last")
-    token = samba.zeros(1, 1, dtype=torch.int64, name="token")
-    position = samba.zeros(1, dtype=torch.int64, name="position")
-    text_tokens = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
-    shares = samba.zeros(1, text.prompt, name="shares")
-    graphs = {"prefill": (tokens, last), "decode": (token, position)} if entry.task == LANGUAGE_MODELLING else {}
-    graphs["embed"] = (text_tokens, shares)
+    graphs = text_graphs(text) if is_language else {}
+    embedded = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
+    graphs["embed"] = (embedded, samba.zeros(1, text.prompt, name="shares"))
     traced = {graph: session.trace_multigraph(model, inputs, graph) for graph, inputs in graphs.items()}
     for graph, inputs in graphs.items():
         session.add_graph(FwdGraph(inputs, traced[graph][0], graph))
     outputs = ("logits",) if entry.task == LANGUAGE_MODELLING else ("output",)
-    found = replace(shape, batch_size=1, task=entry.task, text=text, outputs=outputs)
+    found = replace(shape, batch_size=text.texts, task=entry.task, text=text, outputs=outputs)
     return Path(
         session.compile_multigraph(
             name=name,
@@ -170,3 +174,20 @@ def compile_text_serving(
             pef_metadata=found.to_metadata(),
         )
     )  # fmt: skip
+
+
+def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
+    """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` makes a
+    token of B each, ``copy`` gives a text to another row of the caches, where there are several.
+    """
+
+    def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:
+        return tuple(samba.zeros(*sizes, dtype=torch.int64, name=f"{graph}_{name}") for name, sizes in shapes.items())
+
+    def tokens(graph: str, batch: int, count: int, **more: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:
+        each = (batch, count)
+        return inputs(graph, tokens=each, positions=each, rows=(batch,), targets=each, **more)
+
+    graphs = {f"prefill_{count}": tokens(f"prefill_{count}", 1, count, last=(1,)) for count in text.prompt_lengths}
+    graphs |= {f"decode_{batch}": tokens(f"decode_{batch}", batch, 1) for batch in text.widths}
+    return graphs | ({"copy": inputs("copy", source=(1,), target=(1,))} if text.texts > 1 else {})

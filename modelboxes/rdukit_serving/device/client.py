@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,8 @@ class DeviceClient:
         self.text: Mapping[str, int] | None = None
         self.signature: ServedSignature
         self.memory: memoryview
+        #: Packets for which the socket had no room yet.
+        self._unsent: deque[bytes] = deque()
 
     @classmethod
     async def start(cls, files: ModelFiles, log_file: Path, timeout_s: float) -> "DeviceClient":
@@ -120,8 +123,23 @@ class DeviceClient:
         """Send a message to a text model. A process that is gone shows at the socket's end."""
         if message["kind"] in {"generate", "embed"}:
             self.busy_since = time.monotonic()
-        with contextlib.suppress(OSError):
-            self._end.send(encode(**message))
+        self._unsent.append(encode(**message))
+        if len(self._unsent) == 1:
+            self._send_on()
+
+    def _send_on(self) -> None:
+        """Send what waits, up to where the socket has no room; the rest when it has."""
+        try:
+            while self._unsent:
+                self._end.send(self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self._end, self._send_on)
+            return
+        except OSError:
+            self._unsent.clear()
+        if self._end.fileno() >= 0:
+            self._loop.remove_writer(self._end)
 
     async def stop(self) -> None:
         """End it in order, by force after some seconds; its tiles are free afterwards."""
@@ -211,6 +229,7 @@ class DeviceClient:
         status = self._process.returncode
         self._ending = f"{describe_exit(status)}. Last words: {self.last_words()}"
         self._loop.remove_reader(self._end)
+        self._loop.remove_writer(self._end)
         self._end.close()
         self._on_ran, self.busy_since = None, None
         self.on_end(self._ending)

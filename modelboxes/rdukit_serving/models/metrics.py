@@ -58,13 +58,14 @@ class ServingCollector(Collector):
             "rdukit_box_model_load_seconds", "Time that loading took, on this host.", labels=["model", "version"]
         )
         tokens = CounterMetricFamily(
-            "rdukit_box_text_tokens", "Tokens of texts: of prompts that were read, and made.",
+            "rdukit_box_text_tokens", "Tokens of texts: of prompts, of those what was cached, and made.",
             labels=["model", "version", "kind"],
         )  # fmt: skip
         for number, version in versions:
             labels = [self._repository.name, number]
             if version.text is not None:
                 tokens.add_metric([*labels, "prompt"], version.texts.prompt_tokens)
+                tokens.add_metric([*labels, "cached"], version.texts.cached_tokens)
                 tokens.add_metric([*labels, "completion"], version.texts.completion_tokens)
             pending.add_metric(labels, version.pending)
             ready.add_metric(labels, float(version.state is VersionState.READY and version.pid is not None))

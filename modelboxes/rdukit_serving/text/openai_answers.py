@@ -52,7 +52,9 @@ class Tally:
 
     def count(self, done: Done, is_new_prompt: bool) -> None:
         """Count a text that ended; a prompt is read for each choice but counts once."""
-        self.prompt_tokens += done.prompt_tokens if is_new_prompt else 0
+        if is_new_prompt:
+            self.prompt_tokens += done.prompt_tokens
+            self.cached_tokens += done.cached_tokens
         self.completion_tokens += done.completion_tokens
         self.reason = done.reason
 

@@ -1,24 +1,30 @@
-"""A text model in a device process: prompts in, pieces of text out, one text at a time."""
+"""A text model in a device process: prompts in, pieces of text out, of as many texts at once as its caches have rows.
 
+Before each run of the device, what came from the server meanwhile is read; after it, what the run made is sent.
+"""
+
+import contextlib
+import json
 import select
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError
-from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, cut, decode, encode
+from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError
+from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, decode, encode
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
-from rdukit_serving.text.constraints import Constraints, TextForm
+from rdukit_serving.text.constraints import Constraints
+from rdukit_serving.text.generation import Generation, ModelTokens, Prompt
 from rdukit_serving.text.program import TextProgram, end_tokens
-from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities
-from rdukit_serving.text.token_bytes import TextStream, TokenBytes
+from rdukit_serving.text.rows import RowTable, reads_next
+from rdukit_serving.text.token_bytes import TokenBytes
 
 _VALUES_OF_A_PACKET: Final = 1024
+#: Bytes of events that are sent together.
+_EVENTS_BYTES: Final = MAX_PACKET_BYTES - 1024
 
 
 def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None) -> None:
@@ -41,149 +47,145 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
     with TextProgram(pef, checkpoint, name=name) as program:
         sizes = program.sizes
         # Plans and touches everything before the first caller waits.
-        program.start([0]) if program.generates else program.embed([0])
+        program.warm_up()
         text = {
-            "context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary,
+            "context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary, "texts": sizes.texts,
             "generates": program.generates,
         }  # fmt: skip
         box.send(encode(kind="ready", text=text, properties=program.properties()))
-        ends, token_bytes = end_tokens(checkpoint), TokenBytes(tokenizer)
+        ends = end_tokens(checkpoint)
         tokens = max(sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
         constraints = Constraints(file.read_text(), tokens, ends)
-        prompt = LongPrompt()
-        while packet := box.recv(MAX_PACKET_BYTES):
-            message = decode(packet)
-            if message["kind"] == "stop":
-                return
+        _Texts(box, program, ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends)).serve()
+
+
+class _Texts:
+    """The texts that are made now."""
+
+    def __init__(self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens) -> None:
+        self._box, self._program, self._vocabulary = box, program, vocabulary
+        self._rows = RowTable(program.sizes.texts)
+        #: By number, the oldest first.
+        self._made: dict[int, Generation] = {}
+        self._prompts: dict[int, LongPrompt] = {}
+        self._events: list[str] = []
+        self._has_read = False
+
+    def serve(self) -> None:
+        """Make texts until the box stops or is gone."""
+        while self._receive():
+            if self._made:
+                self._run()
+            self._send()
+
+    def _receive(self) -> bool:
+        """Take all messages that are there, and wait for one if nothing is to be made; False at the end."""
+        while not self._made or select.select([self._box], [], [], 0)[0]:
+            self._send()
+            packet = self._box.recv(MAX_PACKET_BYTES)
+            if not packet or (message := decode(packet))["kind"] == "stop":
+                return False
+            number: int = message["number"]
             try:
-                if message["kind"] == "prompt":
-                    prompt.add(message["at"], message["part"])
-                    box.send(encode(kind="taken", number=message["number"]))
-                elif message["kind"] == "generate":
-                    text_prompt = message["prompt"] or prompt.take()
-                    _Generation(box, program, tokenizer, ends, text_prompt, message, token_bytes, constraints).run()
-                elif message["kind"] == "embed":
-                    _embed(box, program, tokenizer, message["prompt"] or prompt.take())
+                self._take(number, message)
             except RdukitError as error:
-                box.send(encode(kind="refused", **error.body()))
+                self._tell(number, kind="refused", **error.body())
+        return True
+
+    def _take(self, number: int, message: dict[str, Any]) -> None:
+        if message["kind"] == "prompt":
+            self._prompts.setdefault(number, LongPrompt()).add(message["at"], message["part"])
+            self._tell(number, kind="taken")
+            return
+        long = self._prompts.pop(number, None)
+        if message["kind"] == "cancel":
+            if number in self._made:
+                self._made[number].end("cancelled")
+                self._free_ended()
+            elif long is not None:
+                self._tell(number, kind="done", text="", reason="cancelled", prompt_tokens=0, completion_tokens=0)
+            return
+        prompt = message["prompt"] if long is None else long.take()
+        if message["kind"] == "embed":
+            self._embed(number, prompt)
+        elif not self._program.generates:
+            raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
+        elif not self._rows.has_free:
+            raise Overloaded(f"{self._program.sizes.texts} texts are made; no more are legal at once")
+        else:
+            self._begin(prompt, message)
+
+    def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
+        text = Generation(prompt, message, self._vocabulary, self._program.sizes, self._tell)
+        place = self._rows.take(text.prompt, may_keep=not text.is_scored)
+        if place.source is not None:
+            self._program.copy(place.source, place.row.number)
+        text.begin(place.row, place.kept)
+        self._made[text.number] = text
+
+    def _run(self) -> None:
+        """Run the device once: a part of a prompt, or a token of each text whose prompt is read."""
+        texts = list(self._made.values())
+        self._has_read = reads_next([text.is_reading for text in texts], self._has_read)
+        if self._has_read:
+            text = next(text for text in texts if text.is_reading)
+            row, part = text.row, text.part(self._program.sizes.prompt)
+            assert row is not None
+            with self._refusing(text):
+                text.take_part(part, self._program.read(row.number, part, len(row.tokens)))
+        else:
+            making = [text for text in texts if not text.is_reading]
+            logits = self._program.advance(*zip(*(text.written() for text in making), strict=True))
+            for text, logits_V in zip(making, logits, strict=True):
+                with self._refusing(text):
+                    text.take(logits_V)
+        self._free_ended()
+
+    def _free_ended(self) -> None:
+        for number in [number for number, text in self._made.items() if text.is_over]:
+            row = self._made.pop(number).row
+            assert row is not None
+            self._rows.release(row)
+
+    @contextlib.contextmanager
+    def _refusing(self, text: Generation) -> Iterator[None]:
+        """End a text, and only it, where what is done for it fails."""
+        try:
+            yield
+        except RdukitError as error:
+            text.is_over = True
+            self._tell(text.number, kind="refused", **error.body())
+
+    def _embed(self, number: int, prompt: Prompt) -> None:
+        tokens = self._vocabulary.tokens_of(prompt)
+        values = self._program.embed(tokens)
+        # In parts that fit into a packet.
+        for at in range(0, len(values), _VALUES_OF_A_PACKET):
+            self._tell(number, kind="values", values=[float(v) for v in values[at : at + _VALUES_OF_A_PACKET]])
+        self._tell(number, kind="embedded", tokens=len(tokens))
+
+    def _tell(self, number: int, **event: object) -> None:
+        told = {"number": number, **event}
+        text = json.dumps(told)
+        if len(text) > _EVENTS_BYTES:
+            text = json.dumps({key: value for key, value in told.items() if len(repr(value)) < 4096})
+        self._events.append(text)
+
+    def _send(self) -> None:
+        """Send the events so far, as many in a packet as fit."""
+        for packet in packets_of(self._events):
+            self._box.send(packet)
+        self._events = []
 
 
-def _embed(box: socket.socket, program: TextProgram, tokenizer: Tokenizer, text: str | Sequence[int]) -> None:
-    tokens = tokenizer.encode(text).ids if isinstance(text, str) else list(text)
-    values = program.embed(tokens)
-    # In parts that fit into a packet.
-    for at in range(0, len(values), _VALUES_OF_A_PACKET):
-        box.send(encode(kind="values", values=[float(v) for v in values[at : at + _VALUES_OF_A_PACKET]]))
-    box.send(encode(kind="embedded", tokens=len(tokens)))
-
-
-def _tokens_of(tokenizer: Tokenizer, prompt: str | Sequence[int], is_rendered: bool) -> list[int]:
-    """Return the tokens of a prompt; a rendered one gets no special tokens beside its own."""
-    if not isinstance(prompt, str):
-        return list(prompt)
-    tokens: list[int] = tokenizer.encode(prompt, add_special_tokens=not is_rendered).ids
-    return tokens
-
-
-class _Generation:
-    """Generation of one text."""
-
-    def __init__(
-        self, box: socket.socket, program: TextProgram, tokenizer: Tokenizer, ends: frozenset[int],
-        prompt: str | Sequence[int], message: Mapping[str, Any], token_bytes: TokenBytes,
-        constraints: Constraints,
-    ) -> None:  # fmt: skip
-        self._box = box
-        self._program = program
-        self._tokenizer = tokenizer
-        self._text = prompt if isinstance(prompt, str) else None
-        self._prompt = _tokens_of(tokenizer, prompt, message["is_rendered"])
-        options = SamplingOptions(**message["sampling"])
-        program.check_tokens([token for token, _ in options.bias], "logit_bias")
-        program.check_tokens(self._prompt, "prompt")
-        self._ends = frozenset() if options.ignore_eos else ends
-        form = message["form"]
-        self._sampler = Sampler(options, self._prompt, None if form is None else constraints.find(TextForm(*form)))
-        skips = not message["keeps_special"]
-        self._stream = TextStream(
-            lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=skips)), message["stop"]
-        )
-        room = program.sizes.context - len(self._prompt)
-        if room < 1 or not self._prompt:
-            raise InvalidArgument(
-                f"prompt: it has {len(self._prompt)} tokens; legal: 1 to {program.sizes.context - 1}", field="prompt"
-            )
-        self._most: int = room if message["max_tokens"] is None else min(message["max_tokens"], room)
-        #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
-        self._top: int | None = message["top_logprobs"]
-        self._echo: bool = message["echo"]
-        self._bytes = token_bytes
-
-    def run(self) -> None:
-        """Generate, telling each piece; ends with ``done``."""
-        made, reason = 0, "length"
-        logits_V = self._read_prompt()
-        if logits_V is None:
-            self._most, reason = 0, "cancelled"
-        for position in range(len(self._prompt), len(self._prompt) + self._most):
-            assert logits_V is not None
-            token = self._sampler.choose(logits_V)
-            if token in self._ends:
-                reason = "stop"
-                break
-            made += 1
-            piece = self._stream.push(token)
-            self._box.send(encode(kind="piece", text=piece, **self._chances(token, logits_V)))
-            if self._stream.stopped_by is not None or self._sampler.is_over:
-                reason = "stop"
-                break
-            if self._is_cancelled():
-                reason = "cancelled"
-                break
-            if made < self._most:
-                logits_V = self._program.step(token, position)
-        self._box.send(
-            encode(
-                kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self._prompt),
-                completion_tokens=made, stop_sequence=self._stream.stopped_by,
-            )
-        )  # fmt: skip
-
-    def _read_prompt(self) -> NDArray[np.float32] | None:
-        """Return the logits [V] after the prompt, echoed first if asked for; None if the caller went away."""
-        if not self._echo:
-            return self._program.start(self._prompt)
-        text = str(self._tokenizer.decode(self._prompt)) if self._text is None else self._text
-        for _, part in cut(text):
-            self._box.send(encode(kind="piece", text=part))
-        if self._top is None:
-            return self._program.start(self._prompt)
-        # What follows each token is wanted, and reading a prompt at once tells only what follows its last one.
-        first, *others = self._prompt
-        logits_V = self._program.start([first])
-        self._box.send(encode(kind="piece", text="", token=self._told(first), logprob=None, top=[]))
-        for position, token in enumerate(others, 1):
-            if self._is_cancelled():
-                return None
-            self._box.send(encode(kind="piece", text="", **self._chances(token, logits_V)))
-            logits_V = self._program.step(token, position)
-        return logits_V
-
-    def _chances(self, token: int, logits_V: NDArray[np.float32]) -> dict[str, Any]:
-        if self._top is None:
-            return {}
-        logs_V = log_probabilities(logits_V)
-        likeliest = np.argsort(-logs_V, kind="stable")[: self._top]
-        return {
-            "token": self._told(token),
-            "logprob": float(logs_V[token]),
-            "top": [[self._told(int(each)), float(logs_V[each])] for each in likeliest],
-        }
-
-    def _told(self, token: int) -> str:
-        """Return its bytes as they cross to the server."""
-        return self._bytes.of(token).hex()
-
-    def _is_cancelled(self) -> bool:
-        """Return whether a message came while a text is made: only a cancel, a stop or the end can."""
-        return bool(select.select([self._box], [], [], 0)[0])
+def packets_of(events: Sequence[str]) -> list[bytes]:
+    """Return events as packets, in order."""
+    packets: list[list[str]] = []
+    size = _EVENTS_BYTES
+    for event in events:
+        size += len(event) + 2
+        if size > _EVENTS_BYTES:
+            packets.append([])
+            size = len(event)
+        packets[-1].append(event)
+    return [f'{{"kind": "events", "events": [{", ".join(packet)}]}}'.encode() for packet in packets]

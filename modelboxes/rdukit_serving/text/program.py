@@ -1,7 +1,8 @@
 """A language model that a box compiled to serve, loaded from its PEF and a checkpoint, without SDK or zoo.
 
-The PEF has the graphs ``prefill`` and ``decode`` to generate and ``embed`` to make vectors, or the last alone (see
-``rdukit_modelbox.verbs.compile``), and its caches in device memory: one text at a time. Axes: V vocabulary.
+The PEF has graphs to read prompts (``prefill_T``) and to make a token of each of several texts (``decode_B``), and
+``embed`` to make vectors, or the last alone (see ``rdukit_modelbox.verbs.compile``). Its caches in device memory have a
+row for each text. Axes: B texts of a run, V vocabulary.
 """
 
 import json
@@ -30,7 +31,10 @@ from rdukit_serving.text.sampling import Sampler, check_numbers
 
 
 class TextProgram:
-    """Program that reads prompts and steps from token to token; ``start`` begins another text."""
+    """Program that reads prompts into rows of its caches, and continues the texts of several rows at once.
+
+    ``start`` and ``step`` make one text, in row 0.
+    """
 
     def __init__(
         self, pef: Path, checkpoint: Path, which: str = "newest", name: str = "text", is_raw: bool = False
@@ -65,8 +69,7 @@ class TextProgram:
             self._known = (None if is_raw else known_tokens(checkpoint)) or self.sizes.vocabulary
             self._sections = {
                 graph: self._program.choose_sections(self._program.find_graph(graph))
-                for graph in ("prefill", "decode", "embed")
-                if graph in self._application.pef.graphs
+                for graph in self._application.pef.graphs
             }
             self._outputs = {graph: self._program.find_graph(graph).outputs[0] for graph in self._sections}
             self._scalars = dict(self._application.pef.hyperparameters)
@@ -78,44 +81,88 @@ class TextProgram:
     @property
     def generates(self) -> bool:
         """Return whether texts are continued; else there are only vectors of them."""
-        return "prefill" in self._sections
+        return any(graph.startswith("decode") for graph in self._sections)
 
     def start(self, prompt: Sequence[int]) -> NDArray[np.float32]:
-        """Read a prompt from position 0 and return the logits [V] after it.
-
-        What is longer than the compiled prompt is read token by token.
+        """Read a prompt into row 0 and return the logits [V] after it.
 
         Raises:
             InvalidArgument: it is empty, leaves no room in the context, or has a token that the model does not have;
                 or the model generates no text.
         """
-        sizes = self.sizes
         if not self.generates:
             raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
-        if not 1 <= len(prompt) < sizes.context:
-            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {sizes.context - 1}")
-        self.check_tokens(prompt, "prompt")
-        head = prompt[: sizes.prompt]
-        tokens = torch.zeros(1, sizes.prompt, dtype=torch.int64)
-        tokens[0, : len(head)] = torch.tensor(head, dtype=torch.int64)
-        logits_V = self._run("prefill", {"tokens": tokens, "last": torch.tensor([len(head) - 1])})
-        for position in range(len(head), len(prompt)):
-            logits_V = self._decode(prompt[position], position)
+        if not 1 <= len(prompt) < self.sizes.context:
+            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {self.sizes.context - 1}")
+        self.sizes.check_tokens(prompt, "prompt")
+        for at in range(0, len(prompt), self.sizes.prompt):
+            logits_V = self.read(0, prompt[at : at + self.sizes.prompt], at)
         return logits_V
 
     def step(self, token: int, position: int) -> NDArray[np.float32]:
-        """Return logits [V] after ``token`` at ``position``; positions before it hold the text so far.
+        """Return logits [V] after ``token`` at ``position`` of row 0; positions before it hold the text so far.
 
         Raises:
             InvalidArgument: the context is full, or the model has no such token.
         """
         if not 0 <= position < self.sizes.context:
             raise InvalidArgument(f"position {position} is not legal; legal: 0 to {self.sizes.context - 1}")
-        self.check_tokens([token], "token")
-        return self._decode(token, position)
+        self.sizes.check_tokens([token], "token")
+        logits_V: NDArray[np.float32] = self.advance([0], [token], [position])[0]
+        check_numbers("decode", logits_V)
+        return logits_V
+
+    def read(self, row: int, tokens: Sequence[int], position: int) -> NDArray[np.float32]:
+        """Read at most ``sizes.prompt`` tokens of a row's text from ``position`` on; return logits [V] after them.
+
+        Raises:
+            RuntimeFault: they are no numbers.
+        """
+        count = len(tokens)
+        size = next(length for length in self.sizes.prompt_lengths if length >= count)
+        given = np.zeros((3, 1, size), np.int64)  # tokens, positions, and the rows that are written
+        given[0, 0, :count], given[1, 0, :count] = tokens, np.arange(position, position + count)
+        given[2] = self.sizes.texts
+        given[2, 0, :count] = row
+        graph, last = f"prefill_{size}", np.array([count - 1])
+        logits_V = self._run(
+            graph, tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2], last=last
+        )
+        check_numbers(graph, logits_V)
+        return logits_V
+
+    def advance(
+        self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
+    ) -> NDArray[np.float32]:  # fmt: skip
+        """Write one token to the text of each row and return the logits [B, V] after them; none is checked."""
+        count = len(rows)
+        width = next(each for each in self.sizes.widths if each >= count)
+        given = np.zeros((3, width, 1), np.int64)
+        given[2] = self.sizes.texts  # what fills the run is in the spare row
+        given[0, :count, 0], given[1, :count, 0], given[2, :count, 0] = tokens, positions, rows
+        logits = self._run(
+            f"decode_{width}", tokens=given[0], positions=given[1], rows=given[2, :, 0], targets=given[2]
+        )
+        return logits.reshape(width, -1)[:count]
+
+    def copy(self, source: int, target: int) -> None:
+        """Give the text of one row to another row, too."""
+        self._run("copy", source=np.array([source]), target=np.array([target]))
+
+    def warm_up(self) -> None:
+        """Run each graph once, so that all is planned and touched before the first text."""
+        if self.generates:
+            for count in self.sizes.prompt_lengths:
+                self.read(0, [0] * min(count, self.sizes.context - 1), 0)
+            for width in self.sizes.widths:
+                self.advance(range(width), [0] * width, [0] * width)
+        if "copy" in self._sections:
+            self.copy(0, 1)
+        if "embed" in self._sections:
+            self.embed([0])
 
     def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Embed a text as a vector [C], the mean of the last layer over its tokens. Ends the text so far.
+        """Embed a text as a vector [C], the mean of the last layer over its tokens.
 
         Raises:
             InvalidArgument: it is empty, longer than the compiled prompt, or the PEF has no graph for it.
@@ -127,19 +174,14 @@ class TextProgram:
             raise InvalidArgument(
                 f"the text has {len(tokens)} tokens; legal: 1 to {size}, the compiled prompt", field="input"
             )
-        self.check_tokens(tokens, "input")
+        self.sizes.check_tokens(tokens, "input")
         text, shares = torch.zeros(1, size, dtype=torch.int64), torch.zeros(1, size)
         text[0, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
         shares[0, : len(tokens)] = 1 / len(tokens)
-        return self._run("embed", {"text": text, "shares": shares})
-
-    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
-        """Raise ``InvalidArgument``, naming ``field``, if a token is not in the vocabulary."""
-        wrong = next((token for token in tokens if not 0 <= token < self.sizes.vocabulary), None)
-        if wrong is not None:
-            raise InvalidArgument(
-                f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}", field=field
-            )
+        self._program.write_all([("text", text), ("shares", shares)])
+        vector: NDArray[np.float32] = self._outcome("embed")
+        check_numbers("embed", vector)
+        return vector
 
     def stop(self) -> None:
         """Tear down and release the lease. Calling again does nothing."""
@@ -161,16 +203,17 @@ class TextProgram:
     ) -> None:
         self.stop()
 
-    def _decode(self, token: int, position: int) -> NDArray[np.float32]:
-        return self._run("decode", {"token": torch.tensor([[token]]), "position": torch.tensor([position])})
+    def _run(self, graph: str, **values: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return what a graph that has logits gives; tokens that the tokenizer lacks are minus infinity."""
+        self._program.write_all([(f"{graph}_{name}", torch.from_numpy(value)) for name, value in values.items()])
+        found = self._outcome(graph)
+        if graph != "copy" and self._known < self.sizes.vocabulary:
+            found.reshape(-1, self.sizes.vocabulary)[:, self._known :] = -np.inf
+        return found
 
-    def _run(self, graph: str, values: dict[str, torch.Tensor]) -> NDArray[np.float32]:
-        self._program.write_all(list(values.items()))
+    def _outcome(self, graph: str) -> NDArray[np.float32]:
         self._application.run(graph, self._sections[graph], self._scalars)
         found: NDArray[np.float32] = self._program.read(self._outputs[graph]).float().reshape(-1).numpy()
-        check_numbers(graph, found)
-        if graph != "embed":
-            found[self._known :] = -np.inf
         return found
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:

@@ -1,9 +1,10 @@
-"""Texts of one model version, one after another: the PEF's caches hold one. Belongs to one event loop."""
+"""Texts of one model version: as many are made at once as its caches have rows. Belongs to one event loop."""
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,8 +14,8 @@ from rdukit_serving.device.messages import PART, cut
 from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.text.constraints import TextForm
 
-#: Messages that others follow.
-_PARTS: Final = frozenset({"piece", "values"})
+#: Events of a text that others follow.
+_PARTS: Final = frozenset({"piece", "values", "reading", "taken"})
 #: Seconds that a step may take to end when its text is no longer wanted.
 _STOP_S: Final = 10.0
 
@@ -62,7 +63,8 @@ class Piece:
 class Done:
     """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work.
 
-    ``stop_sequence``: the text that ended it, where one of ``stop`` did.
+    ``stop_sequence``: the text that ended it, where one of ``stop`` did. ``cached_tokens``: tokens of the prompt that
+    were in the caches before, so that they were not read again.
     """
 
     text: str
@@ -72,6 +74,7 @@ class Done:
     queue_us: int = 0
     compute_us: int = 0
     stop_sequence: str | None = None
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +101,23 @@ class _Clock:
 
 @dataclass(slots=True)
 class TextQueue:
-    """Queue of generations, which run one at a time."""
+    """Queue of texts; those that have a row are made at once, the others wait in order."""
 
     max_queue: int
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
-    #: Tokens of all texts so far: read, and made.
+    #: Tokens of all texts so far: of prompts, of these those that were in the caches already, and made.
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     _client: DeviceClient | None = None
     _waiting: int = 0
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: As many as the model has rows; known once it was loaded.
+    _turns: asyncio.Semaphore | None = None
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
-    _messages: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
+    #: Events of the texts that the process has, by number.
+    _events: "dict[int, asyncio.Queue[dict[str, Any]]]" = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _refusal: RdukitError | None = None
-    #: Parts of prompts that were sent.
-    _sent: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -126,14 +131,17 @@ class TextQueue:
     def attach(self, client: DeviceClient) -> None:
         """Send texts to this process from now on."""
         self._client, self._refusal = client, None
-        client.on_message = self._messages.put_nowait
+        client.on_message = self._take
+        if self._turns is None:
+            self._turns = asyncio.Semaphore((client.text or {}).get("texts", 1))
         self._ready.set()
 
     def detach(self, ending: str) -> None:
-        """Fail the text that was being made; the others wait. Call when the process is gone."""
+        """Fail the texts that were being made; the others wait. Call when the process is gone."""
         self._client = None
         self._ready.clear()
-        self._messages.put_nowait({"kind": "died", "ending": ending})
+        for events in self._events.values():
+            events.put_nowait({"kind": "died", "ending": ending})
 
     def refuse(self, error: RdukitError) -> None:
         """Fail everything that waits, as no process will come."""
@@ -148,14 +156,14 @@ class TextQueue:
             Unavailable: the process died, or is not there.
         """
         with self._counted() as clock:
-            async with self._turn:
-                client = await self._find_client()
+            async with self._turn() as client:
                 clock.began = time.perf_counter_ns()
-                asked = self._messages_of(client, request.prompt, **request.message())
-                async with contextlib.aclosing(asked) as messages:
-                    async for message in messages:
+                asked = self._events_of(client, request.prompt, **request.message())
+                async with contextlib.aclosing(asked) as events:
+                    async for message in events:
                         event = _event(message)
                         if isinstance(event, Done):
+                            self.cached_tokens += event.cached_tokens
                             waited, worked = self._count(clock, event.prompt_tokens, event.completion_tokens)
                             event = replace(event, queue_us=waited, compute_us=worked)
                         yield event
@@ -168,11 +176,10 @@ class TextQueue:
                 ``generate``.
         """
         with self._counted() as clock:
-            async with self._turn:
-                client = await self._find_client()
+            async with self._turn() as client:
                 clock.began = time.perf_counter_ns()
                 values: list[float] = []
-                async with contextlib.aclosing(self._messages_of(client, text, kind="embed")) as messages:
+                async with contextlib.aclosing(self._events_of(client, text, kind="embed")) as messages:
                     async for message in messages:
                         if message["kind"] == "values":
                             values += message["values"]
@@ -208,46 +215,57 @@ class TextQueue:
         self.completion_tokens += completion_tokens
         return queue_us, compute_us
 
-    async def _find_client(self) -> DeviceClient:
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[DeviceClient]:
+        """Wait for the process, and for a row of its caches."""
         await self._ready.wait()
-        if self._client is None:
+        if self._turns is None:
             raise self._refusal or Unavailable("the model was unloaded")
-        return self._client
+        async with self._turns:
+            await self._ready.wait()
+            if self._client is None:
+                raise self._refusal or Unavailable("the model was unloaded")
+            yield self._client
 
-    async def _messages_of(
+    def _take(self, message: Mapping[str, Any]) -> None:
+        """Give each event of a packet to its text; one whose caller went away is nobody's."""
+        for event in message["events"]:
+            if event["number"] in self._events:
+                self._events[event["number"]].put_nowait(event)
+
+    async def _events_of(
         self, client: DeviceClient, prompt: str | Sequence[int], **request: object
     ) -> AsyncGenerator[dict[str, Any]]:  # fmt: skip
-        """Yield the process's answers to the last. Closing early stops the work and waits for its end."""
-        while not self._messages.empty():
-            self._messages.get_nowait()
-        if len(prompt) > PART:
-            await self._send_prompt(client, prompt)
-            prompt = ""
-        client.send(prompt=prompt if isinstance(prompt, str) else list(prompt), **request)
+        """Yield the process's answers up to the last. Closing early stops the work and waits for its end."""
+        number = next(self._numbers)
+        events = self._events[number] = asyncio.Queue()
         is_over = False
         try:
+            if len(prompt) > PART:
+                # Each part after the process took the one before: the socket holds only some packets.
+                for at, part in cut(prompt):
+                    client.send(kind="prompt", number=number, at=at, part=part)
+                    if (message := await events.get())["kind"] != "taken":
+                        is_over = True
+                        yield message
+                        return
+                prompt = ""
+            client.send(number=number, prompt=prompt if isinstance(prompt, str) else list(prompt), **request)
             while not is_over:
-                message = await self._messages.get()
+                message = await events.get()
                 is_over = message["kind"] not in _PARTS
-                yield message
+                if message["kind"] != "reading":
+                    yield message
         finally:
-            client.busy_since = None
-            if not is_over:
-                client.send(kind="cancel")
+            if not is_over and self._client is client:
+                client.send(kind="cancel", number=number)
                 with contextlib.suppress(asyncio.TimeoutError):
                     async with asyncio.timeout(_STOP_S):
-                        while (await self._messages.get())["kind"] in _PARTS:
+                        while (await events.get())["kind"] in _PARTS:
                             pass
-
-    async def _send_prompt(self, client: DeviceClient, prompt: str | Sequence[int]) -> None:
-        """Send a prompt in parts, each after the process took the one before: the socket holds only some packets."""
-        for at, part in cut(prompt):
-            self._sent += 1
-            client.send(kind="prompt", at=at, number=self._sent, part=part)
-            while (message := await self._messages.get())["kind"] != "taken" or message["number"] != self._sent:
-                # Those of a caller that went away may still come.
-                if message["kind"] != "taken":
-                    _event(message)
+            del self._events[number]
+            if not self._events:
+                client.busy_since = None
 
 
 def _event(message: Mapping[str, Any]) -> Piece | Done:
@@ -259,7 +277,7 @@ def _event(message: Mapping[str, Any]) -> Piece | Done:
         case "done":
             return Done(
                 message["text"], message["reason"], message["prompt_tokens"], message["completion_tokens"],
-                stop_sequence=message["stop_sequence"],
+                stop_sequence=message.get("stop_sequence"), cached_tokens=message.get("cached_tokens", 0),
             )  # fmt: skip
         case "died":
             raise Unavailable(f"the inference process {message['ending']}")

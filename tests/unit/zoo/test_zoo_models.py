@@ -37,7 +37,7 @@ def test_a_language_model_gives_a_loss_near_that_of_chance_and_serves_with_the_s
     built = entry.build(**entry.sizes)
     assert built(*inputs).torch().item() == pytest.approx(math.log(entry.sizes["vocabulary"]), abs=0.2)
     assert entry.text_serving is not None
-    assert entry.text_serving.build(**entry.sizes).state_dict().keys() == built.state_dict().keys()
+    assert entry.text_serving.build(texts=2, **entry.sizes).state_dict().keys() == built.state_dict().keys()
 
 
 def test_an_unknown_model_task_or_size_is_refused_with_what_is_legal() -> None:

@@ -64,6 +64,28 @@ def rotary_tables(
     return angles_SR.cos(), angles_SR.sin()
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places of the tokens [B, T] of a call, each B a part of a text of its own, in caches of R texts.
+
+    ``positions`` [B, T] are those in their texts, ``rows`` [B] the texts' rows of the caches [R + 1, G, S, D].
+    ``slots`` [B * G * T] are the places that get the keys and values, of the caches taken as [(R + 1) * G * S, D].
+    """
+
+    positions: torch.Tensor
+    rows: torch.Tensor
+    slots: torch.Tensor
+
+    @classmethod
+    def find(
+        cls, positions_BT: torch.Tensor, rows_B: torch.Tensor, targets_BT: torch.Tensor, groups: int, context: int
+    ) -> "Places":
+        """Find the slots of tokens that are written to the rows ``targets``; those that only fill the call go to R."""
+        groups_G1 = torch.arange(groups).view(-1, 1)
+        slots_BGT = (targets_BT[:, None] * groups + groups_G1) * context + positions_BT[:, None]
+        return cls(positions_BT, rows_B, slots_BGT.flatten())
+
+
 class RotaryPositions(nn.Module):
     """The rotary angles of a call's tokens; no parameters. Checkpoints hold the tables, a PEF has no data."""
 
@@ -75,11 +97,15 @@ class RotaryPositions(nn.Module):
         self.register_buffer("cosine_SR", cosine_SR)
         self.register_buffer("sine_SR", sine_SR)
 
-    def forward(self, count: int, position: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines [T, R] of the first ``count`` positions, or of one ``position`` [1]."""
-        if position is None:
+    def forward(self, count: int, places: Places | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines and sines of the first ``count`` positions [T, R], or of those of ``places`` [B, 1, T, R]."""
+        if places is None:
             return self.cosine_SR[:count], self.sine_SR[:count]
-        return self.cosine_SR.index_select(0, position), self.sine_SR.index_select(0, position)
+        return self._of(self.cosine_SR, places.positions), self._of(self.sine_SR, places.positions)
+
+    def _of(self, table_SR: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        batch, count = positions_BT.shape
+        return table_SR.index_select(0, positions_BT.flatten()).view(batch, 1, count, -1)
 
 
 def rotate(x_BHTD: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor) -> torch.Tensor:
@@ -103,21 +129,21 @@ def alibi_slopes(heads: int) -> torch.Tensor:
 
 
 def attention_mask(
-    count: int, position: torch.Tensor | None, positions: int, window: int = 0, slopes_H: torch.Tensor | None = None
+    count: int, places: Places | None, positions: int, window: int = 0, slopes_H: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """Return what a call's queries may see, or None where plain causal attention says it.
 
-    Without ``position`` the call has the first ``count`` tokens of a text and sees those: [T, T]. With ``position``
-    [1] it has one token, which sees the cache up to itself: [1, S]. ``window`` limits how many tokens back one sees,
-    itself included; 0 for all. With ``slopes_H`` the mask is a bias [H, T, S] that grows with the key's position.
+    Without ``places`` the call has the first ``count`` tokens of a text and sees those: [T, T]. With ``places`` each
+    token sees the cache of its text up to itself: [B, 1, T, S]. ``window`` limits how many tokens back one sees,
+    itself included; 0 for all. With ``slopes_H`` the mask is a bias [..., H, T, S] that grows with the key's position.
     """
-    if position is None and not window and slopes_H is None:
+    if places is None and not window and slopes_H is None:
         return None
-    keys = torch.arange(count if position is None else positions)
-    queries = torch.arange(count) if position is None else position
-    seen = keys <= queries.view(-1, 1)
+    keys = torch.arange(count if places is None else positions)
+    queries = torch.arange(count).view(-1, 1) if places is None else places.positions[:, None, :, None]
+    seen = keys <= queries
     if window:
-        seen = seen & (keys > queries.view(-1, 1) - window)
+        seen = seen & (keys > queries - window)
     if slopes_H is None:
         return seen
     bias_HTS = slopes_H.view(-1, 1, 1) * keys.float()
@@ -125,37 +151,46 @@ def attention_mask(
 
 
 class CachedAttention(nn.Module):
-    """Scaled dot-product attention that writes keys and values of the call to a cache, in place, if it has one.
+    """Scaled dot-product attention that keeps keys and values of as many ``texts`` in caches, if there are any.
 
-    Query [B, H, T, D], keys and values [B, G, T, D] → [B, T, H * D]. H is a multiple of G.
+    Query [B, H, T, D], keys and values [B, G, T, D] → [B, T, H * D]. H is a multiple of G. A call with ``Places``
+    writes its own keys and values to the caches, in place, and attends to what they have of its texts then.
     """
 
-    def __init__(self, heads: int, groups: int, head_width: int, positions: int, has_cache: bool) -> None:
+    def __init__(self, heads: int, groups: int, head_width: int, positions: int, texts: int) -> None:
         super().__init__()
-        self.heads, self.groups, self.has_cache = heads, groups, has_cache
-        self.keys_BGSD: torch.Tensor
-        self.values_BGSD: torch.Tensor
-        if has_cache:
-            shape = (1, groups, positions, head_width)
-            self.register_buffer("keys_BGSD", torch.zeros(shape), persistent=False)
-            self.register_buffer("values_BGSD", torch.zeros(shape), persistent=False)
+        self.heads, self.groups, self.positions, self.texts = heads, groups, positions, texts
+        self.keys: torch.Tensor
+        self.values: torch.Tensor
+        if texts:
+            shape = ((texts + 1) * groups * positions, head_width)
+            self.register_buffer("keys", torch.zeros(shape), persistent=False)
+            self.register_buffer("values", torch.zeros(shape), persistent=False)
 
     def forward(
         self, query_BHTD: torch.Tensor, key_BGTD: torch.Tensor, value_BGTD: torch.Tensor,
-        position: torch.Tensor | None, mask: torch.Tensor | None,
+        places: Places | None, mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         batch, _, count, _ = query_BHTD.shape
-        if position is not None:
-            self.keys_BGSD.index_copy_(2, position, key_BGTD)
-            self.values_BGSD.index_copy_(2, position, value_BGTD)
-            key_BGTD, value_BGTD = self.keys_BGSD, self.values_BGSD
-        elif self.has_cache:
-            self.keys_BGSD[:, :, :count] = key_BGTD
-            self.values_BGSD[:, :, :count] = value_BGTD
+        if places is not None:
+            key_BGTD = self._kept(self.keys, key_BGTD, places)
+            value_BGTD = self._kept(self.values, value_BGTD, places)
         attended = F.scaled_dot_product_attention(
             query_BHTD, self._shared(key_BGTD), self._shared(value_BGTD), attn_mask=mask, is_causal=mask is None
         )
         return attended.transpose(1, 2).reshape(batch, count, -1)
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy the texts of the rows ``source`` [1] to the rows ``target`` [1]."""
+        span = self.groups * self.positions
+        places = torch.arange(span)
+        for cache in (self.keys, self.values):
+            cache.index_copy_(0, target * span + places, cache.index_select(0, source * span + places))
+
+    def _kept(self, cache: torch.Tensor, x_BGTD: torch.Tensor, places: Places) -> torch.Tensor:
+        """Write the call's part into the cache and return what this has of the call's texts: [B, G, S, D]."""
+        cache.index_copy_(0, places.slots, x_BGTD.reshape(-1, cache.shape[1]))
+        return cache.view(self.texts + 1, self.groups, self.positions, -1).index_select(0, places.rows)
 
     def _shared(self, x_BGSD: torch.Tensor) -> torch.Tensor:
         """Repeat each head of keys or values as often as query heads read it: [B, H, S, D]."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
-from rdukit_zoo.language.attention import CachedAttention, alibi_slopes, attention_mask
+from rdukit_zoo.language.attention import CachedAttention, Places, alibi_slopes, attention_mask
 from rdukit_zoo.language.decoder import Decoder, check_divides, check_lengths, init_normal, make_inputs, usual_prompt
 from rdukit_zoo.registry import SizeValue, TextServing, Variant, model
 
@@ -46,19 +46,19 @@ class BloomSizes:
 class BloomAttention(nn.Module):
     """Self-attention; one projection gives each head its query, key and value side by side."""
 
-    def __init__(self, sizes: BloomSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: BloomSizes, texts: int) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.query_key_value = nn.Linear(sizes.width, 3 * sizes.width)
         self.dense = nn.Linear(sizes.width, sizes.width)
         head_width = sizes.width // sizes.heads
-        self.attention = CachedAttention(sizes.heads, sizes.heads, head_width, sizes.context_length, has_cache)
+        self.attention = CachedAttention(sizes.heads, sizes.heads, head_width, sizes.context_length, texts)
 
-    def forward(self, x_BTC: torch.Tensor, position: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x_BTC: torch.Tensor, places: Places | None, mask: torch.Tensor | None) -> torch.Tensor:
         batch, count, _ = x_BTC.shape
         fused = self.query_key_value(x_BTC).view(batch, count, self.heads, 3, -1)
         query_BHTD, key_BHTD, value_BHTD = (fused[:, :, :, part].transpose(1, 2) for part in range(3))
-        mixed: torch.Tensor = self.dense(self.attention(query_BHTD, key_BHTD, value_BHTD, position, mask))
+        mixed: torch.Tensor = self.dense(self.attention(query_BHTD, key_BHTD, value_BHTD, places, mask))
         return mixed
 
 
@@ -77,15 +77,15 @@ class BloomFeedForward(nn.Module):
 class BloomLayer(nn.Module):
     """Attention and feed-forward, each after a norm and added to what came in."""
 
-    def __init__(self, sizes: BloomSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: BloomSizes, texts: int) -> None:
         super().__init__()
         self.input_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
-        self.self_attention = BloomAttention(sizes, has_cache)
+        self.self_attention = BloomAttention(sizes, texts)
         self.post_attention_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.mlp = BloomFeedForward(sizes.width)
 
-    def forward(self, x_BTC: torch.Tensor, position: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
-        x_BTC = x_BTC + self.self_attention(self.input_layernorm(x_BTC), position, mask)
+    def forward(self, x_BTC: torch.Tensor, places: Places | None, mask: torch.Tensor | None) -> torch.Tensor:
+        x_BTC = x_BTC + self.self_attention(self.input_layernorm(x_BTC), places, mask)
         made: torch.Tensor = x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
         return made
 
@@ -93,21 +93,21 @@ class BloomLayer(nn.Module):
 class BloomBody(nn.Module):
     """The embedding and its norm, the layers and the final norm: tokens [B, T] → states [B, T, C]."""
 
-    def __init__(self, sizes: BloomSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: BloomSizes, texts: int) -> None:
         super().__init__()
         self.positions = sizes.context_length
         self.word_embeddings = nn.Embedding(sizes.vocabulary, sizes.width)
         self.word_embeddings_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
-        self.h = nn.ModuleList(BloomLayer(sizes, has_cache) for _ in range(sizes.layers))
+        self.h = nn.ModuleList(BloomLayer(sizes, texts) for _ in range(sizes.layers))
         self.ln_f = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.slopes_H: torch.Tensor
         self.register_buffer("slopes_H", alibi_slopes(sizes.heads))
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
         x_BTC = self.word_embeddings_layernorm(self.word_embeddings(tokens))
-        mask = attention_mask(tokens.shape[1], position, self.positions, slopes_H=self.slopes_H)
+        mask = attention_mask(tokens.shape[1], places, self.positions, slopes_H=self.slopes_H)
         for layer in self.h:
-            x_BTC = layer(x_BTC, position, mask)
+            x_BTC = layer(x_BTC, places, mask)
         states_BTC: torch.Tensor = self.ln_f(x_BTC)
         return states_BTC
 
@@ -115,15 +115,15 @@ class BloomBody(nn.Module):
 class Bloom(Decoder):
     """A Bloom; see ``Decoder`` for what forward takes and gives. The head is the embedding's weight."""
 
-    def __init__(self, sizes: BloomSizes, has_cache: bool = True) -> None:
-        super().__init__(has_cache)
-        self.transformer = BloomBody(sizes, has_cache)
+    def __init__(self, sizes: BloomSizes, texts: int = 0) -> None:
+        super().__init__(texts, sizes.heads, sizes.context_length)
+        self.transformer = BloomBody(sizes, texts)
         self.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         self.lm_head.weight = self.transformer.word_embeddings.weight
         init_normal(self)
 
-    def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
-        states_BTC: torch.Tensor = self.transformer(tokens, position)
+    def read(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
+        states_BTC: torch.Tensor = self.transformer(tokens, places)
         return states_BTC
 
     def logits_of(self, states: torch.Tensor) -> torch.Tensor:
@@ -164,12 +164,12 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 def build(**sizes: SizeValue) -> nn.Module:
     """Build the model that trains."""
-    return Bloom(BloomSizes(**sizes), has_cache=False)  # type: ignore[arg-type]
+    return Bloom(BloomSizes(**sizes), texts=0)  # type: ignore[arg-type]
 
 
-def build_serving(**sizes: SizeValue) -> nn.Module:
-    """Build the model with caches, for ``prefill`` and ``decode``."""
-    return Bloom(BloomSizes(**sizes), has_cache=True)  # type: ignore[arg-type]
+def build_serving(texts: int, **sizes: SizeValue) -> nn.Module:
+    """Build the model with caches for as many ``texts`` at once."""
+    return Bloom(BloomSizes(**sizes), texts=texts)  # type: ignore[arg-type]
 
 
 _SHARED: dict[str, SizeValue] = {"vocabulary": 250880, "context_length": 2048}

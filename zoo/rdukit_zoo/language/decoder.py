@@ -9,33 +9,36 @@ from torch import nn
 
 import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
+from rdukit_zoo.language.attention import CachedAttention, Places
 from rdukit_zoo.registry import IGNORED, SizeValue
 
 
 class Decoder(nn.Module):
     """A causal language model; a subclass defines ``read`` and ``logits_of``.
 
-    Without a cache it trains: (tokens [B, T], labels [B, T]) → loss [], the mean over labels that are not -100.
+    Without caches it trains: (tokens [B, T], labels [B, T]) → loss [], the mean over labels that are not -100.
 
-    With a cache it serves, by the shapes of its inputs:
+    With caches of R ``texts`` it serves, by the shapes of its inputs:
 
-    - (tokens [1, T], index [1]): a prompt from position 0, padded behind; logits [1, V] after its true last token,
-      which is at the index. What the padding leaves in the cache is overwritten before it is read.
-    - (token [1, 1], position [1]): one more token; logits [1, V] after it.
-    - (tokens [1, T], shares [1, T] float): the text as a vector [1, C], the last states added up by their shares.
+    - (tokens [B, 1], positions [B, 1], rows [B], targets [B, 1]): one more token of B texts, each at its position and
+      row of the caches (see ``Places``); logits [B, V] after it.
+    - (tokens [1, T], positions [1, T], rows [1], targets [1, T], last [1]): more tokens of a text; logits [1, V] after
+      the one with the index ``last``, behind which others only fill the call.
+    - (source [1], target [1]): the text of a row of the caches is in another row, too; the latter [1].
+    - (tokens [1, T], shares [1, T] float): the text as a vector [1, C], the last states added up by their shares; no
+      cache is touched.
 
     Tokens alone give the logits [B, V] after the last of them.
     """
 
-    def __init__(self, has_cache: bool) -> None:
+    def __init__(self, texts: int, groups: int, context: int) -> None:
         super().__init__()
-        self.has_cache = has_cache
+        self.texts, self.groups, self.context = texts, groups, context
 
-    def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+    def read(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
         """Return the last states [B, T, C] after the final norm.
 
-        Without ``position`` the tokens are the first T of a text; with ``position`` [1] there is one token there,
-        which attends to the cache up to itself.
+        Without ``places`` the tokens are the first T of texts, and no cache is touched.
         """
         raise NotImplementedError
 
@@ -43,18 +46,26 @@ class Decoder(nn.Module):
         """Project states [..., C] to logits [..., V]."""
         raise NotImplementedError
 
-    def forward(self, tokens: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, at: torch.Tensor | None = None, rows: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None, last: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         if at is None:
             return self.logits_of(self.read(tokens)[:, -1])
-        if not self.has_cache:
-            logits_BTV = self.logits_of(self.read(tokens))
-            return F.cross_entropy(logits_BTV.flatten(0, 1), at.flatten(), ignore_index=IGNORED)
+        if rows is not None and targets is not None:
+            states_BTC = self.read(tokens, Places.find(at, rows, targets, self.groups, self.context))
+            return self.logits_of(states_BTC[:, 0] if last is None else states_BTC.index_select(1, last)[:, 0])
+        if tokens.dim() == 1:
+            target = at + 0  # a graph keeps what is written with what its output is made of
+            for module in self.modules():
+                if isinstance(module, CachedAttention):
+                    module.copy(tokens, target)
+            return target
         if at.is_floating_point():
             vector: torch.Tensor = (self.read(tokens) * at.unsqueeze(-1)).sum(1)
             return vector
-        if tokens.shape[1] == 1:
-            return self.logits_of(self.read(tokens, at)[:, -1])
-        return self.logits_of(self.read(tokens).index_select(1, at)[:, 0])
+        logits_BTV = self.logits_of(self.read(tokens))
+        return F.cross_entropy(logits_BTV.flatten(0, 1), at.flatten(), ignore_index=IGNORED)
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, T, V] after each token of whole texts; no cache is read."""

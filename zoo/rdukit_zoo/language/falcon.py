@@ -17,7 +17,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
-from rdukit_zoo.language.attention import CachedAttention, RotaryPositions, attention_mask, rotate
+from rdukit_zoo.language.attention import CachedAttention, Places, RotaryPositions, attention_mask, rotate
 from rdukit_zoo.language.decoder import Decoder, check_divides, check_lengths, init_normal, make_inputs, usual_prompt
 from rdukit_zoo.registry import SizeValue, TextServing, Variant, model
 
@@ -59,16 +59,16 @@ class FalconSizes:
 class FalconAttention(nn.Module):
     """Self-attention; one projection gives each group its queries, then its key and its value."""
 
-    def __init__(self, sizes: FalconSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: FalconSizes, texts: int) -> None:
         super().__init__()
         self.groups, inner = sizes.key_value_heads, sizes.head_width
         self.query_key_value = nn.Linear(sizes.width, (sizes.heads + 2 * self.groups) * inner, bias=False)
         self.dense = nn.Linear(sizes.width, sizes.width, bias=False)
-        self.attention = CachedAttention(sizes.heads, self.groups, inner, sizes.context_length, has_cache)
+        self.attention = CachedAttention(sizes.heads, self.groups, inner, sizes.context_length, texts)
         self.head_width = inner
 
     def forward(
-        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, position: torch.Tensor | None,
+        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, places: Places | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         batch, count, _ = x_BTC.shape
@@ -76,7 +76,7 @@ class FalconAttention(nn.Module):
         query_BHTD = fused[:, :, :, :-2].flatten(2, 3).transpose(1, 2)
         key_BGTD, value_BGTD = (fused[:, :, :, part].transpose(1, 2) for part in (-2, -1))
         query_BHTD, key_BGTD = rotate(query_BHTD, cosine_TR, sine_TR), rotate(key_BGTD, cosine_TR, sine_TR)
-        mixed: torch.Tensor = self.dense(self.attention(query_BHTD, key_BGTD, value_BGTD, position, mask))
+        mixed: torch.Tensor = self.dense(self.attention(query_BHTD, key_BGTD, value_BGTD, places, mask))
         return mixed
 
 
@@ -96,7 +96,7 @@ class FalconFeedForward(nn.Module):
 class FalconLayer(nn.Module):
     """Attention and feed-forward of the same input, both added to it."""
 
-    def __init__(self, sizes: FalconSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: FalconSizes, texts: int) -> None:
         super().__init__()
         self.has_two_norms = sizes.has_two_norms
         if sizes.has_two_norms:
@@ -104,18 +104,18 @@ class FalconLayer(nn.Module):
             self.ln_mlp = nn.LayerNorm(sizes.width, sizes.epsilon)
         else:
             self.input_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
-        self.self_attention = FalconAttention(sizes, has_cache)
+        self.self_attention = FalconAttention(sizes, texts)
         self.mlp = FalconFeedForward(sizes.width)
 
     def forward(
-        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, position: torch.Tensor | None,
+        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, places: Places | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         if self.has_two_norms:
             attended, fed = self.ln_attn(x_BTC), self.ln_mlp(x_BTC)
         else:
             attended = fed = self.input_layernorm(x_BTC)
-        mixed = self.self_attention(attended, cosine_TR, sine_TR, position, mask)
+        mixed = self.self_attention(attended, cosine_TR, sine_TR, places, mask)
         made: torch.Tensor = x_BTC + mixed + self.mlp(fed)
         return made
 
@@ -123,20 +123,20 @@ class FalconLayer(nn.Module):
 class FalconBody(nn.Module):
     """The embedding, the layers and the final norm: tokens [B, T] → states [B, T, C]."""
 
-    def __init__(self, sizes: FalconSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: FalconSizes, texts: int) -> None:
         super().__init__()
         self.positions = sizes.context_length
         self.word_embeddings = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.h = nn.ModuleList(FalconLayer(sizes, has_cache) for _ in range(sizes.layers))
+        self.h = nn.ModuleList(FalconLayer(sizes, texts) for _ in range(sizes.layers))
         self.ln_f = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.rotary = RotaryPositions(self.positions, sizes.head_width, sizes.rotary_base)
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
         x_BTC = self.word_embeddings(tokens)
-        cosine_TR, sine_TR = self.rotary(tokens.shape[1], position)
-        mask = attention_mask(tokens.shape[1], position, self.positions)
+        cosine_TR, sine_TR = self.rotary(tokens.shape[1], places)
+        mask = attention_mask(tokens.shape[1], places, self.positions)
         for layer in self.h:
-            x_BTC = layer(x_BTC, cosine_TR, sine_TR, position, mask)
+            x_BTC = layer(x_BTC, cosine_TR, sine_TR, places, mask)
         states_BTC: torch.Tensor = self.ln_f(x_BTC)
         return states_BTC
 
@@ -144,15 +144,15 @@ class FalconBody(nn.Module):
 class Falcon(Decoder):
     """A Falcon; see ``Decoder`` for what forward takes and gives. The head is the embedding's weight."""
 
-    def __init__(self, sizes: FalconSizes, has_cache: bool = True) -> None:
-        super().__init__(has_cache)
-        self.transformer = FalconBody(sizes, has_cache)
+    def __init__(self, sizes: FalconSizes, texts: int = 0) -> None:
+        super().__init__(texts, sizes.key_value_heads, sizes.context_length)
+        self.transformer = FalconBody(sizes, texts)
         self.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         self.lm_head.weight = self.transformer.word_embeddings.weight
         init_normal(self)
 
-    def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
-        states_BTC: torch.Tensor = self.transformer(tokens, position)
+    def read(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
+        states_BTC: torch.Tensor = self.transformer(tokens, places)
         return states_BTC
 
     def logits_of(self, states: torch.Tensor) -> torch.Tensor:
@@ -208,12 +208,12 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 def build(**sizes: SizeValue) -> nn.Module:
     """Build the model that trains."""
-    return Falcon(FalconSizes(**sizes), has_cache=False)  # type: ignore[arg-type]
+    return Falcon(FalconSizes(**sizes), texts=0)  # type: ignore[arg-type]
 
 
-def build_serving(**sizes: SizeValue) -> nn.Module:
-    """Build the model with caches, for ``prefill`` and ``decode``."""
-    return Falcon(FalconSizes(**sizes), has_cache=True)  # type: ignore[arg-type]
+def build_serving(texts: int, **sizes: SizeValue) -> nn.Module:
+    """Build the model with caches for as many ``texts`` at once."""
+    return Falcon(FalconSizes(**sizes), texts=texts)  # type: ignore[arg-type]
 
 
 _SHARED: dict[str, SizeValue] = {"vocabulary": 65024, "context_length": 2048}

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
-from rdukit_zoo.language.attention import CachedAttention, attention_mask, split_heads
+from rdukit_zoo.language.attention import CachedAttention, Places, attention_mask, split_heads
 from rdukit_zoo.language.decoder import Decoder, check_divides, check_lengths, init_normal, make_inputs, usual_prompt
 from rdukit_zoo.registry import SizeValue, TextServing, Variant, model
 
@@ -57,18 +57,18 @@ class Gpt2Sizes:
 class Gpt2Attention(nn.Module):
     """Self-attention; queries, keys and values by one projection."""
 
-    def __init__(self, sizes: Gpt2Sizes, has_cache: bool) -> None:
+    def __init__(self, sizes: Gpt2Sizes, texts: int) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.c_attn = nn.Linear(sizes.width, 3 * sizes.width)
         self.c_proj = nn.Linear(sizes.width, sizes.width)
         self.dropout = nn.Dropout(sizes.dropout)
         head_width = sizes.width // sizes.heads
-        self.attention = CachedAttention(sizes.heads, sizes.heads, head_width, sizes.context_length, has_cache)
+        self.attention = CachedAttention(sizes.heads, sizes.heads, head_width, sizes.context_length, texts)
 
-    def forward(self, x_BTC: torch.Tensor, position: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x_BTC: torch.Tensor, places: Places | None, mask: torch.Tensor | None) -> torch.Tensor:
         query, key, value = (split_heads(part, self.heads) for part in self.c_attn(x_BTC).chunk(3, -1))
-        mixed: torch.Tensor = self.dropout(self.c_proj(self.attention(query, key, value, position, mask)))
+        mixed: torch.Tensor = self.dropout(self.c_proj(self.attention(query, key, value, places, mask)))
         return mixed
 
 
@@ -88,13 +88,13 @@ class Gpt2FeedForward(nn.Module):
 class Gpt2Layer(nn.Module):
     """Attention and feed-forward, each after a norm and added to what came in."""
 
-    def __init__(self, sizes: Gpt2Sizes, has_cache: bool) -> None:
+    def __init__(self, sizes: Gpt2Sizes, texts: int) -> None:
         super().__init__()
-        self.ln_1, self.attn = nn.LayerNorm(sizes.width, EPSILON), Gpt2Attention(sizes, has_cache)
+        self.ln_1, self.attn = nn.LayerNorm(sizes.width, EPSILON), Gpt2Attention(sizes, texts)
         self.ln_2, self.mlp = nn.LayerNorm(sizes.width, EPSILON), Gpt2FeedForward(sizes)
 
-    def forward(self, x_BTC: torch.Tensor, position: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
-        x_BTC = x_BTC + self.attn(self.ln_1(x_BTC), position, mask)
+    def forward(self, x_BTC: torch.Tensor, places: Places | None, mask: torch.Tensor | None) -> torch.Tensor:
+        x_BTC = x_BTC + self.attn(self.ln_1(x_BTC), places, mask)
         made: torch.Tensor = x_BTC + self.mlp(self.ln_2(x_BTC))
         return made
 
@@ -102,22 +102,22 @@ class Gpt2Layer(nn.Module):
 class Gpt2Body(nn.Module):
     """The embeddings, the layers and the final norm: tokens [B, T] → states [B, T, C]."""
 
-    def __init__(self, sizes: Gpt2Sizes, has_cache: bool) -> None:
+    def __init__(self, sizes: Gpt2Sizes, texts: int) -> None:
         super().__init__()
         self.positions = sizes.context_length
         self.wte = nn.Embedding(sizes.vocabulary, sizes.width)
         self.wpe = nn.Embedding(sizes.context_length, sizes.width)
         self.dropout = nn.Dropout(sizes.dropout)
-        self.h = nn.ModuleList(Gpt2Layer(sizes, has_cache) for _ in range(sizes.layers))
+        self.h = nn.ModuleList(Gpt2Layer(sizes, texts) for _ in range(sizes.layers))
         self.ln_f = nn.LayerNorm(sizes.width, EPSILON)
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
         count = tokens.shape[1]
-        places = torch.arange(count) if position is None else position
-        x_BTC = self.dropout(self.wte(tokens) + self.wpe(places))
-        mask = attention_mask(count, position, self.positions)
+        positions = torch.arange(count) if places is None else places.positions
+        x_BTC = self.dropout(self.wte(tokens) + self.wpe(positions))
+        mask = attention_mask(count, places, self.positions)
         for layer in self.h:
-            x_BTC = layer(x_BTC, position, mask)
+            x_BTC = layer(x_BTC, places, mask)
         states_BTC: torch.Tensor = self.ln_f(x_BTC)
         return states_BTC
 
@@ -125,9 +125,9 @@ class Gpt2Body(nn.Module):
 class Gpt2(Decoder):
     """A GPT-2; see ``Decoder`` for what forward takes and gives. The head is the embedding's weight."""
 
-    def __init__(self, sizes: Gpt2Sizes, has_cache: bool = True) -> None:
-        super().__init__(has_cache)
-        self.transformer = Gpt2Body(sizes, has_cache)
+    def __init__(self, sizes: Gpt2Sizes, texts: int = 0) -> None:
+        super().__init__(texts, sizes.heads, sizes.context_length)
+        self.transformer = Gpt2Body(sizes, texts)
         self.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
         init_normal(self)
@@ -135,8 +135,8 @@ class Gpt2(Decoder):
             if name.endswith("c_proj.weight"):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * sizes.layers))
 
-    def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
-        states_BTC: torch.Tensor = self.transformer(tokens, position)
+    def read(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
+        states_BTC: torch.Tensor = self.transformer(tokens, places)
         return states_BTC
 
     def logits_of(self, states: torch.Tensor) -> torch.Tensor:
@@ -179,12 +179,12 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 def build(**sizes: SizeValue) -> nn.Module:
     """Build the model that trains."""
-    return Gpt2(Gpt2Sizes(**sizes), has_cache=False)  # type: ignore[arg-type]
+    return Gpt2(Gpt2Sizes(**sizes), texts=0)  # type: ignore[arg-type]
 
 
-def build_serving(**sizes: SizeValue) -> nn.Module:
-    """Build the model with caches, for ``prefill`` and ``decode``."""
-    return Gpt2(Gpt2Sizes(**sizes), has_cache=True)  # type: ignore[arg-type]
+def build_serving(texts: int, **sizes: SizeValue) -> nn.Module:
+    """Build the model with caches for as many ``texts`` at once."""
+    return Gpt2(Gpt2Sizes(**sizes), texts=texts)  # type: ignore[arg-type]
 
 
 def _variant(

@@ -19,6 +19,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
 from rdukit_zoo.language.attention import (
     CachedAttention,
+    Places,
     RotaryPositions,
     RotaryScaling,
     attention_mask,
@@ -105,23 +106,23 @@ class RootMeanSquareNorm(nn.Module):
 class LlamaAttention(nn.Module):
     """Self-attention with rotary positions."""
 
-    def __init__(self, sizes: LlamaSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: LlamaSizes, texts: int) -> None:
         super().__init__()
         self.heads, self.groups, inner = sizes.heads, sizes.groups, sizes.width_of_head
         self.q_proj = nn.Linear(sizes.width, sizes.heads * inner, bias=False)
         self.k_proj = nn.Linear(sizes.width, sizes.groups * inner, bias=False)
         self.v_proj = nn.Linear(sizes.width, sizes.groups * inner, bias=False)
         self.o_proj = nn.Linear(sizes.heads * inner, sizes.width, bias=False)
-        self.attention = CachedAttention(sizes.heads, sizes.groups, inner, sizes.context_length, has_cache)
+        self.attention = CachedAttention(sizes.heads, sizes.groups, inner, sizes.context_length, texts)
 
     def forward(
-        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, position: torch.Tensor | None,
+        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, places: Places | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         query = rotate(split_heads(self.q_proj(x_BTC), self.heads), cosine_TR, sine_TR)
         key = rotate(split_heads(self.k_proj(x_BTC), self.groups), cosine_TR, sine_TR)
         value = split_heads(self.v_proj(x_BTC), self.groups)
-        mixed: torch.Tensor = self.o_proj(self.attention(query, key, value, position, mask))
+        mixed: torch.Tensor = self.o_proj(self.attention(query, key, value, places, mask))
         return mixed
 
 
@@ -142,18 +143,18 @@ class LlamaFeedForward(nn.Module):
 class LlamaLayer(nn.Module):
     """Attention and feed-forward, each after a norm and added to what came in."""
 
-    def __init__(self, sizes: LlamaSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: LlamaSizes, texts: int) -> None:
         super().__init__()
         self.input_layernorm = RootMeanSquareNorm(sizes.width, sizes.epsilon)
-        self.self_attn = LlamaAttention(sizes, has_cache)
+        self.self_attn = LlamaAttention(sizes, texts)
         self.post_attention_layernorm = RootMeanSquareNorm(sizes.width, sizes.epsilon)
         self.mlp = LlamaFeedForward(sizes)
 
     def forward(
-        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, position: torch.Tensor | None,
+        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, places: Places | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
-        x_BTC = x_BTC + self.self_attn(self.input_layernorm(x_BTC), cosine_TR, sine_TR, position, mask)
+        x_BTC = x_BTC + self.self_attn(self.input_layernorm(x_BTC), cosine_TR, sine_TR, places, mask)
         made: torch.Tensor = x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
         return made
 
@@ -161,20 +162,20 @@ class LlamaLayer(nn.Module):
 class LlamaBody(nn.Module):
     """The embedding, the layers and the final norm: tokens [B, T] → states [B, T, C]."""
 
-    def __init__(self, sizes: LlamaSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: LlamaSizes, texts: int) -> None:
         super().__init__()
         self.window, self.positions = sizes.window, sizes.context_length
         self.embed_tokens = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.layers = nn.ModuleList(LlamaLayer(sizes, has_cache) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(LlamaLayer(sizes, texts) for _ in range(sizes.layers))
         self.norm = RootMeanSquareNorm(sizes.width, sizes.epsilon)
         self.rotary = RotaryPositions(self.positions, sizes.width_of_head, sizes.rotary_base, sizes.rotary_scaling())
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
         x_BTC, count = self.embed_tokens(tokens), tokens.shape[1]
-        cosine_TR, sine_TR = self.rotary(count, position)
-        mask = attention_mask(count, position, self.positions, self.window)
+        cosine_TR, sine_TR = self.rotary(count, places)
+        mask = attention_mask(count, places, self.positions, self.window)
         for layer in self.layers:
-            x_BTC = layer(x_BTC, cosine_TR, sine_TR, position, mask)
+            x_BTC = layer(x_BTC, cosine_TR, sine_TR, places, mask)
         states_BTC: torch.Tensor = self.norm(x_BTC)
         return states_BTC
 
@@ -263,14 +264,14 @@ _7B, _70B = _wide(4096, 32, 32, 32, 11008), _wide(8192, 80, 64, 8, 28672)
 _8B = _wide(4096, 32, 32, 8, 14336)
 
 
-def build_serving(**sizes: SizeValue) -> nn.Module:
-    """Build the model with caches, for ``prefill`` and ``decode``."""
-    return Llama(LlamaSizes(**sizes), has_cache=True)  # type: ignore[arg-type]
+def build_serving(texts: int, **sizes: SizeValue) -> nn.Module:
+    """Build the model with caches for as many ``texts`` at once."""
+    return Llama(LlamaSizes(**sizes), texts=texts)  # type: ignore[arg-type]
 
 
 def build(**sizes: SizeValue) -> nn.Module:
     """Build the model that trains."""
-    return Llama(LlamaSizes(**sizes), has_cache=False)  # type: ignore[arg-type]
+    return Llama(LlamaSizes(**sizes), texts=0)  # type: ignore[arg-type]
 
 
 model(
@@ -307,16 +308,16 @@ model(
 class Llama(Decoder):
     """A Llama; see ``Decoder`` for what forward takes and gives."""
 
-    def __init__(self, sizes: LlamaSizes, has_cache: bool = True) -> None:
-        super().__init__(has_cache)
-        self.model = LlamaBody(sizes, has_cache)
+    def __init__(self, sizes: LlamaSizes, texts: int = 0) -> None:
+        super().__init__(texts, sizes.groups, sizes.context_length)
+        self.model = LlamaBody(sizes, texts)
         self.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         if sizes.is_tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         init_normal(self)
 
-    def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
-        states_BTC: torch.Tensor = self.model(tokens, position)
+    def read(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
+        states_BTC: torch.Tensor = self.model(tokens, places)
         return states_BTC
 
     def logits_of(self, states: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.hub_format import HubFormat, require_value
-from rdukit_zoo.language.attention import CachedAttention, RotaryPositions, attention_mask, rotate
+from rdukit_zoo.language.attention import CachedAttention, Places, RotaryPositions, attention_mask, rotate
 from rdukit_zoo.language.decoder import Decoder, check_divides, check_lengths, init_normal, make_inputs, usual_prompt
 from rdukit_zoo.registry import SizeValue, TextServing, Variant, model
 
@@ -70,23 +70,23 @@ class NeoXSizes:
 class NeoXAttention(nn.Module):
     """Self-attention; one projection gives each head its query, key and value side by side."""
 
-    def __init__(self, sizes: NeoXSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: NeoXSizes, texts: int) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.query_key_value = nn.Linear(sizes.width, 3 * sizes.width)
         self.dense = nn.Linear(sizes.width, sizes.width)
         head_width = sizes.width // sizes.heads
-        self.attention = CachedAttention(sizes.heads, sizes.heads, head_width, sizes.context_length, has_cache)
+        self.attention = CachedAttention(sizes.heads, sizes.heads, head_width, sizes.context_length, texts)
 
     def forward(
-        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, position: torch.Tensor | None,
+        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, places: Places | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         batch, count, _ = x_BTC.shape
         fused = self.query_key_value(x_BTC).view(batch, count, self.heads, -1).transpose(1, 2)
         query_BHTD, key_BHTD, value_BHTD = fused.chunk(3, -1)
         query_BHTD, key_BHTD = rotate(query_BHTD, cosine_TR, sine_TR), rotate(key_BHTD, cosine_TR, sine_TR)
-        mixed: torch.Tensor = self.dense(self.attention(query_BHTD, key_BHTD, value_BHTD, position, mask))
+        mixed: torch.Tensor = self.dense(self.attention(query_BHTD, key_BHTD, value_BHTD, places, mask))
         return mixed
 
 
@@ -107,18 +107,18 @@ class NeoXFeedForward(nn.Module):
 class NeoXLayer(nn.Module):
     """Attention and feed-forward, each after a norm of its own."""
 
-    def __init__(self, sizes: NeoXSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: NeoXSizes, texts: int) -> None:
         super().__init__()
         self.is_parallel = sizes.is_parallel
         self.input_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.post_attention_layernorm = nn.LayerNorm(sizes.width, sizes.epsilon)
-        self.attention, self.mlp = NeoXAttention(sizes, has_cache), NeoXFeedForward(sizes)
+        self.attention, self.mlp = NeoXAttention(sizes, texts), NeoXFeedForward(sizes)
 
     def forward(
-        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, position: torch.Tensor | None,
+        self, x_BTC: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, places: Places | None,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
-        mixed_BTC = x_BTC + self.attention(self.input_layernorm(x_BTC), cosine_TR, sine_TR, position, mask)
+        mixed_BTC = x_BTC + self.attention(self.input_layernorm(x_BTC), cosine_TR, sine_TR, places, mask)
         read_BTC = x_BTC if self.is_parallel else mixed_BTC
         made: torch.Tensor = mixed_BTC + self.mlp(self.post_attention_layernorm(read_BTC))
         return made
@@ -127,20 +127,20 @@ class NeoXLayer(nn.Module):
 class NeoXBody(nn.Module):
     """The embedding, the layers and the final norm: tokens [B, T] → states [B, T, C]."""
 
-    def __init__(self, sizes: NeoXSizes, has_cache: bool) -> None:
+    def __init__(self, sizes: NeoXSizes, texts: int) -> None:
         super().__init__()
         self.positions = sizes.context_length
         self.embed_in = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.layers = nn.ModuleList(NeoXLayer(sizes, has_cache) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(NeoXLayer(sizes, texts) for _ in range(sizes.layers))
         self.final_layer_norm = nn.LayerNorm(sizes.width, sizes.epsilon)
         self.rotary = RotaryPositions(self.positions, sizes.rotated, sizes.rotary_base)
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
         x_BTC = self.embed_in(tokens)
-        cosine_TR, sine_TR = self.rotary(tokens.shape[1], position)
-        mask = attention_mask(tokens.shape[1], position, self.positions)
+        cosine_TR, sine_TR = self.rotary(tokens.shape[1], places)
+        mask = attention_mask(tokens.shape[1], places, self.positions)
         for layer in self.layers:
-            x_BTC = layer(x_BTC, cosine_TR, sine_TR, position, mask)
+            x_BTC = layer(x_BTC, cosine_TR, sine_TR, places, mask)
         states_BTC: torch.Tensor = self.final_layer_norm(x_BTC)
         return states_BTC
 
@@ -148,14 +148,14 @@ class NeoXBody(nn.Module):
 class NeoX(Decoder):
     """A GPT-NeoX; see ``Decoder`` for what forward takes and gives."""
 
-    def __init__(self, sizes: NeoXSizes, has_cache: bool = True) -> None:
-        super().__init__(has_cache)
-        self.gpt_neox = NeoXBody(sizes, has_cache)
+    def __init__(self, sizes: NeoXSizes, texts: int = 0) -> None:
+        super().__init__(texts, sizes.heads, sizes.context_length)
+        self.gpt_neox = NeoXBody(sizes, texts)
         self.embed_out = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         init_normal(self)
 
-    def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
-        states_BTC: torch.Tensor = self.gpt_neox(tokens, position)
+    def read(self, tokens: torch.Tensor, places: Places | None = None) -> torch.Tensor:
+        states_BTC: torch.Tensor = self.gpt_neox(tokens, places)
         return states_BTC
 
     def logits_of(self, states: torch.Tensor) -> torch.Tensor:
@@ -208,12 +208,12 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 def build(**sizes: SizeValue) -> nn.Module:
     """Build the model that trains."""
-    return NeoX(NeoXSizes(**sizes), has_cache=False)  # type: ignore[arg-type]
+    return NeoX(NeoXSizes(**sizes), texts=0)  # type: ignore[arg-type]
 
 
-def build_serving(**sizes: SizeValue) -> nn.Module:
-    """Build the model with caches, for ``prefill`` and ``decode``."""
-    return NeoX(NeoXSizes(**sizes), has_cache=True)  # type: ignore[arg-type]
+def build_serving(texts: int, **sizes: SizeValue) -> nn.Module:
+    """Build the model with caches for as many ``texts`` at once."""
+    return NeoX(NeoXSizes(**sizes), texts=texts)  # type: ignore[arg-type]
 
 
 def _genslm(width: int, layers: int, heads: int, feed_forward: int, parameters: int) -> Variant:

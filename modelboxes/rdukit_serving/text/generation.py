@@ -1,0 +1,175 @@
+"""One text while it is made: what it still reads, which token it gets next, and what is told of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rdukit.errors import InvalidArgument
+from rdukit_serving.device.messages import cut
+from rdukit_serving.shape import TextSizes
+from rdukit_serving.text.constraints import Constraints, TextForm
+from rdukit_serving.text.rows import Row
+from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, log_probabilities
+from rdukit_serving.text.token_bytes import TextStream, TokenBytes
+
+#: Characters or tokens of a prompt in a message.
+Prompt = str | Sequence[int]
+
+
+class Tell(Protocol):
+    """Sends an event of a text to the server."""
+
+    def __call__(self, number: int, **event: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTokens:
+    """Tokens of a model: its tokenizer, their bytes, forms over them, and those that end a text."""
+
+    tokenizer: Tokenizer
+    bytes: TokenBytes
+    constraints: Constraints
+    ends: frozenset[int]
+
+    def tokens_of(self, prompt: Prompt, is_rendered: bool = False) -> list[int]:
+        """Return the tokens of a prompt; a rendered one gets no special tokens beside its own."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        tokens: list[int] = self.tokenizer.encode(prompt, add_special_tokens=not is_rendered).ids
+        return tokens
+
+
+class Generation:
+    """Text that is made in a row of the caches.
+
+    First its prompt is read; then each run gives the logits of its next token, until ``is_over``.
+
+    Raises:
+        InvalidArgument: the prompt is empty or too long, or a value is not legal.
+    """
+
+    def __init__(
+        self, prompt: Prompt, message: Mapping[str, Any], vocabulary: ModelTokens, sizes: TextSizes, tell: Tell
+    ) -> None:
+        self.number: int = message["number"]
+        self.prompt = vocabulary.tokens_of(prompt, message["is_rendered"])
+        options = SamplingOptions(**message["sampling"])
+        sizes.check_tokens([token for token, _ in options.bias], "logit_bias")
+        sizes.check_tokens(self.prompt, "prompt")
+        room = sizes.context - len(self.prompt)
+        if room < 1 or not self.prompt:
+            raise InvalidArgument(
+                f"prompt: it has {len(self.prompt)} tokens; legal: 1 to {sizes.context - 1}", field="prompt"
+            )
+        form = message["form"]
+        constraint = None if form is None else vocabulary.constraints.find(TextForm(*form))
+        self._sampler = Sampler(options, self.prompt, constraint)
+        skips = not message["keeps_special"]
+        self._stream = TextStream(
+            lambda tokens: str(vocabulary.tokenizer.decode(list(tokens), skip_special_tokens=skips)), message["stop"]
+        )
+        self._vocabulary, self._tell = vocabulary, tell
+        self._ends = frozenset() if options.ignore_eos else vocabulary.ends
+        self._most: int = room if message["max_tokens"] is None else min(message["max_tokens"], room)
+        #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
+        self._top: int | None = message["top_logprobs"]
+        #: Whether the prompt's own tokens are told with their probabilities: they are then read one by one.
+        self.is_scored: bool = message["echo"] and self._top is not None
+        self._made = 0
+        #: The token that the next run writes.
+        self._next = self.prompt[0]
+        self.row: Row | None = None
+        #: Tokens of the prompt that were in the caches before.
+        self.kept = 0
+        self.is_over = False
+        if message["echo"]:
+            text = prompt if isinstance(prompt, str) else str(vocabulary.tokenizer.decode(self.prompt))
+            for _, part in cut(text):
+                tell(self.number, kind="piece", text=part)
+        if self.is_scored:
+            tell(self.number, kind="piece", text="", token=self._told(self.prompt[0]), logprob=None, top=[])
+
+    def begin(self, row: Row, kept: int) -> None:
+        """Take a row, in which ``kept`` tokens of the prompt are already."""
+        self.row, self.kept = row, kept
+
+    @property
+    def is_reading(self) -> bool:
+        """Return whether the prompt is not read yet, so that a part of it comes next."""
+        return self.row is not None and not self.is_scored and len(self.row.tokens) < len(self.prompt)
+
+    def part(self, most: int) -> Sequence[int]:
+        """Return the next part of the prompt, of at most ``most`` tokens."""
+        assert self.row is not None
+        return self.prompt[len(self.row.tokens) : len(self.row.tokens) + most]
+
+    def take_part(self, part: Sequence[int], logits_V: NDArray[np.float32]) -> None:
+        """Take what follows the prompt's tokens up to the end of ``part``."""
+        assert self.row is not None
+        self.row.tokens.extend(part)
+        if not self.is_reading:
+            self._choose(logits_V)
+        else:
+            self._tell(self.number, kind="reading")
+
+    def written(self) -> tuple[int, int, int]:
+        """Return row, token and position of what the next run writes."""
+        assert self.row is not None
+        return self.row.number, self._next, len(self.row.tokens)
+
+    def take(self, logits_V: NDArray[np.float32]) -> None:
+        """Take the logits [V] after the token that was written.
+
+        Raises:
+            RuntimeFault: they are no numbers. InvalidArgument: the text's form became too complex.
+        """
+        assert self.row is not None
+        self.row.tokens.append(self._next)
+        check_numbers("decode", logits_V)
+        if len(self.row.tokens) < len(self.prompt):
+            self._next = self.prompt[len(self.row.tokens)]
+            self._tell(self.number, kind="piece", text="", **self._chances(self._next, logits_V))
+        else:
+            self._choose(logits_V)
+
+    def end(self, reason: str) -> None:
+        """Tell that the text is over: ``stop``, ``length`` or ``cancelled``."""
+        self.is_over = True
+        self._tell(
+            self.number, kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self.prompt),
+            completion_tokens=self._made, stop_sequence=self._stream.stopped_by, cached_tokens=self.kept,
+        )  # fmt: skip
+
+    def _choose(self, logits_V: NDArray[np.float32]) -> None:
+        if self._made == self._most:
+            return self.end("length")
+        token = self._sampler.choose(logits_V)
+        if token in self._ends:
+            return self.end("stop")
+        self._made += 1
+        self._next = token
+        self._tell(self.number, kind="piece", text=self._stream.push(token), **self._chances(token, logits_V))
+        if self._stream.stopped_by is not None or self._sampler.is_over:
+            return self.end("stop")
+        if self._made == self._most:
+            self.end("length")
+        return None
+
+    def _chances(self, token: int, logits_V: NDArray[np.float32]) -> dict[str, Any]:
+        if self._top is None:
+            return {}
+        logs_V = log_probabilities(logits_V)
+        likeliest = np.argsort(-logs_V, kind="stable")[: self._top]
+        return {
+            "token": self._told(token),
+            "logprob": float(logs_V[token]),
+            "top": [[self._told(int(each)), float(logs_V[each])] for each in likeliest],
+        }
+
+    def _told(self, token: int) -> str:
+        """Return its bytes as they cross to the server."""
+        return self._vocabulary.bytes.of(token).hex()

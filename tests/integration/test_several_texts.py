@@ -1,0 +1,124 @@
+"""A box that makes several texts at once: each is what it would be alone, and begins where another one began."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+
+from rdukit_platform.backends.process import ProcessBox
+from rdukit_platform.backends.process_tree import tree_of
+from rdukit_zoo.language.decoder import generate_by_recomputing
+from rdukit_zoo.language.llama import Llama
+from support.helpers import wait_until
+from support.text_boxes import make_tiny_llama, start_text_box
+
+SIZES: dict[str, Any] = {
+    "width": 32, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257,
+    "context_length": 256, "prompt_length": 16,
+}  # fmt: skip
+MODULE = "rdukit_serving.device.process"
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    model = make_tiny_llama(SIZES)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)  # so large that a text does not repeat itself
+    return model
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory, model: Llama) -> Iterator[ProcessBox]:
+    started = start_text_box(tmp_path_factory.mktemp("several"), model, SIZES | {"precision": "f32"}, texts=3)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def client(box: ProcessBox) -> Iterator[openai.OpenAI]:
+    http = httpx.Client(trust_env=False)
+    with openai.OpenAI(base_url=f"{box.rest_url}/v1", api_key="none", max_retries=0, http_client=http) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, prompt: str | list[int], count: int = 24, **more: Any) -> Any:
+    return client.completions.create(
+        model="llama", prompt=prompt, max_tokens=count, temperature=0, extra_body={"ignore_eos": True}, **more
+    )
+
+
+def test_more_texts_than_rows_are_each_what_plain_torch_makes(client: openai.OpenAI, model: Llama) -> None:
+    prompts = [[(7 * number + place) % 256 for place in range(1 + 9 * number)] for number in range(6)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda prompt: ask(client, prompt, 12, logprobs=0), prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer.usage.prompt_tokens == len(prompt)
+        gold = generate_by_recomputing(model, torch.tensor([prompt]), 12)
+        # Tokens are bytes: what is no text is told as escapes.
+        found = [
+            bytes.fromhex(t[8:]) if t.startswith("bytes:\\x") else t.encode() for t in answer.choices[0].logprobs.tokens
+        ]
+        assert b"".join(found) == bytes(gold)
+
+
+def test_texts_are_made_side_by_side(client: openai.OpenAI) -> None:
+    long = ask(client, "a" * 100, 150, stream=True)
+    next(long)
+    short = ask(client, "b", 3)
+    assert short.usage.completion_tokens == 3
+    assert len(list(long)) > 50  # it went on all the while, and after
+
+
+def test_a_further_turn_reads_only_what_is_new(client: openai.OpenAI) -> None:
+    prompt = "Instructions that are long enough to be kept: answer in one word. Question: "
+    first = ask(client, prompt)
+    again = ask(client, prompt)
+    assert again.usage.prompt_tokens_details.cached_tokens == len(prompt) - 1
+    assert again.choices[0].text == first.choices[0].text
+    other = ask(client, prompt + "why?")
+    assert other.usage.prompt_tokens_details.cached_tokens >= len(prompt)
+    # Another question after the same instructions: these are copied, and the first text can still be continued.
+    copied = ask(client, prompt[:60] + "completely different", 4)
+    assert copied.usage.prompt_tokens_details.cached_tokens == 60
+    assert ask(client, prompt + "why?").choices[0].text == other.choices[0].text
+
+
+def test_what_one_text_does_wrong_harms_no_other(client: openai.OpenAI) -> None:
+    whole = ask(client, "steady", 60).choices[0].text
+    stream = ask(client, "steady", 60, stream=True)
+    first = next(stream).choices[0].text
+    with pytest.raises(openai.BadRequestError, match="legal: 1 to 255"):
+        ask(client, "x" * 300)
+    left = ask(client, "gone", 200, stream=True)
+    next(left)
+    left.close()
+    assert first + "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == whole
+
+
+def test_when_the_process_dies_each_text_says_so_and_the_next_ones_are_made(
+    client: openai.OpenAI, box: ProcessBox
+) -> None:  # fmt: skip
+    streams = [ask(client, letter, 240, stream=True) for letter in "abc"]
+    for stream in streams:
+        next(stream)
+    (process,) = [facts.pid for facts in tree_of(box.pid) if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()]
+    os.kill(process, signal.SIGKILL)
+    for stream in streams:
+        with pytest.raises(openai.APIError, match="process was killed by SIGKILL"):
+            list(stream)
+    wait_until(lambda: _answers(client))
+
+
+def _answers(client: openai.OpenAI) -> bool:
+    try:
+        return bool(ask(client, "a", 2).usage.completion_tokens == 2)
+    except openai.APIStatusError:
+        return False
