@@ -106,6 +106,12 @@ def test_a_stream_comes_as_it_is_made_and_its_tokens_are_counted(gateway: Gatewa
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert (used["prompt_tokens"], used["completion_tokens"], used["failures"]) == (3, 2, 0)
+        # Clients of other APIs have the token in headers of their own, which mean nothing elsewhere.
+        for header, path in (("x-api-key", "v1/messages"), ("key", "api/v2/predict/generic/stream/p/chat")):
+            found = httpx.post(f"{gateway.url}/v1/endpoints/chat/{path}", json={}, headers={header: token}, timeout=20)
+            assert found.status_code == 200 and header.encode() not in seen[-1], found.text
+            for at, own in ((path, "wrong"), ("v2", "wrong"), ("../../me", token)):
+                assert httpx.get(f"{gateway.url}/v1/endpoints/chat/{at}", headers={header: own}).status_code == 401
 
 
 def test_what_fails_before_its_first_byte_is_tried_elsewhere(gateway: GatewayUnderTest, tmp_path: Path) -> None:

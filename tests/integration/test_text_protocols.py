@@ -88,7 +88,7 @@ def test_a_response_says_what_a_chat_says_and_a_stream_tells_it_in_order(client:
     assert (whole.instructions, whole.metadata, whole.model_extra) == ("be brief", {"a": "b"}, {"store": False})
     usage = whole.usage
     assert usage is not None and (usage.input_tokens, usage.output_tokens) == (len("sbe brief|uhi|a"), 8)
-    assert (usage.total_tokens, usage.input_tokens_details.cached_tokens) == (usage.input_tokens + 8, 0)
+    assert usage.total_tokens == usage.input_tokens + 8
     events = list(client.responses.create(**asked, stream=True))
     kinds = [event.type.removeprefix("response.") for event in events]
     assert list(dict.fromkeys(kinds)) == [
@@ -97,6 +97,7 @@ def test_a_response_says_what_a_chat_says_and_a_stream_tells_it_in_order(client:
     ]  # fmt: skip
     assert [event.sequence_number for event in events] == list(range(len(events)))
     last: Any = events[-1]
+    assert last.response.usage.input_tokens_details.cached_tokens == usage.input_tokens - 1
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
     for streamed, item in zip(last.response.output, whole.output, strict=True):
         assert streamed.model_dump(exclude={"id"}) == item.model_dump(exclude={"id"})
@@ -160,6 +161,11 @@ def test_what_a_response_cannot_be_is_refused_by_its_field(
     assert caught.value.param == param
 
 
+def tokens_read(message: anthropic.types.Message) -> int:
+    """Tokens of a prompt, with those that were not read anew."""
+    return message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+
+
 # -- Anthropic's messages --------------------------------------------------------------------------------------------
 
 
@@ -175,9 +181,9 @@ def test_a_message_says_what_a_chat_says_and_a_stream_tells_it_in_order(
     said = chat_text(client, ("system", "be brief"), ("user", "hi"))
     assert [block.type == "text" and block.text for block in whole.content] == [said]
     assert (whole.stop_reason, whole.stop_sequence, whole.role) == ("max_tokens", None, "assistant")
-    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (len("sbe brief|uhi|a"), 8)
+    assert (tokens_read(whole), whole.usage.output_tokens) == (len("sbe brief|uhi|a"), 8)
     assert claude.messages.count_tokens(model="llama", messages=asked["messages"], system="be brief").input_tokens == (
-        whole.usage.input_tokens
+        tokens_read(whole)
     )
     events = list(claude.messages.create(**asked, stream=True))
     assert list(dict.fromkeys(event.type for event in events)) == [
@@ -187,7 +193,10 @@ def test_a_message_says_what_a_chat_says_and_a_stream_tells_it_in_order(
     with claude.messages.stream(**asked) as stream:
         assert "".join(stream.text_stream) == said
         last = stream.get_final_message()
-    assert last.model_dump(exclude={"id"}) == whole.model_dump(exclude={"id"})
+    assert last.model_dump(exclude={"id", "usage"}) == whole.model_dump(exclude={"id", "usage"})
+    # The prompt was read before: all but its last token is there.
+    assert (tokens_read(last), last.usage.output_tokens) == (tokens_read(whole), 8)
+    assert last.usage.cache_read_input_tokens == tokens_read(whole) - 1
 
 
 def test_a_message_ends_for_a_reason_that_it_tells(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
@@ -211,7 +220,7 @@ def test_a_message_ends_for_a_reason_that_it_tells(client: openai.OpenAI, claude
     goes_on: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": text[:5]}]
     rest = claude.messages.create(model="llama", messages=goes_on, max_tokens=7, extra_body={"temperature": 0})
     assert "".join(block.text for block in rest.content if block.type == "text") == text[5:]
-    assert END == 256 and rest.usage.input_tokens == len("uhi|a") + 5
+    assert END == 256 and tokens_read(rest) == len("uhi|a") + 5
 
 
 def test_tools_are_used_and_their_results_go_back(claude: anthropic.Anthropic) -> None:
@@ -235,7 +244,7 @@ def test_tools_are_used_and_their_results_go_back(claude: anthropic.Anthropic) -
             {"type": "text", "text": "z"}]},
     ]  # fmt: skip
     back = claude.messages.create(**asked | {"messages": results, "max_tokens": 2}, tool_choice={"type": "none"})
-    assert back.usage.input_tokens == len("ux|" + f"a<tool_call>{used.input['s']}|" + "ty|" + "uz|" + "a")
+    assert tokens_read(back) == len("ux|" + f"a<tool_call>{used.input['s']}|" + "ty|" + "uz|" + "a")
 
 
 def test_an_error_has_the_form_of_the_api_that_was_called(

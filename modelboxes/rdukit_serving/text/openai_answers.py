@@ -169,7 +169,8 @@ class Completion:
                     if isinstance(event, Done):
                         self._tally.count(event, is_new_prompt=not index % self._choices)
                         reason = _reason(event.reason, () if reader is None else reader.calls)
-                        yield _frame({**head, "choices": [self._choice(index, {}, reason)]})
+                        # OpenAI's has no content here; some clients of the vendor's API read it of each.
+                        yield _frame({**head, "choices": [self._choice(index, {"content": ""}, reason)]})
         if with_usage:
             yield _frame({**head, "choices": [], "usage": self._tally.usage(time.time())})
         yield _DONE

@@ -194,8 +194,8 @@ class _Routes:
 
     async def predict(self, request: Request) -> Response:
         """Complete prompts or chats."""
-        path = request.url.path
-        is_v2, is_stream = path.startswith("/api/v2/"), "/generic/stream/" in path
+        path = request.scope["route"].path
+        is_v2, is_stream = path.startswith("/api/v2/"), "/generic/stream/{project}/" in path
         kind: type[ItemsBody] | type[InstancesBody] = ItemsBody if is_v2 else InstancesBody
         body = parse_body(kind, await request.body())
         params, name = body.params, body.params.select_expert or request.path_params["model"]

@@ -56,19 +56,21 @@ def identify(request: Request) -> Caller:
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    token = bearer_of(request.headers)
-    if token is None and request.scope["path"].startswith(ENDPOINTS):
-        token = next((request.headers[name] for name in KEY_HEADERS if name in request.headers), None)
+    token = token_of(request.scope["path"], request.headers)
     caller = authenticate_token(platform_of(request), token, request.headers.get(TENANT_HEADER, ""))
     request.state.caller = caller
     platform_of(request).rates.check(caller)
     return caller
 
 
-def bearer_of(headers: Headers) -> str | None:
-    """Return the token in the ``Authorization`` header."""
+def token_of(path: str, headers: Headers) -> str | None:
+    """Return the token in the ``Authorization`` header, or where clients of an endpoint's API send it."""
     kind, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else None
+    if kind.lower() == "bearer":
+        return token.strip()
+    if path.startswith(ENDPOINTS):
+        return next((headers[name].strip() for name in KEY_HEADERS if name in headers), None)
+    return None
 
 
 def authenticate_token(platform: Platform, token: str | None, tenant: str = "") -> Caller:

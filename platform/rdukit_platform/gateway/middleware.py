@@ -40,7 +40,7 @@ from rdukit.telemetry.model import SpanKind
 from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, find_traceparent, within
 from rdukit_platform.api.audit_requests import note_refusal
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, bearer_of
+from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, token_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
@@ -280,7 +280,7 @@ class BodyLimitMiddleware:
             if length.isdecimal() and int(length[:20]) > limit:
                 raise _too_large(limit)
             if scope["path"].startswith("/v1/") and not is_public(f"{scope['method']} {scope['path']}"):
-                caller = await to_thread.run_sync(self._authenticate, headers)
+                caller = await to_thread.run_sync(self._authenticate, scope["path"], headers)
                 scope.setdefault("state", {})["caller"] = caller
                 await to_thread.run_sync(self._platform.rates.check, caller)
         except RdukitError as refused:
@@ -306,8 +306,8 @@ class BodyLimitMiddleware:
 
         await self._app(scope, bounded, unless_over)
 
-    def _authenticate(self, headers: Headers) -> Caller:
-        return authenticate_token(self._platform, bearer_of(headers), headers.get(TENANT_HEADER, ""))
+    def _authenticate(self, path: str, headers: Headers) -> Caller:
+        return authenticate_token(self._platform, token_of(path, headers), headers.get(TENANT_HEADER, ""))
 
 
 def _too_large(limit: int) -> RequestTooLarge:
