@@ -227,8 +227,9 @@ class _Servers:
             rest_url = rest_url.replace("http://", "https://", 1)
         rest = _Server(config)
         serving = asyncio.create_task(rest.serve(sockets=[listener]))
-        while not rest.started and not serving.done():
-            await asyncio.sleep(0.005)
+        started = asyncio.create_task(rest.has_started.wait())
+        await asyncio.wait({serving, started}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
         return cls(app, rest, serving, grpc_server, rest_url, grpc_address, held)
 
     async def stop(self, grace_s: float) -> None:
@@ -241,6 +242,15 @@ class _Servers:
 
 class _Server(uvicorn.Server):
     """Server that leaves signals to ``_stop_on_signals``: operations must end before the servers do."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self.has_started.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

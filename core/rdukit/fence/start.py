@@ -71,11 +71,18 @@ def _filter_of(machine: str) -> bytes:
 def program_paths(command: Sequence[str], search: str = "") -> list[str]:
     """Return the paths that a command must be able to read: its interpreter, packages and the files that it names.
 
+    They are looked for once in a process's life.
+
     Args:
         search: the program's ``PYTHONPATH``.
     Raises:
         InvalidArgument: there is no such program.
     """
+    return list(_find_program_paths(tuple(command), search))
+
+
+@functools.cache
+def _find_program_paths(command: tuple[str, ...], search: str) -> tuple[str, ...]:
     program = shutil.which(command[0])
     if program is None:
         raise InvalidArgument(f"there is no program {command[0]!r}")
@@ -84,7 +91,7 @@ def program_paths(command: Sequence[str], search: str = "") -> list[str]:
         paths += [sys.prefix, sys.base_prefix, *_packages()]
     paths += [word for word in command[1:] if word.startswith("/") and Path(word).exists()]
     paths += [word for word in search.split(os.pathsep) if word.startswith("/") and Path(word).is_dir()]
-    return outermost(paths)
+    return tuple(outermost(paths))
 
 
 def absolute_command(command: Sequence[str]) -> list[str]:

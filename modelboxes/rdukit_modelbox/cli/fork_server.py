@@ -63,7 +63,7 @@ async def _warm_up() -> None:
         load_box(find_box_file(name))
     with tempfile.TemporaryDirectory() as folder:
         service = ServedBox(BoxOptions(find_box_file("logreg"), Path(folder)))
-        build_routes_ahead(service)
+        await build_routes_ahead(service)
         service.describe()
         await service.close()
 

@@ -30,6 +30,21 @@ class RoutesAhead:
         )
         self._app.middleware_stack = self._app.build_middleware_stack()
 
+    async def answer_nobody(self) -> None:
+        """Answer a request that is no route's: what routes are found by, the framework makes when it first looks."""
+        scope: dict[str, object] = {
+            "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/none",
+            "raw_path": b"/none", "root_path": "", "query_string": b"", "headers": [], "client": None, "server": None,
+        }  # fmt: skip
+
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: object) -> None:
+            pass
+
+        await self._app(scope, receive, send)
+
     def bind(self, service: BoxService) -> FastAPI:
         """Return it, as the application of ``service`` from now on."""
         self._service.bind(service)
@@ -55,9 +70,10 @@ class _Forward:
 _AHEAD: list[RoutesAhead] = []
 
 
-def build_routes_ahead(example: BoxService) -> None:
+async def build_routes_ahead(example: BoxService) -> None:
     """Build the routes of the boxes that will be forked from this process."""
     _AHEAD[:] = [RoutesAhead(example)]
+    await _AHEAD[0].answer_nobody()
 
 
 def find_routes_ahead() -> RoutesAhead | None:

@@ -17,10 +17,10 @@ def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         body = with_tiles(platform.store, session, caller.tenant_id, body)
-    with platform.database.write() as session:
+    with platform.database.write(on_commit=platform.notifier.wake) as session:
         job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now(), caller.submitter)
-        shown = show_job(job, service.list_attempts(session, job.id))
-    platform.notifier.wake()
+        # One that an earlier request with its key has made may have some.
+        shown = show_job(job, service.list_attempts(session, job.id) if job.attempt else ())
     return shown
 
 

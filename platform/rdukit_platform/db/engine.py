@@ -156,19 +156,21 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self, *, is_durable: bool = True) -> Iterator[Session]:
+    def write(self, *, is_durable: bool = True, on_commit: Callable[[], object] = lambda: None) -> Iterator[Session]:
         """Yield a session whose changes are committed together when the block ends, or not at all when it raises.
 
         Args:
             is_durable: the commit waits for the disk. Without it the crash of any process loses nothing either, but a
                 power failure may take the last commits, always the last first: for what a machine that was off has
                 no use for, such as who had begun what. The next durable commit takes those before it along.
+            on_commit: called when others see the changes, of SQLite while the disk is still waited for.
 
         Source: SQLite's ``synchronous=NORMAL`` in WAL mode, PostgreSQL's ``synchronous_commit=off``.
         """
         with self._in_turn(), Session(self._writers[is_durable], expire_on_commit=False) as session, session.begin():
             self._check(session)
             yield session
+        on_commit()
         if is_durable and self._log is not None:
             self._log.sync()
 

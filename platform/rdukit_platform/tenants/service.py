@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, NotFenced, Unauthenticated
@@ -16,6 +16,12 @@ from rdukit_platform.tenants.scopes import is_over, restrict
 from rdukit_platform.tenants.standing import find_standing
 
 DEFAULT_TENANT: Final = "default"
+#: Asked in each request, and made once.
+_OWNER: Final = (
+    select(TokenRow, TenantRow)
+    .join(TenantRow, TenantRow.id == TokenRow.tenant_id)
+    .where(TokenRow.sha256 == bindparam("sha256"))
+)
 _HINT: Final = "send Authorization: Bearer <token>; rdukit up writes the first one to the file token in its home folder"
 
 
@@ -62,9 +68,7 @@ def authenticate(session: Session, token: str | None, now: float) -> Caller:
 
 def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
     """Authenticate by the token's hash. Raises as ``authenticate``."""
-    found = session.execute(
-        select(TokenRow, TenantRow).join(TenantRow, TenantRow.id == TokenRow.tenant_id).where(TokenRow.sha256 == sha256)
-    ).one_or_none()
+    found = session.execute(_OWNER, {"sha256": sha256}).one_or_none()
     if found is None:
         raise Unauthenticated(f"the API token is not valid; {_HINT}")
     row, tenant = found

@@ -79,8 +79,10 @@ def test_commits_that_wait_for_the_disk_wait_together(tmp_path: Path, monkeypatc
             session.connection().exec_driver_sql("CREATE TABLE counter (n INTEGER)")
         monkeypatch.setattr(os, "fdatasync", slow_disk)
 
+        seen = list[bool]()
+
         def count() -> None:
-            with database.write() as session:
+            with database.write(on_commit=lambda: seen.append(may_go.is_set())) as session:
                 session.connection().exec_driver_sql("INSERT INTO counter VALUES (1)")
 
         threads = [threading.Thread(target=count) for _ in range(8)]
@@ -100,6 +102,7 @@ def test_commits_that_wait_for_the_disk_wait_together(tmp_path: Path, monkeypatc
         for thread in threads:
             thread.join()
         assert len(synced) == 2  # the first one's, and the others' together
+        assert seen == [False] * 8
 
 
 def test_only_durable_commits_wait_for_the_disk_of_a_server(server: str) -> None:
