@@ -1,4 +1,7 @@
-"""Control of this process and its children: ends with the parent, starts, stops, libraries, garbage, logs. Linux."""
+"""Control of this process and its children: ends with the parent, starts, stops, libraries, garbage, logs. Linux.
+
+What the system knows of any process, by ``/proc``, is here, too.
+"""
 
 import contextlib
 import ctypes
@@ -11,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -167,3 +171,38 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
     root.setLevel(resolve(LOG_LEVEL, level).upper())
     # It has a line for each request: four a second while a worker waits for a pod.
     logging.getLogger("httpx").setLevel(logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """Facts of ``/proc/PID/stat``, times in ticks."""
+
+    pid: int
+    state: str
+    parent: int
+    cpu_ticks: int
+    threads: int
+    start_ticks: int
+    resident_pages: int
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether it lives; one that has ended stays until its parent has asked how."""
+        return self.state not in {"Z", "X"}
+
+
+def read_facts(pid: int) -> ProcessFacts | None:
+    """Read facts of a process; None when it is gone.
+
+    Raises:
+        OSError: it cannot be read, and may well be there.
+    Source: proc(5), "/proc/pid/stat".
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    words = text.rpartition(")")[2].split()
+    return ProcessFacts(
+        pid, words[0], int(words[1]), int(words[11]) + int(words[12]), int(words[17]), int(words[19]), int(words[21])
+    )

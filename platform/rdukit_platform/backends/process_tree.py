@@ -1,56 +1,27 @@
 """A process and all its descendants, from ``/proc``. Linux."""
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from rdukit.system.process import ProcessFacts, read_facts
 from rdukit_platform.backends.contract import BoxStats
 
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
-    """Facts of ``/proc/PID/stat``, times in ticks."""
-
-    pid: int
-    state: str
-    parent: int
-    cpu_ticks: int
-    threads: int
-    start_ticks: int
-    resident_pages: int
-
-
-def read_facts(pid: int) -> ProcessFacts | None:
-    """Facts of a process; None when it is gone.
-
-    Source: proc(5), "/proc/pid/stat".
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    words = text.rpartition(")")[2].split()
-    return ProcessFacts(
-        pid, words[0], int(words[1]), int(words[11]) + int(words[12]), int(words[17]), int(words[19]), int(words[21])
-    )
-
-
 def start_ticks(pid: int) -> int | None:
     """Return when it started, which names one process with its pid, as pids come around. None: it has ended."""
-    facts = read_facts(pid)
-    return facts.start_ticks if facts is not None and facts.state not in "ZX" else None
+    facts = _find_facts(pid)
+    return facts.start_ticks if facts is not None and facts.is_running else None
 
 
 def tree_of(pid: int) -> list[ProcessFacts]:
     """Return the process and its descendants, itself first; empty when it has ended."""
-    everyone = [facts for entry in os.listdir("/proc") if entry.isdigit() if (facts := read_facts(int(entry)))]
-    found = [facts for facts in everyone if facts.pid == pid and facts.state not in "ZX"]
+    everyone = [facts for entry in os.listdir("/proc") if entry.isdigit() if (facts := _find_facts(int(entry)))]
+    found = [facts for facts in everyone if facts.pid == pid and facts.is_running]
     for facts in found:
-        found += [child for child in everyone if child.parent == facts.pid and child.state not in "ZX"]
+        found += [child for child in everyone if child.parent == facts.pid and child.is_running]
     return found
 
 
@@ -67,3 +38,11 @@ def stats_of(pid: int) -> BoxStats | None:
         memory_bytes=sum(facts.resident_pages for facts in tree) * _PAGE_BYTES,
         pids=sum(facts.threads for facts in tree),
     )
+
+
+def _find_facts(pid: int) -> ProcessFacts | None:
+    """Read facts of a process; None also of one that cannot be read: no box is such."""
+    try:
+        return read_facts(pid)
+    except OSError:
+        return None

@@ -6,7 +6,7 @@ properties, as there.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import httpx
 
@@ -25,6 +25,21 @@ from rdukit_platform.client.webhooks import Webhooks
 from rdukit_platform.settings import current_home
 
 T = TypeVar("T")
+Info_co = TypeVar("Info_co", covariant=True)
+
+
+class ReadRecord(Protocol[Info_co]):
+    """What the blocking client knows of a job, pipeline or sweep since it was last read."""
+
+    @property
+    def info(self) -> Info_co: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+
+
+R = TypeVar("R", bound=ReadRecord[Any])
 
 
 class Lifted(Generic[T]):
@@ -40,6 +55,26 @@ class Lifted(Generic[T]):
 
     def __repr__(self) -> str:
         return repr(self._sync).replace("<", "<Async", 1)
+
+
+class LiftedRecord(Lifted[R], Generic[R, Info_co]):
+    """Base of what has an id and a state, as they were when it was last read."""
+
+    @property
+    def info(self) -> Info_co:
+        """Answer of the API about it."""
+        info: Info_co = self.sync.info
+        return info
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.sync.id
+
+    @property
+    def state(self) -> str:
+        """Its state, such as ``running``; of a pipeline, that of its jobs together."""
+        return self.sync.state
 
 
 class AsyncArtifact(Lifted[Artifact]):
@@ -72,23 +107,8 @@ def _job(job: Job) -> "AsyncJob":
     return AsyncJob(job)
 
 
-class AsyncJob(Lifted[Job]):
+class AsyncJob(LiftedRecord[Job, JobInfo]):
     """A job. Its properties say how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
-
-    @property
-    def info(self) -> JobInfo:
-        """Answer of the API about the job."""
-        return self.sync.info
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.sync.id
-
-    @property
-    def state(self) -> str:
-        """The job's state, such as ``running``."""
-        return self.sync.state
 
     @property
     def has_ended(self) -> bool:
@@ -131,23 +151,8 @@ def _pipeline(pipeline: Pipeline) -> "AsyncPipeline":
     return AsyncPipeline(pipeline)
 
 
-class AsyncPipeline(Lifted[Pipeline]):
+class AsyncPipeline(LiftedRecord[Pipeline, PipelineInfo]):
     """A pipeline. Its properties say how it was when it was last read."""
-
-    @property
-    def info(self) -> PipelineInfo:
-        """Answer of the API about the pipeline."""
-        return self.sync.info
-
-    @property
-    def id(self) -> str:
-        """The pipeline's id."""
-        return self.sync.id
-
-    @property
-    def state(self) -> str:
-        """The state of its jobs together, such as ``running``."""
-        return self.sync.state
 
     @property
     def jobs(self) -> Mapping[str, AsyncJob]:
@@ -171,23 +176,8 @@ def _sweep(sweep: Sweep) -> "AsyncSweep":
     return AsyncSweep(sweep)
 
 
-class AsyncSweep(Lifted[Sweep]):
+class AsyncSweep(LiftedRecord[Sweep, SweepInfo]):
     """A sweep. Its properties say how it was when it was last read."""
-
-    @property
-    def info(self) -> SweepInfo:
-        """Answer of the API about the sweep."""
-        return self.sync.info
-
-    @property
-    def id(self) -> str:
-        """The sweep's id."""
-        return self.sync.id
-
-    @property
-    def state(self) -> str:
-        """The sweep's state, such as ``running``."""
-        return self.sync.state
 
     refresh = lift(Sweep.refresh, _sweep)
     wait = lift(Sweep.wait, _sweep)

@@ -1,6 +1,7 @@
 """The console's pages of logins: at the issuer and back, a command's code, and another tenant."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied,
 from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import address_of, entry_of, note_refusal
 from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.login import DEVICE_PAGE
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.console.access import SESSION_S, Sender, Visitor, give_cookie, seal_session
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, page, safe_next
@@ -111,9 +113,9 @@ def answer_code(
             record(session, entry_of(request, caller, Act.DEVICE_LOGIN, row.user_code, None, detail))
             name = row.name
     except NotFound as missing:
-        return page(request, "device.html", 404, section="", code="", waiting=None, error=missing.message, done="")
+        return _show_device(request, 404, error=missing.message)
     done = f"{name} is logged in; go back to it." if answer == "allow" else f"{name} was kept out."
-    return page(request, "device.html", section="", code="", waiting=None, error="", done=done)
+    return _show_device(request, done=done)
 
 
 @router.post("/tenant")
@@ -157,7 +159,7 @@ def _open_session(request: Request, identity: ClaimedIdentity) -> str:
 
 def _device_page(request: Request, code: str) -> Response:
     if not code:
-        return page(request, "device.html", section="", code="", waiting=None, error="", done="")
+        return _show_device(request)
     platform = platform_of(request)
     platform.rates.check_login(address_of(request))
     try:
@@ -165,5 +167,13 @@ def _device_page(request: Request, code: str) -> Response:
             row = find_device(session, code, platform.clock.now())
             waiting = {"name": row.name, "address": row.address, "code": row.user_code}
     except NotFound as missing:
-        return page(request, "device.html", 404, section="", code="", waiting=None, error=missing.message, done="")
-    return page(request, "device.html", section="", code=waiting["code"], waiting=waiting, error="", done="")
+        return _show_device(request, 404, error=missing.message)
+    return _show_device(request, waiting=waiting)
+
+
+def _show_device(
+    request: Request, status: int = 200, *, waiting: Mapping[str, str] | None = None, error: str = "", done: str = ""
+) -> Response:
+    return page(
+        request, "device.html", status, section="", action=DEVICE_PAGE, waiting=waiting, error=error, done=done
+    )  # fmt: skip

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import LeaseLost
 from rdukit.interfaces import Clock
+from rdukit.system.process import read_facts
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import SchedulerLeaseRow
 from rdukit_platform.jobs.changes import count_changed
@@ -72,11 +73,13 @@ def own_place() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process that this one could see runs; one that nobody has buried yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    """Return whether a process that this one could see runs; one that nobody has buried yet does not.
+
+    Raises:
+        OSError: it cannot be read, and so may well run.
+    """
+    facts = read_facts(pid)
+    return facts is not None and facts.is_running
 
 
 class SchedulerLease:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
+from rdukit.system.process import read_facts
 
 LOOPBACK: Final = "127.0.0.1"
 #: Where ranks meet when the program names an address and no port; torch's own default.
@@ -142,7 +143,7 @@ def _has_variable(pid: int, variable: str) -> bool:
 def _stat(pid: int) -> tuple[int, int]:
     """Return a process's start time and parent; zeros when it cannot be read."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        facts = read_facts(pid)
     except OSError:
         return 0, 0
-    return int(fields[19]), int(fields[1])
+    return (facts.start_ticks, facts.parent) if facts is not None else (0, 0)
