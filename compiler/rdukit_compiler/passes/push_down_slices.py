@@ -26,7 +26,7 @@ Values = Mapping[str, Value]
 #: Operators that give each number of their first argument as it is, elsewhere: a view where the layout allows one.
 _SHOWING: Final = frozenset(
     "view reshape _unsafe_view flatten unflatten unsqueeze squeeze transpose t permute expand select slice chunk split "
-    "split_with_sizes unbind".split()
+    "split_with_sizes unbind alias detach".split()
 )
 #: Of these, those that are given the sizes of what they make.
 _GIVEN_SIZES: Final = frozenset({"view", "reshape", "_unsafe_view", "expand"})

@@ -154,6 +154,7 @@ CHAINS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         lambda x, w, i: F.linear(x, w).view(2, 8, 2, 3).permute(1, 0, 3, 2).flatten(2)[1], (2, 8, 6)),
     "a lookup": (lambda x, w, i: F.linear(F.embedding(i.unsqueeze(0).expand(3, 2), w), w)[:, 1], (2, 6)),
     "a new axis": (lambda x, w, i: F.linear(x, w).unsqueeze(1).expand(8, 3, 6)[1], (8, 6)),
+    "the whole of an axis": (lambda x, w, i: F.linear(x, w)[..., :6][:, -1], (2, 8, 6)),
     "a choice": (lambda x, w, i: torch.where(x > 0, F.linear(x, w), x.abs())[:, 7], (2, 8, 6)),
 }  # fmt: skip
 
