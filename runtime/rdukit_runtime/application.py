@@ -231,7 +231,6 @@ def open_application(
         PefError: the file cannot be used; NoResources: the node has no room, with what would fit.
     """
     sn_log = application_log(PROGRAM)
-    sn_log.announce()
     sn_log.info("sn_create_session", f"PEF File: {path}")
     with span("load PEF", {"rdukit.pef": Path(path).stem}):
         try:

@@ -164,7 +164,9 @@ def test_sigterm_ends_a_program_in_order_and_the_log_says_that_it_was_cancelled(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     script = (
-        "import sys, time; from rdukit_runtime.application import open_application\n"
+        "import sys, time; from rdukit_node.logs.files import application_log\n"
+        "from rdukit_runtime.application import PROGRAM, open_application\n"
+        "application_log(PROGRAM).announce()\n"
         "application = open_application(sys.argv[1], 'job'); print('ready', flush=True); time.sleep(60)"
     )
     pef = write_example_pef(tmp_path / "a.pef")

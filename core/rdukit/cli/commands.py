@@ -19,6 +19,8 @@ _SYNONYMS: Final = {
     "describe": ("show",),
     "inspect": ("show",),
     "info": ("show", "status"),
+    "show": ("status", "describe"),
+    "events": ("watch",),
     "rm": ("revoke", "uninstall", "clear"),
     "delete": ("revoke", "uninstall", "clear"),
     "stop": ("cancel",),
@@ -79,7 +81,7 @@ class ExtensibleGroup(click.Group):
         if word in names or word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         meant = [name for name in _SYNONYMS.get(word, ()) if name in names]
-        hint = suggest(word, meant or names, is_sure=bool(meant))
+        hint = suggest(word, meant or names, is_sure=bool(meant)) or f" There are: {', '.join(names)}."
         raise click.UsageError(f"No such command {word!r}.{hint}", ctx)
 
     def _points(self) -> list[Any]:

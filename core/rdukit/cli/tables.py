@@ -17,8 +17,8 @@ import click
 _GAP: Final = "  "
 #: Columns of text are not made narrower than this.
 _NARROWEST: Final = 16
-#: Where a cell may go on at the next line: after a space, after a comma.
-_WORDS: Final = re.compile(r"[^\s,]*,+|[^\s,]+|\s+")
+#: Where a cell may go on at the next line: after a space, after a comma; not inside a time.
+_WORDS: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?|[^\s,]*,+|[^\s,]+|\s+")
 
 Styles = Mapping[str, str]
 
@@ -36,6 +36,12 @@ class Table:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], colours: Styles | None = None) -> None:
     """Print aligned columns; ``colours`` by the text of a cell, seen on a terminal."""
     print_tables([Table("", tuple(columns), tuple(tuple(map(str, row)) for row in rows))], colours)
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print a name and a value a line; what has no value is left out."""
+    rows = tuple((name, str(value)) for name, value in fields if value not in (None, ""))
+    print_tables([Table("", ("", ""), rows)])
 
 
 def print_tables(tables: Iterable[Table], colours: Styles | None = None) -> None:
@@ -69,7 +75,8 @@ def format_table(table: Table, width: int | None = None, styles: Styles | None =
         lines += [""] * (number > 0)
         widths = _fit(band, natural, least, room)
         for line in grid:
-            lines += [indent + text for text in _format_line(table, line, band, widths, styles or {})]
+            if number == 0 or any(line[i] for i in band[1:]):
+                lines += [indent + text for text in _format_line(table, line, band, widths, styles or {})]
     return "\n".join(lines)
 
 

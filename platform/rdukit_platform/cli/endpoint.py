@@ -12,7 +12,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.units import format_seconds
-from rdukit_platform.cli.job_files import left_behind
+from rdukit_platform.cli.job_files import watched
 from rdukit_platform.cli.token import Life
 
 
@@ -131,7 +131,8 @@ def show_(name: str, as_json: bool) -> None:
         ("used", f"{used['requests']} requests, {used['failures']} failed, {used['rows']} rows, "
                  f"{used['prompt_tokens']}+{used['completion_tokens']} tokens"),
     ]  # fmt: skip
-    click.echo("\n".join(f"{key:<8}  {value}" for key, value in lines) + "\n")
+    show.print_fields(lines)
+    click.echo()
     revisions = [
         (
             f"{one['number']}{_part_words(found, one['number'])}", one["expert"] or "-", one["box"], one["tiles"],
@@ -330,7 +331,7 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
     name = changed["name"]
     if wait:
         begun = changed
-        with left_behind([name], "endpoint", "delete", lambda: begun, as_json=as_json):
+        with watched([name], "endpoint", "delete", lambda: begun, as_json=as_json):
             changed = wait_until_settled(client, changed)
     if as_json:
         show.print_json(changed)

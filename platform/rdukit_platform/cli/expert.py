@@ -111,9 +111,7 @@ def show_(name: str, as_json: bool) -> None:
         ("versions", ", ".join(map(str, found["versions"]))),
         *((f"metric {name}", _number(value)) for name, value in found["metrics"].items()),
     ]
-    lines = [(key, value) for key, value in lines if value]
-    width = max(len(key) for key, _ in lines)
-    click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines))
+    show.print_fields(lines)
 
 
 @expert.command()

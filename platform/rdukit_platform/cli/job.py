@@ -212,8 +212,7 @@ def show_(job_id: str, as_json: bool) -> None:
         ("started", show.clock(found["started_at"])),
         ("ended", show.clock(found["ended_at"])),
     ]
-    width = max(len(key) for key, _ in lines)
-    click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines if value not in (None, "")))
+    show.print_fields(lines)
     for attempt in found["attempts"]:
         click.echo(show.describe_attempt(attempt))
 
@@ -236,7 +235,7 @@ def why(job_id: str, as_json: bool) -> None:
         names = ("id", "state", "reason", "advice", "wait_code", "waits_for", "estimated_start", "error")
         show.print_json({name: found[name] for name in names})
     else:
-        click.echo("\n".join(f"{key:<6}  {value}" for key, value in show.describe_wait(found)))
+        show.print_fields(show.describe_wait(found))
 
 
 @job.command()

@@ -179,7 +179,7 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
         jobs = [job for one in submitted for job in one.get("jobs", [one])]
         if wait:
             known = submitted[0] if len(submitted) == 1 else submitted
-            with left_behind([one["id"] for one in jobs], "job", "cancel", lambda: known, as_json=as_json):
+            with watched([one["id"] for one in jobs], "job", "cancel", lambda: known, as_json=as_json):
                 jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
             submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs
         if as_json:
@@ -191,7 +191,7 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
 
 
 @contextmanager
-def left_behind(
+def watched(
     names: Sequence[str], command: str, end: str, known: Callable[[], object], *, as_json: bool
 ) -> Iterator[None]:
     """Say of what is waited for that it goes on without the command, at once and where Ctrl-C ends the waiting.

@@ -59,7 +59,8 @@ def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -
     if as_json:
         show.print_json(found)
     elif name:
-        click.echo("\n".join(f"{key:<8}  {value}" for key, value in _lines(found)) + "\n")
+        show.print_fields(_lines(found))
+        click.echo()
         runs = [(show.clock(r["due_at"]), r["state"], r["pipeline"] or "-", r["why"] or "") for r in found["runs"]]
         show.print_table(("DUE (UTC)", "STATE", "PIPELINE", "WHY"), runs)
     else:

@@ -11,6 +11,7 @@ import click
 
 from rdukit.cli import tables
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.tables import print_fields as print_fields
 from rdukit.units import format_bytes
 
 COLOURS = {
@@ -53,7 +54,8 @@ def until(at: float) -> str:
 def describe_use(use: Mapping[str, Any]) -> str:
     """Say what a tenant has of artifacts: ``3 with 1.5 GiB of 10 GiB``."""
     most = f" of {format_bytes(use['limit_bytes'])}" if use["limit_bytes"] else ", no limit"
-    return f"{use['artifacts']} artifacts with {format_bytes(use['bytes'])}{most}"
+    noun = "artifact" if use["artifacts"] == 1 else "artifacts"
+    return f"{use['artifacts']} {noun} with {format_bytes(use['bytes'])}{most}"
 
 
 def clock(at: float | None) -> str:

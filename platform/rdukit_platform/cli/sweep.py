@@ -11,7 +11,7 @@ import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_platform.cli.job_files import NOT_SUCCEEDED, left_behind, load_strictly
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, load_strictly, watched
 
 #: Seconds between two looks of a command that waits.
 LOOK_S: Final = 1.0
@@ -61,7 +61,7 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
     with ApiClient.of_home() as client:
         found = client.submit("/v1/sweeps", body)
         if wait:
-            with left_behind([found["id"]], "sweep", "cancel", lambda: found, as_json=as_json):
+            with watched([found["id"]], "sweep", "cancel", lambda: found, as_json=as_json):
                 while found["state"] == "running":
                     time.sleep(LOOK_S)
                     found = client.get(f"/v1/sweeps/{found['id']}")
@@ -236,7 +236,8 @@ def _print_sweep(found: Mapping[str, Any]) -> None:
         ("stops early", f"by the median of {rule['metric']}, from step {rule['min_steps']} on" if rule else ""),
         ("best", _best(found)),
     ]
-    click.echo("\n".join(f"{key:<11}  {value}" for key, value in lines if value) + "\n")
+    show.print_fields(lines)
+    click.echo()
     names = list(dict.fromkeys(name for trial in found["trials"] for name in trial["parameters"]))
     best = found["best"] and found["best"]["number"]
     rows = [

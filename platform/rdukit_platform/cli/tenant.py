@@ -205,11 +205,14 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
     if as_json:
         show.print_json(found)
         return
-    click.echo(f"id         {found['id']}\nname       {found['name']}\ncreated    {show.clock(found['created_at'])}")
-    lines = [("weight", f"{found['weight']:g}"), *describe_limits(found), ("tiles", str(found["tiles"]))]
-    lines.append(("jobs", f"{found['active_jobs']} active, {found['queued_jobs']} queued"))
-    click.echo("\n".join(f"{name:<9}  {text}" for name, text in lines))
-    click.echo(f"artifacts  {show.describe_use(found['artifacts'])}")
+    show.print_fields(
+        [
+            ("id", found["id"]), ("name", found["name"]), ("created", show.clock(found["created_at"])),
+            ("weight", f"{found['weight']:g}"), *describe_limits(found), ("tiles", found["tiles"]),
+            ("jobs", f"{found['active_jobs']} active, {found['queued_jobs']} queued"),
+            ("artifacts", show.describe_use(found["artifacts"])),
+        ]
+    )  # fmt: skip
 
 
 @tenant.command()

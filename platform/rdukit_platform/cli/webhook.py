@@ -53,9 +53,9 @@ def list_(as_json: bool) -> None:
         show.print_json(page)
         return
     rows = [
-        (w["id"], show.ago(w["created_at"]), " ".join(w["events"]), w["url"], _standing(w)) for w in page["webhooks"]
+        (w["id"], show.ago(w["created_at"]), _standing(w), " ".join(w["events"]), w["url"]) for w in page["webhooks"]
     ]
-    show.print_table(("ID", "AGE", "EVENTS", "URL", "STANDING"), rows)
+    show.print_table(("ID", "AGE", "STANDING", "EVENTS", "URL"), rows)
 
 
 @webhook.command()

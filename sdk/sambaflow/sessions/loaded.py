@@ -80,9 +80,11 @@ class LoadedPef:
             room.
         """
         from rdukit_node.leases.launch import launch_name
-        from rdukit_runtime.application import open_application
+        from rdukit_node.logs.files import application_log
+        from rdukit_runtime.application import PROGRAM, open_application
 
         began = time.perf_counter()
+        application_log(PROGRAM).announce()
         application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
         try:
             check(application.pef)

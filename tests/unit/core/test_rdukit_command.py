@@ -51,6 +51,8 @@ def test_an_unknown_command_is_a_usage_error() -> None:
         (["box", "ls"], "Did you mean 'list'?"),
         (["pef", "bild"], "Did you mean 'build'?"),
         (["jobs"], "Did you mean 'job'?"),
+        (["node", "show"], "Did you mean 'status'?"),
+        (["zoo", "xyz"], "There are: "),
         (["zoo", "show", "logrg"], "Did you mean 'logreg'?"),
         (["job", "list", "--state", "runing"], "Did you mean 'running'?"),
         (["box", "describe", "logrge"], "Did you mean 'logreg'?"),

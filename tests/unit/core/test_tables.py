@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.cli.tables import Table, format_table, print_table
+from rdukit.cli.tables import Table, format_table, print_fields, print_table
 from rdukit.pef.file import read_pef
 from rdukit.pef.inspect import memory_plan_tables, pef_tables, symbols_table
 from support.pefs.examples import write_example_pef
@@ -53,6 +53,17 @@ def test_a_word_longer_than_the_screen_stays_whole() -> None:
 def test_a_list_goes_on_after_a_comma() -> None:
     lines = format_table(Table("", ("BOX", "VERBS"), (("logreg", "preprocess,compile,train,infer"),)), 30).splitlines()
     assert lines[1:] == ["logreg  preprocess,compile,", "        train,infer"]
+
+
+def test_a_time_is_not_broken_and_a_band_leaves_out_rows_without_cells_in_it() -> None:
+    rows = (("lab", "a" * 30, "2026-11-26 23:34:18"), ("other", "b" * 30, ""))
+    lines = format_table(Table("", ("NAME", "TITLE", "CREATED"), rows), 40).splitlines()
+    assert lines[-2:] == ["NAME   CREATED", "lab    2026-11-26 23:34:18"]
+
+
+def test_fields_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("id", "job-1"), ("reason", ""), ("tiles", 0), ("error", None)])
+    assert capsys.readouterr().out == "id     job-1\ntiles  0\n"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
