@@ -171,7 +171,7 @@ def fault_lines(entry: FaultClass) -> list[str]:
         "effect": entry.effect,
         "fault": diagnosis,
         "action": f"`{entry.action}`",
-        "uncorrectable": f"yes: {entry.hits}{exception}" if entry.is_uncorrectable else "no",
+        "uncorrectable": f"yes: {entry.impact}{exception}" if entry.is_uncorrectable else "no",
         "persists": "yes" if entry.persists else "no",
         "suggestion": entry.suggestion,
         "suspects": ", ".join(entry.suspects) or "–",

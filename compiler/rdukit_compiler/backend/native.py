@@ -270,7 +270,7 @@ def _drive_worker(
             with contextlib.closing(cache.unbuilt_batches(pending, len(batch), on_found)) as ours:
                 for digests in ours:
                     build(digests)
-    except BaseException as cause:  # noqa: BLE001 - a thread's border: the caller raises it
+    except BaseException as cause:  # noqa: BLE001 - a thread's boundary: the caller raises it
         failures.append(cause)
     finally:
         worker.stop()

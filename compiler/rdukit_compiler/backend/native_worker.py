@@ -66,7 +66,7 @@ def _build_batch(folder: Path, digests: Sequence[str], routes: Routes, answer: A
     for digest in digests:
         try:
             sections[digest] = _section((folder / digest).read_bytes(), routes)
-        except Exception as cause:  # noqa: BLE001 - the border of the process: every failure is reported
+        except Exception as cause:  # noqa: BLE001 - the boundary of the process: every failure is reported
             answer(digest, _text_of(cause))
     _compile(folder, sections, routes, answer)
 

@@ -213,7 +213,7 @@ def _be_first(spec: dict[str, Any], relay: _Relay, tell: int, become: Callable[[
             if child == program:
                 break
         os.write(tell, f"\nstatus {status}".encode())
-    except BaseException as error:  # noqa: BLE001 the process's border
+    except BaseException as error:  # noqa: BLE001 the process's boundary
         os.write(tell, f"\nmissing {error if isinstance(error, PartMissing) else f'root: {error!r}'}".encode())
     os._exit(0)
 

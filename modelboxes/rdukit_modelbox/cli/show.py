@@ -43,9 +43,9 @@ def print_description(told: Mapping[str, Any]) -> None:
         if verb.get("metrics"):
             click.echo()
             metrics = [
-                (m["name"], m.get("unit", ""), m.get("better", "-"), m["told"], m["help"]) for m in verb["metrics"]
+                (m["name"], m.get("unit", ""), m.get("better", "-"), m["reported"], m["help"]) for m in verb["metrics"]
             ]
-            print_table(("METRIC", "UNIT", "BETTER", "TOLD", "HELP"), metrics)
+            print_table(("METRIC", "UNIT", "BETTER", "REPORTED", "HELP"), metrics)
         if verb.get("uncached"):
             click.echo("pipelines run it each time, even if a job has made the same")
 

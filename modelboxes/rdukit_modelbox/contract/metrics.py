@@ -23,8 +23,8 @@ class Better(StrEnum):
     LOWER = "lower"
 
 
-class Told(StrEnum):
-    """Time at which a metric is told: with the verb's result, by its progress while it runs, or at both."""
+class Reported(StrEnum):
+    """Time at which a metric is reported: with the verb's result, by its progress while it runs, or at both."""
 
     RESULT = "result"
     PROGRESS = "progress"
@@ -39,7 +39,7 @@ class BoxMetric(StrictModel):
     help: Sentence
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, samples/s.")
     better: Better | None = Field(default=None, description="higher or lower; without it neither is better.")
-    told: Told = Field(default=Told.RESULT, description="With the result, by the progress, or both.")
+    reported: Reported = Field(default=Reported.RESULT, description="With the result, by the progress, or both.")
 
 
 class WithMetrics(Protocol):
@@ -56,7 +56,7 @@ def metrics_of(box: WithMetrics, verb: Verb) -> tuple[BoxMetric, ...]:
 
 def find_undeclared(box: WithMetrics, verb: Verb, reported: Mapping[str, object]) -> list[str]:
     """Return the names of numbers that a run's result has and the box does not declare for the verb (pure)."""
-    declared = {metric.name for metric in metrics_of(box, verb) if metric.told is not Told.PROGRESS}
+    declared = {metric.name for metric in metrics_of(box, verb) if metric.reported is not Reported.PROGRESS}
     if not declared:
         return []
     return [name for name, value in reported.items() if is_number(value) and name not in declared]

@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         except RdukitError as error:
             _send(events, kind="error", **error.body())
             return error.exit_status
-        except Exception as error:  # noqa: BLE001 the process's border
+        except Exception as error:  # noqa: BLE001 the process's boundary
             traceback.print_exc()
             known = find_system_error(error)
             if known is not None:

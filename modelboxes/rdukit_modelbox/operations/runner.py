@@ -52,7 +52,7 @@ class OperationRunner:
         Args:
             logs: folder for what children print.
             memory_bytes: what the box allows a child; 0: no limit.
-            before: awaited when an operation has its lane, before its child starts.
+            before: awaited when an operation has its turn, before its child starts.
             after: called when an operation has ended.
         """
         self._table = table
@@ -63,8 +63,8 @@ class OperationRunner:
         self._after = after
         self._cancels: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._device_lane = asyncio.Semaphore(1)
-        self._host_lane = asyncio.Semaphore(1)
+        self._device = asyncio.Semaphore(1)
+        self._host = asyncio.Semaphore(1)
         self._is_closing = False
         self._flushing: asyncio.TimerHandle | None = None
         #: Why the last child did not even start; empty once one has.
@@ -111,10 +111,10 @@ class OperationRunner:
             del self._tasks[operation.id], self._cancels[operation.id]
 
     async def _queue_and_run(self, operation: Operation, work: VerbWork) -> ChildOutcome:
-        lane = self._host_lane if work.verb is Verb.PREPROCESS else self._device_lane
+        semaphore = self._host if work.verb is Verb.PREPROCESS else self._device
         cancel = self._cancels[operation.id]
         end = operation.created_at + work.timeout_s if work.timeout_s else 0.0
-        if not await _acquire_unless(lane, cancel, end - self._clock.now() if end else None):
+        if not await _acquire_unless(semaphore, cancel, end - self._clock.now() if end else None):
             return ChildOutcome(is_cancelled=True) if cancel.is_set() else _late(work)
         try:
             self._table.apply(operation.id, StateEvent.START)
@@ -128,7 +128,7 @@ class OperationRunner:
                 work.request, self._logs / f"{operation.id}.log", self._listener(operation.id), cancel, limits
             )
         finally:
-            lane.release()
+            semaphore.release()
         if outcome.has_started:
             self.broken = ""
         elif outcome.failed is not None:
@@ -175,9 +175,9 @@ def _late(work: VerbWork) -> ChildOutcome:
     return ChildOutcome(failed=OperationFailure(DeadlineExceeded.code, message, {"timeout_s": work.timeout_s}))
 
 
-async def _acquire_unless(lane: asyncio.Semaphore, cancel: asyncio.Event, timeout_s: float | None) -> bool:
-    """Wait for the lane; False if ``cancel`` is set or the time is over first."""
-    acquiring = asyncio.create_task(lane.acquire())
+async def _acquire_unless(semaphore: asyncio.Semaphore, cancel: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait for the semaphore; False if ``cancel`` is set or the time is over first."""
+    acquiring = asyncio.create_task(semaphore.acquire())
     cancelling = asyncio.create_task(cancel.wait())
     timeout_s = None if timeout_s is None else max(timeout_s, 0.0)
     await asyncio.wait({acquiring, cancelling}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -185,7 +185,7 @@ async def _acquire_unless(lane: asyncio.Semaphore, cancel: asyncio.Event, timeou
     if acquiring.done() and not cancel.is_set():
         return True
     if acquiring.done():
-        lane.release()
+        semaphore.release()
     else:
         acquiring.cancel()
     return False

@@ -41,7 +41,7 @@ class Progress:
 
 
 class VerbContext(Protocol):
-    """The surroundings of one running verb."""
+    """Context of one running verb."""
 
     @property
     def box(self) -> Box:

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     except OSError:
         traceback.print_exc()
         return 1
-    except Exception as error:  # noqa: BLE001 the process's border
+    except Exception as error:  # noqa: BLE001 the process's boundary
         traceback.print_exc()
         box.send(encode(kind="error", error={"code": "internal", "message": f"{type(error).__name__}: {error}"}))
         return 1

@@ -67,7 +67,7 @@ class OpenInferenceApp:
             await _answer(send, 405, orjson.dumps({"error": str(error)}), allow)
         except RdukitError as error:
             await _answer(send, error.http_status, self._inference.refuse(self._repository.name, error))
-        except Exception as error:  # the request's border
+        except Exception as error:  # the request's boundary
             logger.error("request broke path=%s", path, exc_info=error)
             await _answer(send, 500, b'{"error":"the box failed; its log has more"}')
 

@@ -119,7 +119,7 @@ class FastPathRequest:
             else:
                 self._loading = asyncio.ensure_future(self._fast_path.models.ensure(self._name, self._version))
                 self._loading.add_done_callback(self._loaded)
-        except Exception as error:  # noqa: BLE001 the request's border
+        except Exception as error:  # noqa: BLE001 the request's boundary
             self.set_exception(error)
 
     def _queue(self, version: ModelVersion) -> None:
@@ -133,7 +133,7 @@ class FastPathRequest:
             version = future.result()
             if not self.disconnected:
                 self._queue(version)
-        except Exception as error:  # noqa: BLE001 the request's border
+        except Exception as error:  # noqa: BLE001 the request's boundary
             self.set_exception(error)
 
     def done(self) -> bool:
@@ -147,7 +147,7 @@ class FastPathRequest:
             assert queued is not None
             headers, body = self._fast_path.inference.answer(queued, answer)
             self._respond(200, headers, body)
-        except Exception as error:  # noqa: BLE001 the request's border
+        except Exception as error:  # noqa: BLE001 the request's boundary
             self.set_exception(error)
 
     def set_exception(self, error: BaseException) -> None:

@@ -114,7 +114,7 @@ def check_metric(box: BoxDescription, verb: BoxVerb, name: str, what: str, *, in
     Raises:
         IllegalValue: the message has the nearest one, and all that are legal.
     """
-    legal = [metric.name for metric in verb.metrics if not in_progress or metric.told != "result"]
+    legal = [metric.name for metric in verb.metrics if not in_progress or metric.reported != "result"]
     if name in legal or not verb.metrics:
         return
     when = " while it runs" if in_progress else ""

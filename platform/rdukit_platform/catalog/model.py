@@ -75,13 +75,13 @@ class VerbSlot:
 
 @dataclass(frozen=True, slots=True)
 class VerbMetric:
-    """A number that a verb reports. ``better``: higher, lower or empty; ``told``: result, progress or both."""
+    """A number that a verb reports. ``better``: higher, lower or empty; ``reported``: result, progress or both."""
 
     name: str
     help: str = ""
     unit: str = ""
     better: str = ""
-    told: str = "result"
+    reported: str = "result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def directions_of(boxes: Boxes) -> dict[str, str]:
     judging = [
         verb for box in boxes.boxes.values() for verb in box.verbs if verb.name in {"train", "evaluate", "infer"}
     ]
-    return {metric.name: metric.better for verb in judging for metric in verb.metrics if metric.told != "progress"}
+    return {metric.name: metric.better for verb in judging for metric in verb.metrics if metric.reported != "progress"}
 
 
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
@@ -243,7 +243,7 @@ def _read_verb(raw: Mapping[str, object], has_patterns: bool) -> BoxVerb:
         metrics=tuple(
             VerbMetric(
                 str(each["name"]),
-                **{key: str(each[key]) for key in ("help", "unit", "better", "told") if each.get(key)},
+                **{key: str(each[key]) for key in ("help", "unit", "better", "reported") if each.get(key)},
             )
             for each in _maps(raw.get("metrics", []))
         ),

@@ -10,7 +10,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit_platform.cli.job import read_pipeline
-from rdukit_platform.cli.job_files import NOT_SUCCEEDED, left_behind
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, watched
 from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.cli.pipeline_schedules import pause, resume, schedule, schedules, unschedule
 from rdukit_platform.jobs.states import FINAL
@@ -46,7 +46,7 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
         found = client.submit("/v1/pipelines", {**body, "cache": False} if no_cache else body)
         if watch:
             begun = found
-            with left_behind([begun["id"]], "pipeline", "cancel", lambda: begun, as_json=as_json):
+            with watched([begun["id"]], "pipeline", "cancel", lambda: begun, as_json=as_json):
                 found = _watch(client, found, is_quiet=as_json)
     if as_json or watch:
         _print(found, as_json)

@@ -194,7 +194,7 @@ def _served(platform: Platform, name: str, answer: Method) -> Callable[[Any, Con
             async with aclosing(answer(caller, message)) as answers:  # type: ignore[type-var]
                 async for each in answers:
                     await _in_time(context.write(each), "reading an answer")
-        except Exception as broken:  # noqa: BLE001 - a call's border
+        except Exception as broken:  # noqa: BLE001 - a call's boundary
             error = _error_of(broken, name)
             code = error.grpc_status
             note_refused_call(platform, caller, _address_of(context), name, error)

@@ -103,7 +103,7 @@ class ReplicaRun:
         logger.info("replica begins replica=%s endpoint=%s", self._fencing.replica_id, self._claimed.endpoint)
         try:
             reason, message = self._run()
-        except Exception as error:  # the thread's border
+        except Exception as error:  # the thread's boundary
             logger.exception("replica broke replica=%s", self._fencing.replica_id)
             reason, message = ReplicaReason.BOX_LOST, f"the worker failed: {error!r}"
         if self._stop.is_set() and self._is_interrupted:

@@ -131,7 +131,7 @@ class NodeDaemon:
             self._settle(now)
         except RdukitError as error:
             return Response(error_body(error))
-        except Exception:  # a request's border: a bug must not end the other clients' leases
+        except Exception:  # a request's boundary: a bug must not end the other clients' leases
             logger.exception("event=bug connection=%s", number)
             return Response(error_body(RdukitError("the node daemon failed on this request; its log has the reason")))
         return answer

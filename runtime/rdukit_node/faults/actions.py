@@ -95,14 +95,14 @@ def _interrupt(
 
 def affected_owners(node: NodeSpec, event: CheckedInjection, owner_of: FindOwner) -> list[TileOwner]:
     """Return leases that ``event`` hits; of one that hits nobody, the owner of its tile for the record."""
-    component, hits = event.component, event.entry.hits
+    component, impact = event.component, event.entry.impact
     if component.kind is ComponentKind.TILE:
         owner = owner_of(component.path)
         return [] if owner is None else [owner]
-    if component.rdu is None or hits is ImpactScope.NOBODY:
+    if component.rdu is None or impact is ImpactScope.NOBODY:
         return []
     owners = owners_on(node, component.rdu, owner_of)
-    if hits is ImpactScope.RDU or not owners:
+    if impact is ImpactScope.RDU or not owners:
         return owners
     chosen = [owner for owner in owners if owner.lease == event.lease] if event.lease is not None else []
     return chosen or [random.Random(f"{event.seed}:{component.path}").choice(owners)]

@@ -28,7 +28,7 @@ from rdukit_node.inventory import ComponentKind
     severity=FaultSeverity.CRITICAL,
     count=3,
     action=Action.RESET_RDU,
-    hits=ImpactScope.RDU,
+    impact=ImpactScope.RDU,
     exception_code="hardware-error",
     persists=True,
     resets_that_fail=None,
@@ -53,7 +53,7 @@ def sample_rdu_init(random_: random.Random, node: NodeSpec) -> dict[str, object]
     severity=FaultSeverity.CRITICAL,
     count=3,
     action=Action.RESET_RDU,
-    hits=ImpactScope.RDU,
+    impact=ImpactScope.RDU,
     exception_code="hardware-error",
     persists=True,
     resets_that_fail=None,
@@ -79,7 +79,7 @@ def sample_rdu_reset(random_: random.Random, node: NodeSpec) -> dict[str, object
     severity=FaultSeverity.CRITICAL,
     count=3,
     action=Action.RESET_RDU,
-    hits=ImpactScope.RDU,
+    impact=ImpactScope.RDU,
     exception_code="hardware-error",
 )
 def sample_rdu_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]:
@@ -101,7 +101,7 @@ def sample_rdu_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]
     fault_desc="an RDU was removed",
     severity=FaultSeverity.CRITICAL,
     action=Action.RETIRE_RDU,
-    hits=ImpactScope.RDU,
+    impact=ImpactScope.RDU,
     exception_code="hardware-error",
     persists=True,
     resets_that_fail=None,
@@ -129,7 +129,7 @@ def sample_rdu_removed(random_: random.Random, node: NodeSpec) -> dict[str, obje
     count=1_000_000,
     window_s=60,
     action=Action.RESET_RDU,
-    hits=ImpactScope.RDU,
+    impact=ImpactScope.RDU,
     exception_code="hardware-error",
 )
 def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
@@ -154,7 +154,7 @@ def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, objec
     count=3,
     window_s=3600,
     action=Action.RESET_TILE,
-    hits=ImpactScope.TILE,
+    impact=ImpactScope.TILE,
     exception_code="tile-fault",
 )
 def sample_tile_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]:
@@ -177,7 +177,7 @@ def sample_tile_hang(random_: random.Random, node: NodeSpec) -> dict[str, object
     fault_desc="tile excluded: it does not answer",
     severity=FaultSeverity.MAJOR,
     action=Action.EXCLUDE_TILE,
-    hits=ImpactScope.TILE,
+    impact=ImpactScope.TILE,
     exception_code="tile-fault",
     persists=True,
     resets_that_fail=None,
@@ -204,7 +204,7 @@ def sample_tile_excluded(random_: random.Random, node: NodeSpec) -> dict[str, ob
     count=1_000_000,
     window_s=60,
     action=Action.RESET_TILE,
-    hits=ImpactScope.TILE,
+    impact=ImpactScope.TILE,
     exception_code="tile-fault",
 )
 def sample_tile_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
@@ -250,7 +250,7 @@ def sample_scratchpad_correctable(random_: random.Random, node: NodeSpec) -> dic
     count=2,
     window_s=86_400,
     action=Action.RESET_TILE,
-    hits=ImpactScope.TILE,
+    impact=ImpactScope.TILE,
     exception_code="scratchpad-uncorrectable",
 )
 def sample_scratchpad_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
@@ -304,7 +304,7 @@ def sample_d2d_correctable(random_: random.Random, node: NodeSpec) -> dict[str, 
     count=2,
     window_s=86_400,
     action=Action.RESET_RDU,
-    hits=ImpactScope.RDU,
+    impact=ImpactScope.RDU,
     exception_code="d2d-uncorrectable",
     suspects=(Suspect.SELF, Suspect.XRDU),
 )
@@ -348,7 +348,7 @@ def sample_ddr_correctable(random_: random.Random, node: NodeSpec) -> dict[str, 
     fault_desc="uncorrectable error in device memory",
     severity=FaultSeverity.MAJOR,
     action=Action.RETIRE_CHANNEL,
-    hits=ImpactScope.MEMORY,
+    impact=ImpactScope.MEMORY,
     exception_code="dram-uncorrectable",
     persists=True,
     resets_that_fail=None,

@@ -61,7 +61,7 @@ class FaultClass:
     count: int = 1
     window_s: int = 86_400
     action: Action = Action.NONE
-    hits: ImpactScope = ImpactScope.NOBODY
+    impact: ImpactScope = ImpactScope.NOBODY
     #: Code of the exception in ``rdukit.errors`` that ends the program of whoever was hit.
     exception_code: str = ""
     #: Whether the cause stays until somebody repairs it; and how many resets fail to cure it (``None``: all).
@@ -75,7 +75,7 @@ class FaultClass:
 
     @property
     def is_uncorrectable(self) -> bool:
-        return self.hits is not ImpactScope.NOBODY
+        return self.impact is not ImpactScope.NOBODY
 
     def as_json(self) -> dict[str, object]:
         """Return the contract's fields."""

@@ -53,7 +53,7 @@ def answers(
                     reply = await method(self, request)
                     reply.request_id = request.request_id
                     return reply
-            except Exception as cause:  # noqa: BLE001 - a request's border; _as_error logs what is not ours
+            except Exception as cause:  # noqa: BLE001 - a request's boundary; _as_error logs what is not ours
                 error = _as_error(cause, method.__name__)
             await refuse(context, error)
 
@@ -84,7 +84,7 @@ def streams(
                             reply.request_id = request.request_id
                             await context.write(reply)
                     return
-            except Exception as cause:  # noqa: BLE001 - a request's border; _as_error logs what is not ours
+            except Exception as cause:  # noqa: BLE001 - a request's boundary; _as_error logs what is not ours
                 error = _as_error(cause, method.__name__)
             await refuse(context, error)
 

@@ -30,7 +30,7 @@ def test_a_shipped_box_declares_what_its_verbs_and_recipes_report(name: str) -> 
     box = load_box(find_box_file(name))
     for verb in set(box.verbs) - {Verb.PREPROCESS}:
         assert metrics_of(box, verb), verb
-    assert {"loss", "throughput"} <= {m.name for m in metrics_of(box, Verb.TRAIN) if m.told != "result"}
+    assert {"loss", "throughput"} <= {m.name for m in metrics_of(box, Verb.TRAIN) if m.reported != "result"}
     declared = {metric.name for metric in box.metrics} | {"samples_per_s", "tokens_per_s"}  # a recipe's own
     for recipe in load_recipes(str(box.folder)).values():
         assert set(recipe.reached or {}) | set(recipe.before or {}) <= declared

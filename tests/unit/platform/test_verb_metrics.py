@@ -23,9 +23,9 @@ from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import COUNTER, fresh_database
 
 METRICS = [
-    {"name": "loss", "better": "lower", "told": "both", "help": "L."},
-    {"name": "speed", "unit": "m/s", "better": "higher", "told": "progress", "help": "S."},
-    {"name": "accuracy", "better": "higher", "told": "result", "help": "A."},
+    {"name": "loss", "better": "lower", "reported": "both", "help": "L."},
+    {"name": "speed", "unit": "m/s", "better": "higher", "reported": "progress", "help": "S."},
+    {"name": "accuracy", "better": "higher", "reported": "result", "help": "A."},
 ]
 
 
