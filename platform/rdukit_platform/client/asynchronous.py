@@ -29,7 +29,7 @@ Info_co = TypeVar("Info_co", covariant=True)
 
 
 class ReadRecord(Protocol[Info_co]):
-    """What the blocking client knows of a job, pipeline or sweep since it was last read."""
+    """A job, pipeline or sweep of the blocking client, as it was when it was last read."""
 
     @property
     def info(self) -> Info_co: ...
@@ -62,18 +62,18 @@ class LiftedRecord(Lifted[R], Generic[R, Info_co]):
 
     @property
     def info(self) -> Info_co:
-        """Answer of the API about it."""
+        """Answer of the API."""
         info: Info_co = self.sync.info
         return info
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the job, pipeline or sweep."""
         return self.sync.id
 
     @property
     def state(self) -> str:
-        """Its state, such as ``running``; of a pipeline, that of its jobs together."""
+        """The state, such as ``running``; of a pipeline, that of its jobs together."""
         return self.sync.state
 
 
