@@ -1,4 +1,4 @@
-"""Lazy imports of torch's compilers and of sympy, which take two seconds and which a record does not use.
+"""Lazy imports of torch's compilers and of sympy: a third of a small compile's time, and a record does not use them.
 
 Fake tensors and torch's recorder import the packages ``torch._dynamo`` and ``torch._inductor`` and the arithmetic of
 symbolic shapes for a few settings and functions. While ``without_dynamo`` lasts, stand-ins have these; any other access
