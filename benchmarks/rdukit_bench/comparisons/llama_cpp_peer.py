@@ -1,7 +1,7 @@
 """The peer: llama.cpp, on a GGUF file with the weights of a model of ours."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +21,10 @@ def find_missing_package() -> str | None:
     return next((name for name in ("llama_cpp", "gguf") if find_spec(name) is None), None)
 
 
-def write_gguf(model: Llama, sizes: LlamaSizes, path: Path, weights: str) -> None:
-    """Write the model's weights as a GGUF file; norms stay f32.
+def write_gguf(
+    model: Llama, sizes: LlamaSizes, path: Path, weights: str, words: Sequence[str] | None = None
+) -> None:  # fmt: skip
+    """Write the model's weights as a GGUF file; norms stay f32. ``words``: its tokens as text, which a server wants.
 
     Raises:
         InvalidArgument: ``weights`` is none of ``FORMATS``.
@@ -43,7 +45,11 @@ def write_gguf(model: Llama, sizes: LlamaSizes, path: Path, weights: str) -> Non
     writer.add_rope_dimension_count(sizes.width_of_head)
     writer.add_rope_freq_base(sizes.rotary_base)
     writer.add_vocab_size(sizes.vocabulary)
-    writer.add_tokenizer_model("no_vocab")
+    writer.add_tokenizer_model("no_vocab" if words is None else "llama")
+    if words is not None:
+        writer.add_token_list(words)
+        writer.add_token_scores([0.0] * len(words))
+        writer.add_token_types([1] * len(words))
     for name, weight in _named_weights(model, sizes.heads):
         values = weight.detach().float().contiguous().numpy()
         if weight.dim() == 1 or weights == "f32":
