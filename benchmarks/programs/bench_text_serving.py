@@ -10,6 +10,7 @@ package ``gguf`` writes the weights).
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -110,7 +111,7 @@ async def measure(server: Server, streams: int, texts: int, seed: int) -> Figure
     short = min(len(times) for times in found) - 1
     if short < MADE // 2:
         raise SystemExit(f"{server.name} gave {short} of {MADE} tokens")
-    between = sorted(1e3 * (b - a) for times in found for a, b in zip(times[1:], times[2:], strict=False))
+    between = sorted(1e3 * (b - a) for times in found for a, b in itertools.pairwise(times[1:]))
     return Figures(
         sum(len(times) - 1 for times in found) / took,
         statistics.median(1e3 * (times[1] - times[0]) for times in found),
@@ -153,8 +154,8 @@ def llama_server(
         port = free.getsockname()[1]
     context = int(sizes["context_length"]) * texts
     command = [
-        str(program), "-m", str(file), "--port", str(port), "-np", str(texts), "-c", str(context), "-t", "1", "-tb", "1",
-        "--no-warmup", "--threads-http", "4", "--cache-ram", "0",
+        str(program), "-m", str(file), "--port", str(port), "-np", str(texts), "-c", str(context), "-t", "1",
+        "-tb", "1", "--no-warmup", "--threads-http", "4", "--cache-ram", "0",
     ]  # fmt: skip
     with (folder / "llama-server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})

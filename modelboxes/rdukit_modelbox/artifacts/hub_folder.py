@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +39,9 @@ WEIGHTS: Final = "weights.safetensors"
 CONTEXT: Final = 2048
 #: Rows of a call at most, of a model that takes arrays.
 BATCH: Final = 8
+#: Texts that are made at once at most, as far as their caches take no more bytes than this.
+TEXTS: Final = (8, 4, 2, 1)
+CACHE_BYTES: Final = 1 << 30
 #: Files beside the weights that serving reads.
 COMPANIONS: Final = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jinja")
 
@@ -81,8 +85,9 @@ def prepare_hub_folder(folder: Path, place: Path, context: int | None = None) ->
         takes_texts = entry.task == LANGUAGE_MODELLING or (
             entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file()
         )
+        rows = texts_at_once(entry, sizes) if entry.task == LANGUAGE_MODELLING else 1 if takes_texts else BATCH
         shape = Shape(
-            load_box(find_box_file(box)).model or entry.name, sizes, 1 if takes_texts else BATCH, "f32",
+            load_box(find_box_file(box)).model or entry.name, sizes, rows, "f32",
             task=entry.task, purpose=SERVE,
         )  # fmt: skip
         if takes_texts:
@@ -115,6 +120,16 @@ def limited_sizes(entry: ModelEntry, sizes: Any, context: int | None = None) -> 
     return shorter if same else found
 
 
+def texts_at_once(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> int:
+    """Return how many texts a language model makes at once so that its caches stay small."""
+    assert entry.text_serving is not None
+    with torch.device("meta"):
+        model = entry.text_serving.build(texts=1, **sizes)
+    kept = model.state_dict()
+    row = sum(buffer.nbytes for name, buffer in model.named_buffers() if name not in kept) // 2
+    return next((texts for texts in TEXTS if (texts + 1) * row <= CACHE_BYTES), 1)
+
+
 def box_of(entry: ModelEntry) -> str:
     """Return the box that serves a model: the one of its name, or the first by name that has it."""
     names = box_names()
@@ -131,7 +146,7 @@ def _digest(folder: Path, sizes: dict[str, SizeValue]) -> str:
     """Return what stands for the folder's files, by name, size and time, the sizes and this version."""
     files = [*weight_files(folder), *(folder / name for name in ("config.json", GENERATION_FILE, *COMPANIONS))]
     known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-    about = json.dumps([str(folder.resolve()), known, sizes, rdukit.__version__], sort_keys=True)
+    about = json.dumps([str(folder.resolve()), known, sizes, rdukit.__version__, TEXTS], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 

@@ -60,6 +60,8 @@ class TextProgram:
                     f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "
                     "purpose=serve"
                 )
+            if "decode" in self._application.pef.graphs:
+                raise PefMismatch(f"{pef} was compiled by an earlier version to make one text; compile it again")
             self.sizes: TextSizes = shape.text
             #: Steps of the training that the parameters come from.
             self.checkpoint_step = step
