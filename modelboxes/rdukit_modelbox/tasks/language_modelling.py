@@ -21,7 +21,7 @@ from rdukit_modelbox.tasks.texts import TextData, open_texts
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
-from rdukit_serving.text.program import TextProgram, generate
+from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities
 from rdukit_zoo.registry import ModelEntry
 
@@ -167,20 +167,20 @@ def write_continuations(
     prompts = list(source)[: limit or None]
     _check_lengths(prompts, data.tokens_per_sample)
     which, ends = str(parameters.get("use", "newest")), frozenset([data.dataset.end_of_text_id])
-    lines, made, began = [], 0, time.perf_counter()
+    lines: list[dict[str, Any]] = [{} for _ in prompts]
+    made, began = 0, time.perf_counter()
+    asked = ((prompt.tokens, Sampler(_options(parameters, prompt))) for prompt in prompts)
     with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name) as program:
-        for number, prompt in enumerate(prompts, 1):
+        texts = generate_all(program, asked, int(parameters.get("max_tokens", 32)), ends)
+        for count, (number, tokens) in enumerate(texts, 1):
             context.check_cancelled()
-            sampler = Sampler(_options(parameters, prompt))
-            tokens = list(generate(program, prompt.tokens, sampler, int(parameters.get("max_tokens", 32)), ends))
             made += len(tokens)
-            lines.append(
-                {"index": prompt.index, "prompt": prompt.text, "completion": tokenizer.decode(tokens), "tokens": tokens}
-            )
+            prompt, completion = prompts[number], tokenizer.decode(tokens)
+            lines[number] = {"index": prompt.index, "prompt": prompt.text, "completion": completion, "tokens": tokens}
             elapsed = time.perf_counter() - began
             context.progress(
-                Progress("infer", number, len(prompts), throughput=number / elapsed,
-                         eta_s=elapsed / number * (len(prompts) - number))
+                Progress("infer", count, len(prompts), throughput=count / elapsed,
+                         eta_s=elapsed / count * (len(prompts) - count))
             )  # fmt: skip
         step, figures = program.checkpoint_step, program.figures()
     found = {

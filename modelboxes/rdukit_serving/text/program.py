@@ -7,7 +7,7 @@ row for each text. Axes: B texts of a run, V vocabulary.
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -85,8 +85,8 @@ class TextProgram:
         """Return whether texts are continued; else there are only vectors of them."""
         return any(graph.startswith("decode") for graph in self._sections)
 
-    def start(self, prompt: Sequence[int]) -> NDArray[np.float32]:
-        """Read a prompt into row 0 and return the logits [V] after it.
+    def start(self, prompt: Sequence[int], row: int = 0) -> NDArray[np.float32]:
+        """Read a prompt into a row and return the logits [V] after it.
 
         Raises:
             InvalidArgument: it is empty, leaves no room in the context, or has a token that the model does not have;
@@ -98,7 +98,7 @@ class TextProgram:
             raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {self.sizes.context - 1}")
         self.sizes.check_tokens(prompt, "prompt")
         for at in range(0, len(prompt), self.sizes.prompt):
-            logits_V = self.read(0, prompt[at : at + self.sizes.prompt], at)
+            logits_V = self.read(row, prompt[at : at + self.sizes.prompt], at)
         return logits_V
 
     def step(self, token: int, position: int) -> NDArray[np.float32]:
@@ -281,3 +281,47 @@ def generate(
         if position >= program.sizes.context or position + 1 == len(prompt) + max_tokens:
             return
         logits_V = program.step(token, position)
+
+
+def generate_all(
+    program: TextProgram, prompts: Iterable[tuple[Sequence[int], Sampler]], max_tokens: int,
+    ends: Set[int] = frozenset(),
+) -> Iterator[tuple[int, list[int]]]:  # fmt: skip
+    """Yield the number of each prompt and at most ``max_tokens`` tokens after it, in the order in which they end.
+
+    As many texts are made at once as the program can; the next one begins where one has ended.
+
+    Raises:
+        InvalidArgument: as ``TextProgram.start``. RuntimeFault: the logits are no numbers.
+    """
+    waiting = enumerate(prompts)
+    free = list(range(program.sizes.texts))
+    made: dict[int, tuple[int, int, Sampler, list[int]]] = {}
+
+    def choose(row: int, logits_V: NDArray[np.float32]) -> Iterator[tuple[int, list[int]]]:
+        """Take a row's next token; yields its text if this ends it."""
+        number, begin, sampler, tokens = made[row]
+        is_over = max_tokens == 0 or (token := sampler.choose(logits_V)) in ends
+        if not is_over:
+            tokens.append(token)
+            is_over = len(tokens) == max_tokens or begin + len(tokens) > program.sizes.context
+        if is_over:
+            del made[row]
+            free.append(row)
+            yield number, tokens
+
+    while True:
+        while free and (following := next(waiting, None)) is not None:
+            number, (prompt, sampler) = following
+            row = free.pop()
+            logits_V = program.start(prompt, row)
+            made[row] = (number, len(prompt), sampler, [])
+            yield from choose(row, logits_V)
+        if not made:
+            return
+        rows = list(made)
+        last = [(tokens[-1], begin + len(tokens) - 1) for _, begin, _, tokens in made.values()]
+        logits = program.advance(rows, *zip(*last, strict=True))
+        for row, logits_V in zip(rows, logits.copy(), strict=True):
+            check_numbers("decode", logits_V)
+            yield from choose(row, logits_V)

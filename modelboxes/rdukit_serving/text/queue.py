@@ -118,6 +118,8 @@ class TextQueue:
     _events: "dict[int, asyncio.Queue[dict[str, Any]]]" = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _refusal: RdukitError | None = None
+    #: Seconds that a text takes, the latest counting most.
+    _usual_s: float = 1.0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -194,7 +196,10 @@ class TextQueue:
         """Count a text from its arrival to its end, as failed if it was refused or broke."""
         if self._waiting > self.max_queue:
             self.statistics.count_failed(1)
-            raise Overloaded(f"{self._waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later")
+            raise Overloaded(
+                f"{self._waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later",
+                retry_after_s=self._free_in_s(),
+            )
         self._waiting += 1
         self.idle.clear()
         try:
@@ -207,9 +212,15 @@ class TextQueue:
             if not self._waiting:
                 self.idle.set()
 
+    def _free_in_s(self) -> int:
+        """Return the seconds after which a row should be free, by how long texts took of late."""
+        rows = (self._client.text or {}).get("texts", 1) if self._client is not None else 1
+        return max(1, round(self._usual_s / rows))
+
     def _count(self, clock: _Clock, prompt_tokens: int, completion_tokens: int) -> tuple[int, int]:
         """Count a text that ended well, with microseconds that it waited and took."""
         queue_us, compute_us = clock.microseconds()
+        self._usual_s += (compute_us / 1e6 - self._usual_s) / 8
         self.statistics.count_batch(1, 1, queue_us, 0, compute_us, 0)
         self.prompt_tokens += prompt_tokens
         self.completion_tokens += completion_tokens

@@ -69,7 +69,9 @@ class TextApi:
             words = error.message.removeprefix(f"{error.detail['field']}: ")
             message = error.message if words == error.message else f"{own}: {words}"
             error = type(error)(message, **{**error.detail, "field": own})
-        return JSONResponse(self.error(error), error.http_status)
+        seconds = error.detail.get("retry_after_s")
+        headers = {} if seconds is None else {"Retry-After": str(seconds)}
+        return JSONResponse(self.error(error), error.http_status, headers)
 
 
 OPENAI: Final = TextApi(error_body, "{error: {message, type, param, code}}")
