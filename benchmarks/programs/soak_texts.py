@@ -1,0 +1,142 @@
+"""Texts for minutes, with callers that leave and a model's process that is killed: each stream ends and says why.
+
+Sixteen callers ask a box of four rows for streamed texts of random lengths, some of a JSON schema, and leave one of
+five before its end. Every half a minute the model's process is killed with SIGKILL. At the end the box must answer as
+at the beginning, and must not have grown. Ends with 1 otherwise. ::
+
+    PYTHONPATH=tests python benchmarks/programs/soak_texts.py [--minutes 10] [--callers 16] [-o FILE]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from rdukit_bench.comparisons.machine import write_json
+
+from rdukit_platform.backends.process import ProcessBox
+from rdukit_platform.backends.process_tree import tree_of
+from support.text_boxes import TINY, make_tiny_llama, start_text_box
+
+ROWS, KILL_EVERY_S = 4, 30.0
+#: Megabytes by which a process may grow: the allocator's arenas move a little.
+FLAT_MB: Final = 24.0
+SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+def _process_of_the_model(box: ProcessBox) -> int | None:
+    for facts in tree_of(box.pid):
+        with contextlib.suppress(OSError):
+            if b"rdukit_serving.device.process" in Path(f"/proc/{facts.pid}/cmdline").read_bytes():
+                return facts.pid
+    return None
+
+
+def _megabytes(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+async def _caller(client: httpx.AsyncClient, seed: int, until: float, ends: Counter[str]) -> None:
+    draw = random.Random(seed)
+    while time.monotonic() < until:
+        body: dict[str, Any] = {
+            "model": "llama", "prompt": [draw.randrange(256) for _ in range(draw.randint(1, 120))],
+            "max_tokens": draw.randint(1, 120), "stream": True, "temperature": draw.choice([0, 1]),
+        }  # fmt: skip
+        if draw.random() < 0.2:
+            body |= {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}
+        leaves_after = draw.randint(1, 20) if draw.random() < 0.2 else None
+        ends[await _one_text(client, body, leaves_after)] += 1
+
+
+async def _one_text(client: httpx.AsyncClient, body: dict[str, Any], leaves_after: int | None) -> str:
+    """Return how a stream ended: ``text``, ``left``, an error's words, or ``LOST``."""
+    try:
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            if answer.status_code != 200:
+                await answer.aread()
+                return f"{answer.status_code}"
+            seen = 0
+            async for line in _lines(answer):
+                if line == b"data: [DONE]":
+                    return "text"
+                if line.startswith(b"data:"):
+                    seen += 1
+                    if "error" in (event := json.loads(line[5:])):
+                        return f"error: {event['error']['message'][:40]}"
+                if leaves_after is not None and seen >= leaves_after:
+                    return "left"
+        return "LOST: the stream ended without a word"
+    except httpx.HTTPError as error:
+        return f"LOST: {type(error).__name__}"
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream, which only a line feed ends: texts may have other characters that do elsewhere."""
+    rest = b""
+    async for data in answer.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
+
+
+async def _soak(box: ProcessBox, minutes: float, callers: int) -> tuple[Counter[str], int]:
+    ends: Counter[str] = Counter()
+    kills, until = 0, time.monotonic() + 60 * minutes
+    limits = httpx.Limits(max_connections=callers)
+    async with httpx.AsyncClient(base_url=box.rest_url, trust_env=False, timeout=120, limits=limits) as client:
+        tasks = [asyncio.create_task(_caller(client, seed, until, ends)) for seed in range(callers)]
+        while time.monotonic() + KILL_EVERY_S < until:
+            await asyncio.sleep(KILL_EVERY_S)
+            if (pid := _process_of_the_model(box)) is not None:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+        await asyncio.gather(*tasks)
+    return ends, kills
+
+
+def main() -> int:
+    """Soak and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--callers", type=int, default=16)
+    parser.add_argument("-o", "--output", type=Path, help="JSON file")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="soak-texts-"))
+    box = start_text_box(folder, make_tiny_llama(), TINY, ROWS)
+    try:
+        probe = {"model": "llama", "prompt": "steady", "max_tokens": 20, "temperature": 0}
+        with httpx.Client(base_url=box.rest_url, trust_env=False, timeout=60) as client:
+            asyncio.run(_soak(box, 0.2, options.callers))  # everything is allocated
+            first = client.post("/v1/completions", json=probe).json()["choices"][0]["text"]
+            before = _megabytes(box.pid)
+            ends, kills = asyncio.run(_soak(box, options.minutes, options.callers))
+            last = client.post("/v1/completions", json=probe).json()["choices"][0]["text"]
+            after, waiting = _megabytes(box.pid), client.get("/metrics").text
+    finally:
+        box.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    lost = sum(count for how, count in ends.items() if how.startswith("LOST"))
+    idle = 'nv_inference_pending_request_count{model="llama",version="1"} 0.0' in waiting
+    figures = {"ends": dict(ends), "kills": kills, "lost": lost, "before_mb": before, "after_mb": after, "idle": idle}
+    print(json.dumps(figures, indent=2))
+    if options.output:
+        write_json(options.output, figures)
+    return int(lost > 0 or first != last or after > before + FLAT_MB or not idle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
