@@ -205,7 +205,7 @@ def _told(prompt: str, turn: Turn, done: Done) -> dict[str, Any]:
         "prompt_tokens_count": usage["prompt_tokens"], "completion_tokens_count": usage["completion_tokens"],
         "total_tokens_count": usage["total_tokens"], "start_time": usage["start_time"], "end_time": usage["end_time"],
         "model_execution_time": done.compute_us / 1e6, "time_to_first_token": usage["time_to_first_token"],
-        "throughput_after_first_token": usage["completion_tokens_after_first_per_sec"], "batch_size_used": 1,
+        "throughput_after_first_token": usage["completion_tokens_after_first_per_sec"],
     }  # fmt: skip
 
 
