@@ -154,6 +154,8 @@ class _Texts:
             yield
         except RdukitError as error:
             text.is_over = True
+            if text.row is not None:
+                text.row.tokens = []  # nobody begins where something went wrong
             self._tell(text.number, kind="refused", **error.body())
 
     def _embed(self, number: int, prompt: Prompt) -> None:
