@@ -89,12 +89,12 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class TextServing:
-    """Reader of one text at a time, to continue it or to make a vector of it.
+    """Reader of texts, to continue several at once or to make a vector of one.
 
-    ``build(**sizes)`` makes a module with the parameter names of the trained one, and a static cache in its buffers.
-    Its forward takes (text [1, prompt], shares [1, prompt] float) and returns a vector [1, width]; a language model's
-    takes (tokens [1, prompt], index [1]) and (token [1, 1], position [1]) besides, and returns logits [1, vocabulary].
-    ``context``, ``prompt`` and ``vocabulary`` name the sizes that hold them.
+    ``build(**sizes)`` makes a module with the parameter names of the trained one. Its forward takes (text [1, prompt],
+    shares [1, prompt] float) and returns a vector [1, width]. A language model's is built with ``texts`` as well, the
+    rows of the static caches in its buffers, and its forward also continues texts, as ``Decoder`` says. ``context``,
+    ``prompt`` and ``vocabulary`` name the sizes that hold them.
     """
 
     build: "Callable[..., nn.Module]"
