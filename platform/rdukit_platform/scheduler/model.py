@@ -91,9 +91,9 @@ class ActiveJob:
     parts: tuple[JobPart, ...] = ()
 
     @property
-    def everywhere(self) -> tuple[JobPart, ...]:
-        """Return its parts, be they on several nodes or on one."""
-        return self.parts or (JobPart(self.node, self.tiles, self.members, self.holds_tiles),)
+    def everywhere(self) -> "tuple[JobPart, ...] | tuple[ActiveJob]":
+        """Return its parts; on one node it is the only one itself."""
+        return self.parts or (self,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,8 @@ class _Outlook:
     def begin(self, need: Need) -> None:
         """Begin to look for room for a job, on several nodes too if it may be spread."""
         tiles, members, constraint = need
-        self._counts, self._total = {}, 0
+        if self._counts:
+            self._counts, self._total = {}, 0
         if members > 1 and tiles and len(self._linked) > 1 and self._left:
             self._left -= 1
             for room in self._linked:

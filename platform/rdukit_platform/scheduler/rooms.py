@@ -10,7 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 
-from rdukit_platform.scheduler.model import JobPart, Need, NodeState
+from rdukit_platform.scheduler.model import ActiveJob, JobPart, Need, NodeState
 from rdukit_platform.scheduler.node_room import LOW, Leaving, NodeRoom
 
 #: Members of a job on each of several nodes, the most first, with what they need there.
@@ -61,7 +61,7 @@ class Rooms:
         """Count the free worker slots anew, after rooms were changed by themselves."""
         self.slots = sum(max(room.slots, 0) for room in self.all)
 
-    def of(self, part: JobPart) -> NodeRoom | None:
+    def of(self, part: JobPart | ActiveJob) -> NodeRoom | None:
         """Return the node of a part of an active job; ``None``: it is not among them."""
         if part.node is None:
             return self.all[0] if len(self.all) == 1 else None
