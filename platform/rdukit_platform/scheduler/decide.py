@@ -275,15 +275,11 @@ class _Round:
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
         """Look no more at jobs that need as much as one that waits for resources, once nobody is let past it."""
-        rooms = self.ledger.rooms
-        if rooms.slots <= 0:
+        if not self.preemptor.is_idle:
+            return  # a later one may have others make room, and a slot, for it
+        if self.ledger.rooms.slots <= 0:
             self.bound.tiles = 0
-        elif (
-            wait.code is WaitCode.RESOURCES
-            and self.reserved
-            and job.need[1:] == (1, NO_LABELS)
-            and self.preemptor.is_idle
-        ):
+        elif wait.code is WaitCode.RESOURCES and self.reserved and job.need[1:] == (1, NO_LABELS):
             self.bound.tiles = min(self.bound.tiles, job.tiles)
 
 
