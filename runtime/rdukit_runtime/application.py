@@ -20,26 +20,30 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
-from rdukit.hardware import find_chip
-from rdukit.interfaces import Closable
-from rdukit.pef.debug import DebugLevel, describe_addresses, print_debug
-from rdukit.pef.file import LoadedPef, read_pef
-from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.memory import lease_bytes, persistent_layout
-from rdukit.pef.model import Graph, Pef
-from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS, resolve
-from rdukit.telemetry.model import Attribute, Span
-from rdukit.telemetry.spans import begin_span, end_span, is_traced, span
-from rdukit_node.logs.files import application_log
-from rdukit_node.private_node import NodeLease, open_lease
-from rdukit_node.status_page import HOST, PROGRAM_LOAD, QUIESCE
-from rdukit_runtime.engine.device import CPU, application_closed, application_opened, engine_device, run_on_host
-from rdukit_runtime.engine.native import load_native, why_not_native
-from rdukit_runtime.engine.portable import Kernel, build_portable
-from rdukit_runtime.engine.program import HostTensors, LoadedProgram, RunTimes
-from rdukit_runtime.engine.threads import LeasedThreads
-from rdukit_runtime.settings import NUMERICS_TRAP
+from rdukit.system.process import gc_paused
+
+# A full collection looks at all of torch's objects, for longer than the first run of a small PEF takes.
+with gc_paused():
+    from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
+    from rdukit.hardware import find_chip
+    from rdukit.interfaces import Closable
+    from rdukit.pef.debug import DebugLevel, describe_addresses, print_debug
+    from rdukit.pef.file import LoadedPef, read_pef
+    from rdukit.pef.kernel import KernelGraph
+    from rdukit.pef.memory import lease_bytes, persistent_layout
+    from rdukit.pef.model import Graph, Pef
+    from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS, resolve
+    from rdukit.telemetry.model import Attribute, Span
+    from rdukit.telemetry.spans import begin_span, end_span, is_traced, span
+    from rdukit_node.logs.files import application_log
+    from rdukit_node.private_node import NodeLease, open_lease
+    from rdukit_node.status_page import HOST, PROGRAM_LOAD, QUIESCE
+    from rdukit_runtime.engine.device import CPU, application_closed, application_opened, engine_device, run_on_host
+    from rdukit_runtime.engine.native import load_native, why_not_native
+    from rdukit_runtime.engine.portable import Kernel, build_portable
+    from rdukit_runtime.engine.program import HostTensors, LoadedProgram, RunTimes
+    from rdukit_runtime.engine.threads import LeasedThreads
+    from rdukit_runtime.settings import NUMERICS_TRAP
 
 logger = logging.getLogger(__name__)
 
@@ -217,6 +221,7 @@ _NO_LIBRARIES = (
 )
 
 
+@gc_paused()
 def open_application(
     path: Path | str, name: str, arch: str | None = None, launch: str | None = None,
     build: Callable[[KernelGraph], Kernel] | None = None,
