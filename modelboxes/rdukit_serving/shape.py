@@ -15,7 +15,7 @@ SERVE: Final = "serve"
 #: A label that counts in no loss, as torch's cross entropy has it by default.
 IGNORED: Final = -100
 
-#: Tokens that it pays to read at once in a graph of their own.
+#: Tokens at least that get a graph of their own to be read at once.
 _FEWEST_READ: Final = 16
 
 SizeValue = int | float | str | bool
@@ -33,8 +33,8 @@ class TextSizes:
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
         """Return how many tokens of a prompt a run can read, the fewest first."""
-        few = self.prompt // 4
-        return (few, self.prompt) if few >= _FEWEST_READ else (self.prompt,)
+        shares = (self.prompt // 4, self.prompt // 2)
+        return (*(few for few in shares if few >= _FEWEST_READ), self.prompt)
 
     def check_tokens(self, tokens: Sequence[int], field: str) -> None:
         """Raise ``InvalidArgument``, naming ``field``, if a token is not in the vocabulary."""
