@@ -97,9 +97,10 @@ def test_what_one_text_does_wrong_harms_no_other(client: openai.OpenAI) -> None:
     first = next(stream).choices[0].text
     with pytest.raises(openai.BadRequestError, match="legal: 1 to 255"):
         ask(client, "x" * 300)
-    left = ask(client, "gone", 200, stream=True)
-    next(left)
-    left.close()
+    for _ in range(8):  # each gives its row back
+        left = ask(client, "gone", 200, stream=True)
+        next(left)
+        left.close()
     assert first + "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == whole
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,8 +16,6 @@ from rdukit_serving.text.constraints import TextForm
 
 #: Events of a text that others follow.
 _PARTS: Final = frozenset({"piece", "values", "reading", "taken"})
-#: Seconds that a step may take to end when its text is no longer wanted.
-_STOP_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +114,8 @@ class TextQueue:
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     #: Events of the texts that the process has, by number.
     _events: "dict[int, asyncio.Queue[dict[str, Any]]]" = field(default_factory=dict)
+    #: Those of them whose callers went away.
+    _left: set[int] = field(default_factory=set)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _refusal: RdukitError | None = None
     #: Seconds that a text takes, the latest counting most.
@@ -142,6 +142,8 @@ class TextQueue:
         """Fail the texts that were being made; the others wait. Call when the process is gone."""
         self._client = None
         self._ready.clear()
+        for number in list(self._left):
+            self._forget(number)
         for events in self._events.values():
             events.put_nowait({"kind": "died", "ending": ending})
 
@@ -158,17 +160,17 @@ class TextQueue:
             Unavailable: the process died, or is not there.
         """
         with self._counted() as clock:
-            async with self._turn() as client:
-                clock.began = time.perf_counter_ns()
-                asked = self._events_of(client, request.prompt, **request.message())
-                async with contextlib.aclosing(asked) as events:
-                    async for message in events:
-                        event = _event(message)
-                        if isinstance(event, Done):
-                            self.cached_tokens += event.cached_tokens
-                            waited, worked = self._count(clock, event.prompt_tokens, event.completion_tokens)
-                            event = replace(event, queue_us=waited, compute_us=worked)
-                        yield event
+            client = await self._take_turn()
+            clock.began = time.perf_counter_ns()
+            asked = self._events_of(client, request.prompt, **request.message())
+            async with contextlib.aclosing(asked) as events:
+                async for message in events:
+                    event = _event(message)
+                    if isinstance(event, Done):
+                        self.cached_tokens += event.cached_tokens
+                        waited, worked = self._count(clock, event.prompt_tokens, event.completion_tokens)
+                        event = replace(event, queue_us=waited, compute_us=worked)
+                    yield event
 
     async def embed(self, text: str | Sequence[int]) -> Embedding:
         """Embed a text as a vector.
@@ -178,18 +180,18 @@ class TextQueue:
                 ``generate``.
         """
         with self._counted() as clock:
-            async with self._turn() as client:
-                clock.began = time.perf_counter_ns()
-                values: list[float] = []
-                async with contextlib.aclosing(self._events_of(client, text, kind="embed")) as messages:
-                    async for message in messages:
-                        if message["kind"] == "values":
-                            values += message["values"]
-                        elif message["kind"] == "embedded":
-                            return Embedding(values, message["tokens"], *self._count(clock, message["tokens"], 0))
-                        else:
-                            _event(message)
-                raise RuntimeFault("the inference process gave no vector")
+            client = await self._take_turn()
+            clock.began = time.perf_counter_ns()
+            values: list[float] = []
+            async with contextlib.aclosing(self._events_of(client, text, kind="embed")) as events:
+                async for message in events:
+                    if message["kind"] == "values":
+                        values += message["values"]
+                    elif message["kind"] == "embedded":
+                        return Embedding(values, message["tokens"], *self._count(clock, message["tokens"], 0))
+                    else:
+                        _event(message)
+            raise RuntimeFault("the inference process gave no vector")
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[_Clock]:
@@ -226,28 +228,44 @@ class TextQueue:
         self.completion_tokens += completion_tokens
         return queue_us, compute_us
 
-    @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[DeviceClient]:
-        """Wait for the process, and for a row of its caches."""
+    async def _take_turn(self) -> DeviceClient:
+        """Wait for the process and for a row of its caches; ``_events_of`` gives it back."""
         await self._ready.wait()
         if self._turns is None:
             raise self._refusal or Unavailable("the model was unloaded")
-        async with self._turns:
+        await self._turns.acquire()
+        try:
             await self._ready.wait()
             if self._client is None:
                 raise self._refusal or Unavailable("the model was unloaded")
-            yield self._client
+        except BaseException:
+            self._turns.release()
+            raise
+        return self._client
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Give each event of a packet to its text; one whose caller went away is nobody's."""
+        """Give each event of a packet to its text; of one whose caller went away only the end matters."""
         for event in message["events"]:
-            if event["number"] in self._events:
-                self._events[event["number"]].put_nowait(event)
+            number = event["number"]
+            if number in self._left:
+                if event["kind"] not in _PARTS:
+                    self._forget(number)
+            elif number in self._events:
+                self._events[number].put_nowait(event)
+
+    def _forget(self, number: int) -> None:
+        """Give the row of a text back that the process has no longer."""
+        del self._events[number]
+        self._left.discard(number)
+        if self._turns is not None:
+            self._turns.release()
+        if not self._events and self._client is not None:
+            self._client.busy_since = None
 
     async def _events_of(
         self, client: DeviceClient, prompt: str | Sequence[int], **request: object
     ) -> AsyncGenerator[dict[str, Any]]:  # fmt: skip
-        """Yield the process's answers up to the last. Closing early stops the work and waits for its end."""
+        """Yield the process's answers up to the last. Closing early stops the work, whose row is free at its end."""
         number = next(self._numbers)
         events = self._events[number] = asyncio.Queue()
         is_over = False
@@ -268,15 +286,12 @@ class TextQueue:
                 if message["kind"] != "reading":
                     yield message
         finally:
-            if not is_over and self._client is client:
+            # Nothing is awaited here: whoever cancels a caller may do so again at each wait.
+            if is_over or self._client is not client:
+                self._forget(number)
+            else:
+                self._left.add(number)
                 client.send(kind="cancel", number=number)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    async with asyncio.timeout(_STOP_S):
-                        while (await events.get())["kind"] in _PARTS:
-                            pass
-            del self._events[number]
-            if not self._events:
-                client.busy_since = None
 
 
 def _event(message: Mapping[str, Any]) -> Piece | Done:
