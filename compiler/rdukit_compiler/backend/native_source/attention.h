@@ -12,9 +12,8 @@ static inline int64_t seen_positions(const View* mask, int64_t b, int64_t rows, 
   int64_t heads = at[1] ? mask->sizes[mask->dim - 3] : 1, seen = 0;
   for (int64_t h = 0; h < heads; h++)
     for (int64_t r = 0; r < rows; r++) {
-      int64_t start = b * at[0] + h * at[1] + r * at[2], end = positions;
-      while (end > seen && mask_at(*mask, start + (end - 1) * at[3]) == MASKED) end--;
-      seen = std::max(seen, end);
+      int64_t start = b * at[0] + h * at[1] + r * at[2];
+      seen = std::max(seen, seen_by(*mask, start, at[3], positions));
     }
   return seen;
 }

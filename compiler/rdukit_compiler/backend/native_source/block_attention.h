@@ -1,6 +1,8 @@
 // Attention of many bf16 queries: blocks of them against all the keys that they may see, by small_bf16_product.h.
 // Scores and sums are floats, weights become bf16 again for their product with the values.
 #pragma once
+#include <algorithm>
+
 #include "row_attention.h"
 #include "small_bf16_product.h"
 
@@ -43,22 +45,30 @@ static void block_attention(const View& q, const View& k, const View& v, const V
   in_parallel(q.sizes[0] * heads, 1 + 65536 / (rows * positions + 1), [&](int64_t first, int64_t last) {
     std::vector<float> scores(most * whole(positions)), made(most * width), sums(most);
     std::vector<bf16> weights(most * whole(positions));
+    std::vector<int64_t> seen(most);
+    int64_t looked_at = -1;
     for (int64_t bh = first; bh < last; bh++) {
       int64_t b = bh / heads, h = bh % heads, kh = h * k.sizes[1] / heads;
       int64_t text = text_of(texts, b, k.sizes[0]);
       Matrix queries = head_of(q, b, h), keys = head_of(k, text, kh), values = head_of(v, text, kh);
       for (int64_t row = 0; row < rows; row += most) {
-        int64_t n = std::min(most, rows - row), count = is_causal ? std::min(positions, row + n) : positions;
-        int64_t step = whole(count);
+        int64_t n = std::min(most, rows - row), place = b * at[0] + h * at[1] + row * at[2];
+        for (int64_t r = 0; r < n; r++)
+          if (!mask)
+            seen[r] = is_causal ? std::min(positions, row + r + 1) : positions;
+          else if (place != looked_at)  // heads mostly share their masks
+            seen[r] = seen_by(*mask, place + r * at[2], at[3], is_causal ? std::min(positions, row + r + 1) : positions);
+        looked_at = mask ? place : -1;
+        int64_t count = std::max<int64_t>(1, *std::max_element(seen.begin(), seen.begin() + n)), step = whole(count);
         Matrix block{queries.data + row * queries.row, queries.row, queries.column};
         small_bf16_product::multiply(block, {keys.data, keys.column, keys.row}, scores.data(), step, n, count, width);
         for (int64_t r = 0; r < n; r++) {
           float* of_row = scores.data() + r * step;
           bf16* to = weights.data() + r * step;
-          int64_t seen = is_causal ? std::min(count, row + r + 1) : count, padded = whole(seen);
-          if (is_scaled_first) multiply_by(of_row, seen, scale);
-          if (mask) add_mask(of_row, *mask, b * at[0] + h * at[1] + (row + r) * at[2], at[3], seen);
-          std::fill(of_row + seen, of_row + padded, -std::numeric_limits<float>::infinity());
+          int64_t padded = whole(seen[r]);
+          if (is_scaled_first) multiply_by(of_row, seen[r], scale);
+          if (mask) add_mask(of_row, *mask, place + r * at[2], at[3], seen[r]);
+          std::fill(of_row + seen[r], of_row + padded, -std::numeric_limits<float>::infinity());
           sums[r] = weigh(of_row, padded, is_scaled_first ? 1 : scale);
           narrow(to, of_row, padded);
           std::fill(to + padded, to + step, bf16{0});

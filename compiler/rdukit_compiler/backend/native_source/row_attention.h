@@ -48,6 +48,14 @@ static inline float mask_at(const View& mask, int64_t place) {
   return mask.is_bf16() ? value(((const bf16*)mask.data)[place]) : ((const float*)mask.data)[place];
 }
 
+constexpr float MASKED = -std::numeric_limits<float>::infinity();
+
+// How many of the positions, at most ``count``, a mask's row lets a query see.
+static inline int64_t seen_by(const View& mask, int64_t start, int64_t step, int64_t count) {
+  while (count > 0 && mask_at(mask, start + (count - 1) * step) == MASKED) count--;
+  return count;
+}
+
 // The place in k and v of the text that a call's b-th reads: caches may hold more texts than a call has.
 static inline int64_t text_of(const View* texts, int64_t b, int64_t count) {
   if (!texts) return b;
@@ -55,8 +63,6 @@ static inline int64_t text_of(const View* texts, int64_t b, int64_t count) {
   if (text < 0 || text >= count) throw std::runtime_error("attention to a text that the cache does not have");
   return text;
 }
-
-constexpr float MASKED = -std::numeric_limits<float>::infinity();
 
 // One query [D] of one head against ``count`` positions: weights holds count floats and a vector more, out holds D.
 template <class T>
