@@ -67,18 +67,18 @@ class Verb(_message.Message):
     def __init__(self, name: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., uncached: _Optional[bool] = ...) -> None: ...
 
 class Metric(_message.Message):
-    __slots__ = ("name", "help", "unit", "better", "told")
+    __slots__ = ("name", "help", "unit", "better", "reported")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HELP_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     BETTER_FIELD_NUMBER: _ClassVar[int]
-    TOLD_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     help: str
     unit: str
     better: str
-    told: str
-    def __init__(self, name: _Optional[str] = ..., help: _Optional[str] = ..., unit: _Optional[str] = ..., better: _Optional[str] = ..., told: _Optional[str] = ...) -> None: ...
+    reported: str
+    def __init__(self, name: _Optional[str] = ..., help: _Optional[str] = ..., unit: _Optional[str] = ..., better: _Optional[str] = ..., reported: _Optional[str] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "type", "default", "legal", "help", "unit", "schema")
