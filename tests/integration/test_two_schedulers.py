@@ -1,5 +1,6 @@
 """Two schedulers on one database: one decides, the other takes over when it is killed or frozen; no job runs twice."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -87,7 +88,7 @@ def submit(platform: PlatformUnderTest, dataset: str) -> list[str]:
 
 def check_each_ran_once(platform: PlatformUnderTest, jobs: list[str]) -> None:
     for job in [platform.wait_end(job) for job in jobs]:
-        assert [each["outcome"] for each in job["attempts"]] == ["succeeded"], job
+        assert [each["outcome"] for each in job["attempts"]] == ["succeeded"], json.dumps(job["attempts"])
         assert [platform.states(job["id"]).count(state) for state in ("starting", "succeeded")] == [1, 1]
 
 
