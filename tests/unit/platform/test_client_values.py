@@ -41,7 +41,7 @@ def test_the_asynchronous_client_has_each_method_of_the_other() -> None:
     for name, cls in vars(asynchronous).items():
         if name.startswith("Async") and name not in {"AsyncPlatform", "AsyncArtifact"}:
             (base,) = cls.__orig_bases__
-            (sync,) = base.__args__
+            sync = base.__args__[0]
             public = {each for each in vars(sync) if not each.startswith("_")}
             assert public - {"info", "id", "name", "state"} <= set(vars(cls)), name
             for each in public & set(vars(cls)):
