@@ -1,5 +1,6 @@
 """A platform of two nodes, each with its home, daemon and worker: jobs spread, and outlive a node's drain and loss."""
 
+import json
 import re
 import subprocess
 import sys
@@ -144,7 +145,8 @@ def test_a_node_that_is_killed_whole_is_noticed_and_its_jobs_end_once_on_the_oth
         assert time.monotonic() - killed < NOTICED_S
         for job in jobs["two"]:
             done = platform.wait_end(job)
-            assert (done["state"], placed(done)) == ("succeeded", [("two", "expired"), ("one", "succeeded")])
+            expected = ("succeeded", [("two", "expired"), ("one", "succeeded")])
+            assert (done["state"], placed(done)) == expected, json.dumps(done["attempts"])
         for job in jobs["one"]:
             assert placed(platform.wait_end(job)) == [("one", "succeeded")]
         wait_until(lambda: not nodes(platform)["one"]["leases"])

@@ -390,10 +390,10 @@ def _switch_user(spec: dict[str, Any]) -> None:
 def _write_files(spec: dict[str, Any]) -> None:
     os.umask(0o077)
     for path, text in spec["files"].items():
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        part = f"{path}.{os.getpid()}.part"
-        if os.path.lexists(part):
-            os.unlink(part)
+        folder, name = os.path.split(path)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        # Other fences may write the same file at once, and in each of them this process is number 1.
+        part = f"{folder}/.{name}.{os.urandom(4).hex()}.part"
         with open(part, "xb") as stream:
             stream.write(bytes.fromhex(text))
         os.replace(part, path)
