@@ -17,12 +17,14 @@ import hashlib
 import hmac
 import secrets
 import struct
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rdukit.errors import InvalidArgument, Unauthenticated
+from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable
 
 #: Where ranks meet: a port at the address of part 0.
 STORE_PORT: Final = 46_999
@@ -192,3 +194,29 @@ async def close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
+
+
+@contextmanager
+def in_thread(
+    name: str, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]],
+    limit_s: float, failure: str,
+) -> Iterator[asyncio.AbstractEventLoop]:  # fmt: skip
+    """Run what serves links in a loop and a thread of its own while the block lasts; ``start`` has ended before it.
+
+    Raises:
+        Unavailable: the start failed or took longer than ``limit_s``; with ``failure`` and the reason.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
+    thread.start()
+    try:
+        try:
+            asyncio.run_coroutine_threadsafe(start(), loop).result(limit_s)
+        except (OSError, TimeoutError) as cause:
+            raise Unavailable(f"{failure}: {cause}") from cause
+        yield loop
+    finally:
+        asyncio.run_coroutine_threadsafe(close(), loop).result(limit_s)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

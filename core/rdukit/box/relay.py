@@ -5,7 +5,6 @@ Runs in a thread of its own for as long as the block that it is made for; see ``
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -17,6 +16,7 @@ from rdukit.box.links import (
     LinkedPart,
     Stream,
     close,
+    in_thread,
     is_port_of,
     join,
     pack_target,
@@ -24,7 +24,6 @@ from rdukit.box.links import (
     ports_of,
     read_port,
 )
-from rdukit.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -125,17 +124,6 @@ def relaying(place: LinkedPart) -> Iterator[None]:
     Raises:
         Unavailable: the relay did not start.
     """
-    loop, relay = asyncio.new_event_loop(), Relay(place)
-    thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
-    thread.start()
-    try:
-        try:
-            asyncio.run_coroutine_threadsafe(relay.start(), loop).result(START_S)
-        except (OSError, TimeoutError) as cause:
-            raise Unavailable(f"the box's relay to the other nodes' members did not start: {cause}") from cause
+    relay, failure = Relay(place), "the box's relay to the other nodes' members did not start"
+    with in_thread("relay", relay.start, relay.close, START_S, failure):
         yield
-    finally:
-        asyncio.run_coroutine_threadsafe(relay.close(), loop).result(START_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

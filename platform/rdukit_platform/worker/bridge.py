@@ -5,7 +5,6 @@ A UNIX socket is for its box, which connects there and nowhere else, and a TCP p
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +18,13 @@ from rdukit.box.links import (
     be_greeted,
     close,
     greet,
+    in_thread,
     is_port_of,
     join,
     pack_port,
     read_target,
 )
-from rdukit.errors import RdukitError, Unavailable
+from rdukit.errors import RdukitError
 
 logger = logging.getLogger(__name__)
 
@@ -153,19 +153,9 @@ def bridging(key: bytes, part: int, socket: Path, host: str, mode: int = 0o600) 
     Raises:
         Unavailable: it cannot listen.
     """
-    loop = asyncio.new_event_loop()
-    bridge = Bridge(key, part, socket, host)
-    thread = threading.Thread(target=loop.run_forever, name="bridge", daemon=True)
-    thread.start()
+    bridge, failure = Bridge(key, part, socket, host), f"the bridge to the other nodes' members cannot listen on {host}"
     try:
-        try:
-            asyncio.run_coroutine_threadsafe(bridge.start(mode), loop).result(STOP_S)
-        except (OSError, TimeoutError) as cause:
-            raise Unavailable(f"the bridge to the other nodes' members cannot listen on {host}: {cause}") from cause
-        yield BridgeThread(bridge, loop)
+        with in_thread("bridge", lambda: bridge.start(mode), bridge.close, STOP_S, failure) as loop:
+            yield BridgeThread(bridge, loop)
     finally:
-        asyncio.run_coroutine_threadsafe(bridge.close(), loop).result(STOP_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
         socket.unlink(missing_ok=True)
