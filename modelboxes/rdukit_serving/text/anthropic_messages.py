@@ -259,15 +259,8 @@ class MessageAnswer:
         """Respond whole, or with events."""
         if is_stream:
             return await stream_response(self._frames(), lambda error: frame(messages_error(error)))
-        done = await unless_gone(request, self._finish())
+        done = await unless_gone(request, self._turn.finish(self._events))
         return JSONResponse(self._message, headers=server_timing(self._turn.version, done.queue_us, done.compute_us))
-
-    async def _finish(self) -> Done:
-        async for event in self._turn.events():
-            self._events(event)
-            if isinstance(event, Done):
-                return event
-        raise AssertionError("a text has an end")
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         is_first = True

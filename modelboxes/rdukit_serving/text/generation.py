@@ -9,15 +9,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.device.messages import cut
+from rdukit_serving.device.messages import Prompt, cut
 from rdukit_serving.shape import TextSizes
 from rdukit_serving.text.constraints import Constraints, TextForm
 from rdukit_serving.text.rows import Row
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, log_probabilities
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
-
-#: Characters or tokens of a prompt in a message.
-Prompt = str | Sequence[int]
 
 
 class Tell(Protocol):

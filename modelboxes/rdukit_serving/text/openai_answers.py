@@ -312,6 +312,14 @@ class Turn:
     reader: CallReader | None = None
     tally: Tally = field(default_factory=Tally)
 
+    async def finish(self, take: Callable[[Piece | ToolCall | Done], object]) -> Done:
+        """Give all events to ``take`` and return the last."""
+        async for event in self.events():
+            take(event)
+            if isinstance(event, Done):
+                return event
+        raise AssertionError("a text has an end")
+
     async def events(self) -> AsyncGenerator[Piece | ToolCall | Done]:
         """Yield what is said, calls as they become whole, and the end, which has no text of its own.
 

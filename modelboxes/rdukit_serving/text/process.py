@@ -14,10 +14,10 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError
-from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, decode, encode
+from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt, decode, encode
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
 from rdukit_serving.text.constraints import Constraints
-from rdukit_serving.text.generation import Generation, ModelTokens, Prompt
+from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.program import TextProgram, end_tokens
 from rdukit_serving.text.rows import RowTable, reads_next
 from rdukit_serving.text.token_bytes import TokenBytes
