@@ -76,7 +76,7 @@ class Caller:
         token = (platform.home / "token").read_text().strip()
         self.http = httpx.Client(
             base_url=f"{platform.running['url']}/v1/endpoints/{name}",
-            headers={"Authorization": f"Bearer {token}"}, timeout=60.0, trust_env=False,
+            headers={"Authorization": f"Bearer {token}"}, timeout=150.0, trust_env=False,
         )  # fmt: skip
         self.name = name
 
@@ -154,9 +154,17 @@ def test_a_replica_whose_box_is_killed_is_replaced_and_callers_wait_for_it(
 ) -> None:
     (before,) = [one for one in shown(platform, served)["instances"] if one["state"] == "ready"]
     os.kill(box_pid(platform, before["id"]), signal.SIGKILL)
+
+    def is_replaced(endpoint: dict[str, Any]) -> bool:
+        # Until the worker has seen it, the box that was killed still counts as ready.
+        return is_ready(endpoint) and not any(
+            one["id"] == before["id"] and one["state"] == "ready" for one in endpoint["instances"]
+        )
+
     with Caller(platform, served) as caller:
         assert caller.infer().status_code == 200
-    found = wait(platform, served, is_ready)
+        found = wait(platform, served, is_replaced)
+        assert caller.infer().status_code == 200
     states = {one["id"]: (one["state"], one["reason"]) for one in found["instances"]}
     assert states[before["id"]] == ("ended", "box-lost")
 

@@ -202,6 +202,11 @@ class _Told(SamplingFields):
         messages = [] if self.system is None else [ChatMessage(role="system", content=_joined(self.system))]
         for message in self.messages[:-1] if self.messages[-1].role == "assistant" else self.messages:
             messages += message.for_chat()
+        if not messages:
+            raise InvalidArgument(
+                "messages: an assistant's message alone has nothing to answer; put a message of the user before it",
+                field="messages",
+            )
         choice, parallel = self._choice()
         config = self.output_config or OutputConfig()
         schema = None if config.format is None else schema_format("text", config.format.content)
