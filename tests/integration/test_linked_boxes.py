@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.box.links import LOCAL_PORTS, PORTS, STORE_PORT, greet, link_key, part_address
-from rdukit.errors import Unauthenticated
+from rdukit.errors import RdukitError, Unauthenticated
 from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import ALIAS, FenceSpec, Way, choose_way
 from rdukit.fence.start import program_paths, start_fenced
@@ -54,14 +54,32 @@ else:  # the first one of a part has the relay, and starts the other one
 """
 
 
+STRANGER = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+except OSError as error:
+    print("refused", error.strerror, flush=True)
+"""
+
+
 @pytest.fixture
-def bridges(tmp_path: Path) -> Iterator[list[BridgeThread]]:
+def refused() -> list[tuple[str, str]]:
+    """Whom the bridges refused: the address, and the error's code."""
+    return []
+
+
+@pytest.fixture
+def bridges(tmp_path: Path, refused: list[tuple[str, str]]) -> Iterator[list[BridgeThread]]:
+    def note(address: str, error: RdukitError) -> None:
+        refused.append((address, error.code))
+
     with ExitStack() as stack:
         made = []
         for part in range(PARTS):
             folder = tmp_path / f"wires-{part}"
             folder.mkdir()
-            made.append(stack.enter_context(bridging(KEY, part, folder / "links.sock", "127.0.0.1", 0o666)))
+            made.append(stack.enter_context(bridging(KEY, part, folder / "links.sock", "127.0.0.1", 0o666, note)))
         for each in made:
             each.meet([each.address for each in made])
         yield made
@@ -108,7 +126,25 @@ def test_ranks_in_boxes_without_a_network_average_over_their_workers_bridges(
     assert [text.count("sum [10.0]") for text in told] == [2, 2], told
 
 
-def test_who_does_not_have_the_key_gets_no_stream(bridges: list[BridgeThread]) -> None:
+@pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+def test_a_box_that_is_not_of_the_attempt_does_not_reach_its_bridges(
+    tmp_path: Path, bridges: list[BridgeThread]
+) -> None:
+    way, uid, said = choose_way(os.geteuid() == 0), None, tmp_path / "said.txt"
+    if way is Way.ROOT:
+        uid = UID
+        tmp_path.chmod(0o755)
+    command = [sys.executable, "-c", STRANGER, *bridges[0].address.split(":")]
+    spec = FenceSpec(
+        command, {"PATH": os.environ["PATH"]}, "/", program_paths(command[:1]), [], uid=uid, parent=os.getpid()
+    )  # fmt: skip
+    with said.open("wb") as output:
+        program = start_fenced(spec, way, output)
+    assert program.wait(END_S) == 0
+    assert said.read_text() == "refused Connection refused\n"  # its loopback is its own, and nobody is there
+
+
+def test_who_does_not_have_the_key_gets_no_stream(bridges: list[BridgeThread], refused: list[tuple[str, str]]) -> None:
     async def ask(key: bytes, part: int, port: int) -> None:
         host, _, at = bridges[1].address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(at))
@@ -120,6 +156,7 @@ def test_who_does_not_have_the_key_gets_no_stream(bridges: list[BridgeThread]) -
     for key, part, port in ((b"x" * 32, 1, PORTS[0]), (KEY, 0, PORTS[0]), (KEY, 1, STORE_PORT), (KEY, 1, 22)):
         with pytest.raises(EOFError):
             asyncio.run(asyncio.wait_for(ask(key, part, port), 30.0))
+    assert refused == [("127.0.0.1", "unauthenticated")] * 4
 
 
 def test_what_answers_for_another_part_has_to_have_the_key_too() -> None:
@@ -143,10 +180,13 @@ def test_what_answers_for_another_part_has_to_have_the_key_too() -> None:
         asyncio.run(asyncio.wait_for(ask(), 30.0))
 
 
-def test_a_box_reaches_the_other_parts_ports_and_nothing_else(tmp_path: Path, bridges: list[BridgeThread]) -> None:
+def test_a_box_reaches_the_other_parts_ports_and_nothing_else(
+    tmp_path: Path, bridges: list[BridgeThread], refused: list[tuple[str, str]]
+) -> None:
     for asked in (b"C\0\0\0\x16", b"C\0\1\xb7\x99", b"C\0\2\xb7\x99", b"X"):  # port 22, its own part, no part, no word
         with socket.socket(socket.AF_UNIX) as box:
             box.settimeout(30.0)
             box.connect(str(tmp_path / "wires-1" / "links.sock"))
             box.sendall(asked)
             assert box.recv(1) == b""
+    assert refused == [("", "permission-denied")] * 3

@@ -1,6 +1,6 @@
 """Writer of what no request waits for: refusals, of which many alike are one row with a count, and uses of tokens.
 
-A thread of the gateway, a transaction a batch.
+A thread of the gateway or of a worker, a transaction a batch.
 """
 
 import ipaddress

@@ -24,9 +24,12 @@ from rdukit.box.links import (
     pack_port,
     read_target,
 )
-from rdukit.errors import RdukitError
+from rdukit.errors import PermissionDenied, RdukitError, Unauthenticated
 
 logger = logging.getLogger(__name__)
+
+#: Told of who was refused, by address (of a box there is none), and why; called in the bridge's thread, not to wait.
+Refusals = Callable[[str, RdukitError], None]
 
 #: Streams that one bridge carries at once, from its box and to it together: a box is not trusted to need them.
 MAX_STREAMS: Final = 1024
@@ -40,9 +43,9 @@ STOP_S: Final = 10.0
 class Bridge:
     """Bridge of one part of an attempt."""
 
-    def __init__(self, key: bytes, part: int, socket: Path, host: str) -> None:
+    def __init__(self, key: bytes, part: int, socket: Path, host: str, refused: Refusals) -> None:
         """``socket``: made for the box; ``host``: where the other workers reach this one."""
-        self._key, self._part, self._socket, self._host = key, part, socket, host
+        self._key, self._part, self._socket, self._host, self._refused = key, part, socket, host, refused
         #: ``host:port`` of the other parts' bridges, once all are known.
         self._peers: dict[int, tuple[str, int]] = {}
         self._are_met = asyncio.Event()
@@ -97,6 +100,9 @@ class Bridge:
             is_kept = await serve(stream)
         except (OSError, EOFError, TimeoutError, RdukitError) as error:
             logger.warning("stream ended part=%d error=%r", self._part, error)
+            if isinstance(error, PermissionDenied | Unauthenticated):
+                peer = stream[1].get_extra_info("peername")
+                self._refused(peer[0] if isinstance(peer, tuple) else "", error)
         finally:
             self._tasks.discard(task)
             if not is_kept:
@@ -115,8 +121,7 @@ class Bridge:
         part, port = await asyncio.wait_for(read_target(stream[0]), HELLO_S)
         await self._are_met.wait()
         if part == self._part or part not in self._peers or not is_port_of(part, port):
-            logger.warning("stream refused part=%d to=%d port=%d", self._part, part, port)
-            return False
+            raise PermissionDenied(f"port {port} of part {part} is not to be reached by the box of part {self._part}")
         other = await asyncio.open_connection(*self._peers[part])
         try:
             await asyncio.wait_for(greet(*other, self._key, self._part, part, port), HELLO_S)
@@ -147,13 +152,19 @@ class BridgeThread:
 
 
 @contextmanager
-def bridging(key: bytes, part: int, socket: Path, host: str, mode: int = 0o600) -> Iterator[BridgeThread]:
+def bridging(
+    key: bytes, part: int, socket: Path, host: str, mode: int = 0o600, refused: Refusals = lambda *_: None
+) -> Iterator[BridgeThread]:  # fmt: skip
     """Have a bridge while the block lasts.
+
+    Args:
+        refused: told of each that has not the key, or asks for what it may not reach.
 
     Raises:
         Unavailable: it cannot listen.
     """
-    bridge, failure = Bridge(key, part, socket, host), f"the bridge to the other nodes' members cannot listen on {host}"
+    bridge = Bridge(key, part, socket, host, refused)
+    failure = f"the bridge to the other nodes' members cannot listen on {host}"
     try:
         with in_thread("bridge", lambda: bridge.start(mode), bridge.close, STOP_S, failure) as loop:
             yield BridgeThread(bridge, loop)

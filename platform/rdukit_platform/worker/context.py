@@ -7,6 +7,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import remove_tree
 from rdukit.interfaces import Clock
 from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
+from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.backends.contract import BoxBackend
 from rdukit_platform.backends.job_boxes import BoxRules, OwnBox
 from rdukit_platform.catalog.model import Selector
@@ -34,6 +35,8 @@ class WorkerContext:
     backend: BoxBackend
     rules: BoxRules
     fences: TenantFences
+    #: Of what does not wait for the database.
+    audit: AuditWriter
     box_start_s: float
     backoff_s: float
     #: Where it answers workers of other nodes; ``None``: it joins no boxes.

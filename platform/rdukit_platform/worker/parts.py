@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,11 @@ from typing import Final
 from sqlalchemy.orm import Session
 
 from rdukit.box.links import LinkedPart, link_key
-from rdukit.errors import Cancelled, InvalidArgument, LeaseLost, NoResources, PeerLost
+from rdukit.errors import Cancelled, InvalidArgument, LeaseLost, NoResources, PeerLost, RdukitError
 from rdukit.fence.probe import why_no_address
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
+from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
@@ -102,11 +104,22 @@ def linked(
     make_folder(socket.parent)
     socket.parent.chmod(0o755)  # inside of one that is this worker's only
     mode = 0o666 if os.geteuid() == 0 else 0o600  # a worker that is root runs its boxes as somebody else
-    with bridging(part.key, part.number, socket, context.link_host, mode) as bridge:
+    refused = partial(_record_refusal, context, job, part)
+    with bridging(part.key, part.number, socket, context.link_host, mode, refused) as bridge:
         with context.database.write(is_durable=False) as session:
             execution.tell_address(session, fencing, bridge.address)
         bridge.meet(_await_all(lambda: _read_places(context, fencing, job), stop))
         yield LinkedPart(part.number, part.parts, part.first_rank, part.world, socket)
+
+
+def _record_refusal(context: WorkerContext, job: JobRow, part: AttemptPart, address: str, error: RdukitError) -> None:
+    target = f"{job.id} attempt {job.attempt} part {part.number}"
+    context.audit.refuse(
+        AuditRecord(
+            context.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id, target, error.code,
+            error.message, address,
+        )
+    )  # fmt: skip
 
 
 def _read_places(context: WorkerContext, fencing: FencingToken, job: JobRow) -> Sequence[PartPlace]:

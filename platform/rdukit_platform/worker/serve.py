@@ -14,6 +14,7 @@ from kombu.message import Message
 from rdukit.interfaces import SystemClock
 from rdukit.settings import JSON, LOG_FORMAT, LOG_LEVEL, resolve
 from rdukit_platform.artifacts.stores.opening import open_store
+from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
@@ -104,6 +105,7 @@ def serve(home: Home) -> None:
         backend=backend,
         rules=rules,
         fences=open_fences(home, walls),
+        audit=AuditWriter(database, clock),
         box_start_s=resolve(WORKER_START_S),
         backoff_s=resolve(JOB_BACKOFF_S),
         link_host=link_host,
@@ -143,6 +145,7 @@ def serve(home: Home) -> None:
         heartbeat.stop()
         orphan_reaper.stop()
         backend.close()
+        context.audit.close()
         database.close()
         notifier.close()
 

@@ -13,6 +13,7 @@ from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit.interfaces import SystemClock
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.artifacts.stores.folder import FolderStore
+from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.backends.contract import BoxEvent, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, OwnedBox, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules
 from rdukit_platform.catalog.own import install_box
@@ -190,7 +191,7 @@ def attempted(
         heartbeat=LeaseHeartbeat(database, SystemClock(), "w", 1, 5.0), notifier=Notifier(f"redis+socket://{folder}/none.sock"),
         clock=SystemClock(), name="w", node="one", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
         fences=TenantFences(Home(folder), Walls(WallKind.CONTAINER), range(0)),
-        backoff_s=1.0,
+        backoff_s=1.0, audit=AuditWriter(database, SystemClock()),
     )  # fmt: skip
     AttemptRun(context, fencing, threading.Event()).run()
     context.notifier.close()
