@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
-from rdukit_serving.text.program import TextProgram, generate
+from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
 
@@ -120,7 +120,7 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(
             logits = torch.from_numpy(program.start(prompt[0].tolist()).copy())
             torch.testing.assert_close(logits, theirs(prompt).logits[0, -1], rtol=1e-5, atol=1e-5)
             greedy = Sampler(SamplingOptions(temperature=0.0))
-            found = list(generate(program, prompt[0].tolist(), greedy, 10))
+            ((_, found),) = generate_all(program, [(prompt[0].tolist(), greedy)], 10)
             assert found == wanted[0, size:].tolist()
 
 

@@ -12,7 +12,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_serving.device.parameters import load_parameters
-from rdukit_serving.text.program import TextProgram, generate
+from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.language.decoder import Decoder, generate_by_recomputing
 from rdukit_zoo.registry import get_model
@@ -72,7 +72,8 @@ def test_a_box_trains_and_generates_what_plain_torch_does(name: str, dataset: Pa
             torch.manual_seed(size)
             prompt = torch.randint(257, (1, size))
             greedy = Sampler(SamplingOptions(temperature=0.0))
-            assert list(generate(program, prompt[0].tolist(), greedy, 8)) == generate_by_recomputing(model, prompt, 8)
+            ((_, found),) = generate_all(program, [(prompt[0].tolist(), greedy)], 8)
+            assert found == generate_by_recomputing(model, prompt, 8)
 
 
 @pytest.mark.parametrize("name", BOXES)

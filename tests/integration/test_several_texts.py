@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import torch
@@ -17,7 +16,7 @@ from rdukit_platform.backends.process_tree import tree_of
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
 from support.helpers import wait_until
-from support.text_boxes import make_tiny_llama, start_text_box
+from support.text_boxes import connect, make_tiny_llama, start_text_box
 
 SIZES: dict[str, Any] = {
     "width": 32, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257,
@@ -44,8 +43,7 @@ def box(tmp_path_factory: pytest.TempPathFactory, model: Llama) -> Iterator[Proc
 
 @pytest.fixture(scope="module")
 def client(box: ProcessBox) -> Iterator[openai.OpenAI]:
-    http = httpx.Client(trust_env=False)
-    with openai.OpenAI(base_url=f"{box.rest_url}/v1", api_key="none", max_retries=0, http_client=http) as client:
+    with connect(box) as client:
         yield client
 
 
@@ -75,6 +73,34 @@ def test_texts_are_made_side_by_side(client: openai.OpenAI) -> None:
     short = ask(client, "b", 3)
     assert short.usage.completion_tokens == 3
     assert len(list(long)) > 50  # it went on all the while, and after
+
+
+def test_choices_are_made_at_once_after_one_reading_of_their_prompt(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "llama", "prompt": "Once upon a time there was", "max_tokens": 150, "temperature": 1.0}
+    asked["extra_body"] = {"ignore_eos": True}
+    alone = [client.completions.create(**asked, seed=7 + choice).choices[0].text for choice in range(5)]
+    client.completions.create(model="llama", prompt=["x" * 200, "y" * 200, "z" * 200], max_tokens=1)
+    whole = client.completions.create(**asked, seed=7, n=5)
+    assert [choice.text for choice in whole.choices] == alone
+    assert whole.usage is not None and whole.usage.prompt_tokens_details is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (26, 750)
+    assert whole.usage.prompt_tokens_details.cached_tokens == 0
+    chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, seed=7, n=5, stream=True)]
+    assert ["".join(chunk.text for chunk in chunks if chunk.index == index) for index in range(5)] == alone
+    order = [chunk.index for chunk in chunks]
+    # Three rows: as many begin before any ends.
+    assert len(set(order[: next(at for at, chunk in enumerate(chunks) if chunk.finish_reason)])) == 3
+
+
+def test_a_prompt_that_is_wrong_ends_the_others_of_its_request(client: openai.OpenAI) -> None:
+    for prompts in ([[97], [999], [98]], [[97]] * 4 + [[999]]):
+        with pytest.raises(openai.BadRequestError, match="token 999"):
+            client.completions.create(model="llama", prompt=prompts, max_tokens=50)
+    stream = client.completions.create(model="llama", prompt=[[97]] * 4 + [[999]], max_tokens=50, stream=True)
+    with pytest.raises(openai.APIError, match="token 999"):
+        list(stream)
+    answer = client.completions.create(model="llama", prompt=["a"] * 9, max_tokens=2)
+    assert len(answer.choices) == 9
 
 
 def test_a_further_turn_reads_only_what_is_new(client: openai.OpenAI) -> None:
@@ -107,10 +133,10 @@ def test_what_one_text_does_wrong_harms_no_other(client: openai.OpenAI) -> None:
 def test_when_the_process_dies_each_text_says_so_and_the_next_ones_are_made(
     client: openai.OpenAI, box: ProcessBox
 ) -> None:  # fmt: skip
+    (process,) = [facts.pid for facts in tree_of(box.pid) if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()]
     streams = [ask(client, letter, 240, stream=True) for letter in "abc"]
     for stream in streams:
         next(stream)
-    (process,) = [facts.pid for facts in tree_of(box.pid) if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()]
     os.kill(process, signal.SIGKILL)
     for stream in streams:
         with pytest.raises(openai.APIError, match="process was killed by SIGKILL"):

@@ -9,7 +9,7 @@ import torch
 
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit_modelbox.training.checkpoints import load_checkpoint
-from rdukit_serving.text.program import TextProgram, end_tokens, generate, generate_all
+from rdukit_serving.text.program import TextProgram, end_tokens, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama, LlamaSizes
@@ -100,12 +100,14 @@ def test_greedy_texts_are_those_of_plain_torch_for_prompts_shorter_and_longer_th
             gold = generate_by_recomputing(model, prompt, 10)
             gold = gold[: next((place for place, token in enumerate(gold) if token in ends), 10)]
             greedy = Sampler(SamplingOptions(temperature=0.0))
-            assert list(generate(program, prompt[0].tolist(), greedy, 10, ends)) == gold
+            assert list(generate_all(program, [(prompt[0].tolist(), greedy)], 10, ends)) == [(0, gold)]
         # More texts than rows, at once: each is what it is alone, but for last bits that choose no other token.
         prompts = [[place % 257 for place in range(number, 3 * number + 1)] for number in range(9)]
         found = dict(generate_all(program, ((prompt, greedy) for prompt in prompts), 6, ends))
-        assert found == {number: list(generate(program, prompts[number], greedy, 6, ends)) for number in range(9)}
-        full = list(generate(program, [1] * 20, Sampler(SamplingOptions(seed=1)), 99))
+        assert found == {
+            number: dict(generate_all(program, [(prompts[number], greedy)], 6, ends))[0] for number in range(9)
+        }
+        ((_, full),) = generate_all(program, [([1] * 20, Sampler(SamplingOptions(seed=1)))], 99)
         assert len(full) <= 5  # the last token needs no place in the cache
         assert max(full) < 257  # tokens that the tokenizer lacks are never chosen
 

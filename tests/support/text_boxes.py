@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import openai
 import torch
 
 from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
@@ -57,3 +58,9 @@ def start_text_box(
         "OMP_NUM_THREADS": "1", **environment,
     }  # fmt: skip
     return ProcessBackend().start(BoxSpec("llama", folder / "state", [folder], values))
+
+
+def connect(box: ProcessBox) -> openai.OpenAI:
+    """Return a client of the box that tries nothing again."""
+    http = openai.DefaultHttpxClient(trust_env=False)
+    return openai.OpenAI(base_url=f"{box.rest_url}/v1", api_key="none", max_retries=0, http_client=http)

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_serving.text.answers import Turn, server_timing, stream_response, unless_gone
 from rdukit_serving.text.chat_messages import (
     CalledFunction,
     ChatMessage,
@@ -26,7 +27,6 @@ from rdukit_serving.text.chat_messages import (
     declare_tool,
 )
 from rdukit_serving.text.form_values import schema_format
-from rdukit_serving.text.openai_answers import Turn, server_timing, stream_response, unless_gone
 from rdukit_serving.text.openai_responses import frame
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields, StopText
 from rdukit_serving.text.queue import Done, Piece

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_serving.text.answers import Turn, server_timing, stream_response, unless_gone
 from rdukit_serving.text.chat_messages import (
     CalledFunction,
     ChatMessage,
@@ -27,13 +28,7 @@ from rdukit_serving.text.chat_messages import (
     declare_tool,
 )
 from rdukit_serving.text.form_values import ObjectFormat, PlainFormat, ResponseFormat, SchemaOfFormat, schema_format
-from rdukit_serving.text.openai_answers import (
-    Turn,
-    server_timing,
-    stream_response,
-    token_chances,
-    unless_gone,
-)
+from rdukit_serving.text.openai_answers import token_chances
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields
 from rdukit_serving.text.queue import Done, Piece
 from rdukit_serving.text.tool_calls import ToolCall

@@ -262,27 +262,6 @@ def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
     return value  # type: ignore[no-any-return]
 
 
-def generate(
-    program: TextProgram, prompt: Sequence[int], sampler: Sampler, max_tokens: int, ends: Set[int] = frozenset()
-) -> Iterator[int]:
-    """Yield at most ``max_tokens`` tokens after ``prompt``, up to one of ``ends`` or a full context.
-
-    Close the iterator to stop early.
-
-    Raises:
-        InvalidArgument: as ``TextProgram.start``.
-    """
-    logits_V = program.start(prompt)
-    for position in range(len(prompt), len(prompt) + max_tokens):
-        token = sampler.choose(logits_V)
-        if token in ends:
-            return
-        yield token
-        if position >= program.sizes.context or position + 1 == len(prompt) + max_tokens:
-            return
-        logits_V = program.step(token, position)
-
-
 def generate_all(
     program: TextProgram, prompts: Iterable[tuple[Sequence[int], Sampler]], max_tokens: int,
     ends: Set[int] = frozenset(),

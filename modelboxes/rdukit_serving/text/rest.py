@@ -21,6 +21,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_serving.access import Access
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
+from rdukit_serving.text.answers import Turn, server_timing, unless_gone
 from rdukit_serving.text.anthropic_messages import CountBody, MessageAnswer, MessagesBody, messages_error
 from rdukit_serving.text.chat_template import (
     TOKENIZER_FILE,
@@ -29,7 +30,7 @@ from rdukit_serving.text.chat_template import (
     companion,
     find_chat_template,
 )
-from rdukit_serving.text.openai_answers import Completion, Turn, error_body, server_timing, unless_gone
+from rdukit_serving.text.openai_answers import Completion, error_body
 from rdukit_serving.text.openai_responses import ResponseAnswer, ResponseBody
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, parse_body
 from rdukit_serving.text.queue import Embedding, GenerationRequest

@@ -5,8 +5,9 @@ llama-index's ``SambaStudio``) send and read. Why a text ended is told in its wo
 """
 
 import ast
+import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
@@ -15,8 +16,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_serving.text.answers import Turn, make_together, server_timing, stream_response, unless_gone
 from rdukit_serving.text.chat_messages import ChatMessage, RequestPart
-from rdukit_serving.text.openai_answers import Turn, server_timing, stream_response, unless_gone
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields, Stop
 from rdukit_serving.text.queue import Done, Piece
 
@@ -150,7 +151,7 @@ def read_chat(model: str, prompt: str, params: GenericParams) -> ChatBody:
 
 
 class GenericAnswer:
-    """Answer of one request; its texts are made one after another.
+    """Answer of one request; its texts are made at once.
 
     ``turns`` has id, prompt and turn of each; ``is_v2``: with items, not predictions.
     """
@@ -165,35 +166,36 @@ class GenericAnswer:
             return await stream_response(self._lines(), _last_words, "application/json")
         found, dones = await unless_gone(request, self._finish())
         body = {"items": found} if self._is_v2 else {"predictions": [each["value"] for each in found]}
-        waited, worked = sum(done.queue_us for done in dones), sum(done.compute_us for done in dones)
+        waited, worked = max(done.queue_us for done in dones), max(done.compute_us for done in dones)
         return JSONResponse(body, headers=server_timing(self._turns[0][2].version, waited, worked))
 
     async def _finish(self) -> tuple[list[dict[str, Any]], list[Done]]:
-        found, dones = [], []
-        for name, prompt, turn in self._turns:
-            text = ""
-            async for event in turn.events():
-                if isinstance(event, Piece):
-                    text += event.text
-                elif isinstance(event, Done):
-                    found.append({"id": name, "value": {"completion": text, **_told(prompt, turn, event)}})
-                    dones.append(event)
-        return found, dones
+        found: dict[int, dict[str, Any]] = {}
+        dones = []
+        async for at, value, done in self._made():
+            if done is not None:
+                found[at] = {"id": self._turns[at][0], "value": value}
+                dones.append(done)
+        return [found[at] for at in sorted(found)], dones
 
     async def _lines(self) -> AsyncGenerator[bytes]:
-        for name, prompt, turn in self._turns:
-            text = ""
-            async for event in turn.events():
-                if isinstance(event, Piece) and event.text:
-                    text += event.text
-                    yield self._line(name, {"stream_token": event.text, "is_last_response": False})
-                elif isinstance(event, Done):
-                    last = {"completion": text, **_told(prompt, turn, event)}
-                    yield self._line(name, {"stream_token": "", **last})
+        async with contextlib.aclosing(self._made()) as made:
+            async for at, value, done in made:
+                value = value if done is None else {"stream_token": "", **value}
+                items = {"items": [{"id": self._turns[at][0], "value": value}]}
+                yield orjson.dumps({"result": items if self._is_v2 else {"responses": [value]}}) + b"\n"
 
-    def _line(self, name: str, value: Mapping[str, Any]) -> bytes:
-        result = {"items": [{"id": name, "value": value}]} if self._is_v2 else {"responses": [value]}
-        return orjson.dumps({"result": result}) + b"\n"
+    async def _made(self) -> AsyncGenerator[tuple[int, dict[str, Any], Done | None]]:
+        """Yield a text's number and a piece of it, or its number and all of it with its end."""
+        texts = [""] * len(self._turns)
+        async with contextlib.aclosing(make_together([turn for _, _, turn in self._turns])) as events:
+            async for at, event in events:
+                if isinstance(event, Piece) and event.text:
+                    texts[at] += event.text
+                    yield at, {"stream_token": event.text, "is_last_response": False}, None
+                elif isinstance(event, Done):
+                    _, prompt, turn = self._turns[at]
+                    yield at, {"completion": texts[at], **_told(prompt, turn, event)}, event
 
 
 def _told(prompt: str, turn: Turn, done: Done) -> dict[str, Any]:

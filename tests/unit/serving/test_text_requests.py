@@ -7,8 +7,8 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.device.messages import PART, LongPrompt, cut
+from rdukit_serving.text.answers import Tally
 from rdukit_serving.text.chat_template import PLAIN, ChatTemplate
-from rdukit_serving.text.openai_answers import Tally
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, parse_body
 from rdukit_serving.text.queue import Done
 
