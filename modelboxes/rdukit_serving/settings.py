@@ -25,6 +25,9 @@ READY_TIMEOUT_S: Final = Setting(
 )
 MAX_INFER_BYTES: Final = Setting("box.max_infer_bytes", 64 << 20, "Largest body of an inference request.", int)
 TEMPLATE_S: Final = Setting("box.template_s", 2.0, "Seconds that a model's chat template may take for one chat.", float)
+SPECULATION: Final = Setting(
+    "box.speculation", 7, "Most tokens that are guessed for a text and tried in one run of its model; 0: none.", int
+)
 TOKENS: Final = Setting(
     "box.tokens", "", "File with one token a line that callers must send; empty: no token is asked for.", str
 )

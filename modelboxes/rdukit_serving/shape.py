@@ -23,12 +23,16 @@ SizeValue = int | float | str | bool
 
 @dataclass(frozen=True, slots=True)
 class TextSizes:
-    """Sizes of a text program: lengths in tokens, the number of tokens that there are, and of texts made at once."""
+    """Sizes of a text program: lengths in tokens, the number of tokens that there are, and of texts made at once.
+
+    A run has room for as many texts, and for ``guesses`` of one text beside its next token.
+    """
 
     context: int
     prompt: int
     vocabulary: int
     texts: int = 1
+    guesses: int = 0
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
@@ -46,8 +50,9 @@ class TextSizes:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return how many texts a run can continue by a token, the fewest first: powers of two, and all."""
-        return (*(1 << i for i in range((self.texts - 1).bit_length())), self.texts)
+        """Return how many tokens a run can take, the fewest first: powers of two, and the most."""
+        most = max(self.texts, self.guesses + 1)
+        return (*(1 << i for i in range((most - 1).bit_length())), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,9 @@ class Shape:
             "clips_gradients": self.clips_gradients, "outputs": list(self.outputs),
         }  # fmt: skip
         if self.text is not None:
-            value["text"] = [self.text.context, self.text.prompt, self.text.vocabulary, self.text.texts]
+            sizes = self.text
+            value["text"] = [sizes.context, sizes.prompt, sizes.vocabulary, sizes.texts]
+            value["text"] += [sizes.guesses] if sizes.guesses else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha]
         if self.graphs:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,14 @@ def start_text_box(
     """Compile, save and serve the model as ``llama``, which makes as many ``texts`` at once; its checkpoint is
     ``folder / "checkpoint"``.
     """
+    pef, checkpoint = make_text_model(folder, model, sizes, texts)
+    return serve_text_model(folder, pef, checkpoint, **environment)
+
+
+def make_text_model(
+    folder: Path, model: Llama, sizes: Mapping[str, Any] = TINY, texts: int = 1
+) -> tuple[Path, Path]:  # fmt: skip
+    """Compile and save the model; returns PEF and checkpoint."""
     os.environ["RDUKIT_KERNELS"] = "portable"
     pef = run_verb("llama", "compile", folder, purpose="serve", batch_size=texts, **sizes).outputs["pef"]
     checkpoint = folder / "checkpoint"
@@ -53,11 +62,16 @@ def start_text_box(
     shutil.copy(folder / "tokenizer" / "tokenizer.json", checkpoint)
     shutil.copy(folder / "tokenizer" / "tokenizer_config.json", checkpoint)
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": END}))
+    return pef, checkpoint
+
+
+def serve_text_model(folder: Path, pef: Path, checkpoint: Path, **environment: str) -> ProcessBox:
+    """Serve a PEF and a checkpoint of ``folder`` as ``llama``."""
     values = {
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "RDUKIT_HOME": str(folder / "home"),
         "OMP_NUM_THREADS": "1", **environment,
     }  # fmt: skip
-    return ProcessBackend().start(BoxSpec("llama", folder / "state", [folder], values))
+    return ProcessBackend().start(BoxSpec("llama", folder / f"state-{secrets.token_hex(4)}", [folder], values))
 
 
 def connect(box: ProcessBox) -> openai.OpenAI:

@@ -48,7 +48,8 @@ def run_compile(
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
     if program is None:
-        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles)
+        guesses = int(parameters.get("speculation", 0))
+        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, guesses)
     else:
         path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
         shape = program.shape
@@ -131,9 +132,12 @@ def unsaved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def compile_text_serving(
-    entry: ModelEntry, shape: Shape, name: str, folder: Path, mode: str, target: str, num_tiles: int
-) -> Path:
+    entry: ModelEntry, shape: Shape, name: str, folder: Path, mode: str, target: str, num_tiles: int,
+    guesses: int = 0,
+) -> Path:  # fmt: skip
     """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
+
+    A run has room for ``guesses`` of a text beside its next token.
 
     Raises:
         InvalidArgument: the model reads no texts.
@@ -151,7 +155,7 @@ def compile_text_serving(
     context, prompt, vocabulary = (
         int(shape.sizes[name]) for name in (serving.context, serving.prompt, serving.vocabulary)
     )
-    text = TextSizes(context, prompt, vocabulary, shape.batch_size if is_language else 1)
+    text = TextSizes(context, prompt, vocabulary, shape.batch_size if is_language else 1, guesses)
     session = samba.session
     session.reset()
     model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
@@ -177,8 +181,9 @@ def compile_text_serving(
 
 
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
-    """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` makes a
-    token of B each, ``copy`` gives a text to another row of the caches, where there are several.
+    """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
+    tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
+    are several.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:

@@ -58,7 +58,8 @@ class ServingCollector(Collector):
             "rdukit_box_model_load_seconds", "Time that loading took, on this host.", labels=["model", "version"]
         )
         tokens = CounterMetricFamily(
-            "rdukit_box_text_tokens", "Tokens of texts: of prompts, of those what was cached, and made.",
+            "rdukit_box_text_tokens",
+            "Tokens of texts: of prompts, of those what was cached, and made; guessed, and of those the right ones.",
             labels=["model", "version", "kind"],
         )  # fmt: skip
         for number, version in versions:
@@ -67,6 +68,8 @@ class ServingCollector(Collector):
                 tokens.add_metric([*labels, "prompt"], version.texts.prompt_tokens)
                 tokens.add_metric([*labels, "cached"], version.texts.cached_tokens)
                 tokens.add_metric([*labels, "completion"], version.texts.completion_tokens)
+                tokens.add_metric([*labels, "guessed"], version.texts.guessed_tokens)
+                tokens.add_metric([*labels, "accepted"], version.texts.accepted_tokens)
             pending.add_metric(labels, version.pending)
             ready.add_metric(labels, float(version.state is VersionState.READY and version.pid is not None))
             restarts.add_metric(labels, version.restarts)

@@ -27,6 +27,9 @@ class Tally:
     #: Of these, those that were not read anew.
     cached_tokens: int = 0
     completion_tokens: int = 0
+    #: Tokens that were guessed and tried, and those of them that were right.
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
     reason: str = ""
     #: Longest wait of a text, and longest work on one.
     queue_us: int = 0
@@ -43,6 +46,8 @@ class Tally:
             self.prompt_tokens += done.prompt_tokens
             self.cached_tokens += done.cached_tokens
         self.completion_tokens += done.completion_tokens
+        self.guessed_tokens += done.guessed_tokens
+        self.accepted_tokens += done.accepted_tokens
         self.reason = done.reason
         self.queue_us, self.compute_us = max(self.queue_us, done.queue_us), max(self.compute_us, done.compute_us)
 
@@ -59,6 +64,7 @@ class Tally:
             "total_latency": took_s, "completion_tokens_per_sec": _rate(self.completion_tokens, took_s),
             "completion_tokens_after_first_per_sec": _rate(self.completion_tokens - 1, after_first_s),
             "total_tokens_per_sec": _rate(total, took_s), "stop_reason": self.reason, "is_last_response": True,
+            "acceptance_rate": self.accepted_tokens / self.guessed_tokens if self.guessed_tokens else None,
         }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from rdukit_serving.shape import TextSizes
 from rdukit_serving.text.constraints import Constraints, TextForm
 from rdukit_serving.text.rows import Row
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, log_probabilities
+from rdukit_serving.text.speculation import Lookup, Trust
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
 
 
@@ -43,7 +44,8 @@ class ModelTokens:
 class Generation:
     """Text that is made in a row of the caches.
 
-    First its prompt is read; then each run gives the logits of its next token, until ``is_over``.
+    First its prompt is read; then each run gives the logits of its next token, and of those after it as far as they
+    were guessed, until ``is_over``.
 
     Raises:
         InvalidArgument: the prompt is empty or too long, or a value is not legal.
@@ -79,6 +81,12 @@ class Generation:
         self._made = 0
         #: The token that the next run writes.
         self._next = self.prompt[0]
+        self._lookup, self._trust = Lookup(), Trust()
+        self._lookup.add(self.prompt)
+        #: What may come after the next token.
+        self._guess: Sequence[int] = ()
+        #: Guessed tokens that were tried, and those of them that were right.
+        self._guessed = self._accepted = 0
         self.row: Row | None = None
         #: Tokens of the prompt that were in the caches before.
         self.kept = 0
@@ -113,17 +121,49 @@ class Generation:
         else:
             self._tell(self.number, kind="reading")
 
-    def written(self) -> tuple[int, int, int]:
-        """Return row, token and position of what the next run writes."""
-        assert self.row is not None
-        return self.row.number, self._next, len(self.row.tokens)
+    def guess(self, most: int) -> tuple[float, int]:
+        """Guess what may come after the next token.
 
-    def take(self, logits_V: NDArray[np.float32]) -> None:
-        """Take the logits [V] after the token that was written.
+        Returns:
+            How often guesses are right, and how many tokens this one has, at most ``most``.
+        """
+        assert self.row is not None
+        after = len(self.row.tokens) + 1
+        if after < len(self.prompt):  # what is read to be scored is known
+            self._guess = self.prompt[after : after + most]
+            return 1.0, len(self._guess)
+        self._guess = self._lookup.guess(min(most, self._most - self._made - 1))
+        return self._trust.rate, len(self._guess)
+
+    def written(self, tried: int = 0) -> list[tuple[int, int, int]]:
+        """Return row, token and position of what the next run writes: a token, and so many of the guess to try."""
+        assert self.row is not None
+        tokens = [self._next, *self._guess[:tried]]
+        return [(self.row.number, token, len(self.row.tokens) + i) for i, token in enumerate(tokens)]
+
+    def take(self, logits_KV: NDArray[np.float32]) -> None:
+        """Take the logits [K, V] after each of the K tokens that were written, as far as these are the text's.
 
         Raises:
             RuntimeFault: they are no numbers. InvalidArgument: the text's form became too complex.
         """
+        assert self.row is not None
+        is_known, right, is_wrong = len(self.row.tokens) + 1 < len(self.prompt), 0, False
+        for logits_V in logits_KV:
+            self._take(logits_V)
+            if self.is_over or right == len(self._guess):
+                break
+            is_wrong = self._next != self._guess[right]
+            if is_wrong:
+                break
+            right += 1
+        if not is_known:
+            self._trust.note(right, is_wrong)
+            self._guessed += len(logits_KV) - 1
+            self._accepted += min(right, len(logits_KV) - 1)
+        self._guess = ()
+
+    def _take(self, logits_V: NDArray[np.float32]) -> None:
         assert self.row is not None
         self.row.tokens.append(self._next)
         check_numbers("decode", logits_V)
@@ -139,6 +179,7 @@ class Generation:
         self._tell(
             self.number, kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self.prompt),
             completion_tokens=self._made, stop_sequence=self._stream.stopped_by, cached_tokens=self.kept,
+            guessed_tokens=self._guessed, accepted_tokens=self._accepted,
         )  # fmt: skip
 
     def _choose(self, logits_V: NDArray[np.float32]) -> None:
@@ -149,6 +190,7 @@ class Generation:
             return self.end("stop")
         self._made += 1
         self._next = token
+        self._lookup.add([token])
         self._tell(self.number, kind="piece", text=self._stream.push(token), **self._chances(token, logits_V))
         if self._stream.stopped_by is not None or self._sampler.is_over:
             return self.end("stop")

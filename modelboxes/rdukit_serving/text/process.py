@@ -4,6 +4,7 @@ Before each run of the device, what came from the server meanwhile is read; afte
 """
 
 import contextlib
+import itertools
 import json
 import select
 import socket
@@ -14,12 +15,15 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError
+from rdukit.settings import resolve
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt, decode, encode
+from rdukit_serving.settings import SPECULATION
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
 from rdukit_serving.text.constraints import Constraints
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.program import TextProgram, end_tokens
 from rdukit_serving.text.rows import RowTable, reads_next
+from rdukit_serving.text.speculation import share_places
 from rdukit_serving.text.token_bytes import TokenBytes
 
 _VALUES_OF_A_PACKET: Final = 1024
@@ -70,6 +74,7 @@ class _Texts:
         self._prompts: dict[int, LongPrompt] = {}
         self._events: list[str] = []
         self._has_read = False
+        self._most_guessed = resolve(SPECULATION)
 
     def serve(self) -> None:
         """Make texts until the box stops or is gone."""
@@ -135,11 +140,20 @@ class _Texts:
                 text.take_part(part, self._program.read(row.number, part, len(row.tokens)))
         else:
             making = [text for text in texts if not text.is_reading]
-            logits = self._program.advance(*zip(*(text.written() for text in making), strict=True))
-            for text, logits_V in zip(making, logits, strict=True):
+            written = [text.written(tried) for text, tried in zip(making, self._guess(making), strict=True)]
+            logits = self._program.advance(*zip(*itertools.chain(*written), strict=True))
+            ends = itertools.accumulate(map(len, written))
+            for text, end, each in zip(making, ends, written, strict=True):
                 with self._refusing(text):
-                    text.take(logits_V)
+                    text.take(logits[end - len(each) : end])
         self._free_ended()
+
+    def _guess(self, making: Sequence[Generation]) -> list[int]:
+        """Return how many tokens to try of what is guessed for each text."""
+        if not self._most_guessed:
+            return [0] * len(making)
+        guesses = [text.guess(self._most_guessed) for text in making]
+        return share_places(guesses, self._program.sizes.widths, self._program.seconds)
 
     def _free_ended(self) -> None:
         for number in [number for number, text in self._made.items() if text.is_over]:

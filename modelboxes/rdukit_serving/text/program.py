@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from rdukit_serving.device.parameters import (
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.chat_template import GENERATION_FILE, companion
 from rdukit_serving.text.sampling import Sampler, check_numbers
+
+#: How often runs of each width are timed at first; the first time of each does not count for much, as it plans.
+_MEASURED: Final = 4
 
 
 class TextProgram:
@@ -75,6 +78,8 @@ class TextProgram:
             }
             self._outputs = {graph: self._program.find_graph(graph).outputs[0] for graph in self._sections}
             self._scalars = dict(self._application.pef.hyperparameters)
+            #: The least that a run of each width took; known of all after ``warm_up``.
+            self.seconds: dict[int, float] = {}
             self._load_seconds = time.perf_counter() - began
         except BaseException:
             self._application.close()
@@ -136,15 +141,22 @@ class TextProgram:
     def advance(
         self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> NDArray[np.float32]:  # fmt: skip
-        """Write one token to the text of each row and return the logits [B, V] after them; none is checked."""
+        """Write a token to the text of each row and return the logits [B, V] after them; none is checked.
+
+        A row may be there several times with positions that follow each other: the tokens are written before any
+        looks back.
+        """
         count = len(rows)
         width = next(each for each in self.sizes.widths if each >= count)
         given = np.zeros((3, width, 1), np.int64)
         given[2] = self.sizes.texts  # what fills the run is in the spare row
         given[0, :count, 0], given[1, :count, 0], given[2, :count, 0] = tokens, positions, rows
+        began = time.perf_counter()
         logits = self._run(
             f"decode_{width}", tokens=given[0], positions=given[1], rows=given[2, :, 0], targets=given[2]
         )
+        took = time.perf_counter() - began
+        self.seconds[width] = min(self.seconds.get(width, took), took)
         return logits.reshape(width, -1)[:count]
 
     def copy(self, source: int, target: int) -> None:
@@ -152,12 +164,12 @@ class TextProgram:
         self._run("copy", source=np.array([source]), target=np.array([target]))
 
     def warm_up(self) -> None:
-        """Run each graph once, so that all is planned and touched before the first text."""
+        """Run each graph, so that all is planned and touched before the first text, and known how long it takes."""
         if self.generates:
             for count in self.sizes.prompt_lengths:
                 self.read(0, [0] * min(count, self.sizes.context - 1), 0)
-            for width in self.sizes.widths:
-                self.advance(range(width), [0] * width, [0] * width)
+            for width in self.sizes.widths * _MEASURED:
+                self.advance([self.sizes.texts] * width, [0] * width, [0] * width)
         if "copy" in self._sections:
             self.copy(0, 1)
         if "embed" in self._sections:

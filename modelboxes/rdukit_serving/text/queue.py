@@ -62,7 +62,8 @@ class Done:
     """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work.
 
     ``stop_sequence``: the text that ended it, where one of ``stop`` did. ``cached_tokens``: tokens of the prompt that
-    were in the caches before, so that they were not read again.
+    were in the caches before, so that they were not read again. ``guessed_tokens``: tokens that were guessed and tried,
+    ``accepted_tokens`` those of them that were right.
     """
 
     text: str
@@ -73,6 +74,8 @@ class Done:
     compute_us: int = 0
     stop_sequence: str | None = None
     cached_tokens: int = 0
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,13 @@ class TextQueue:
 
     max_queue: int
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
-    #: Tokens of all texts so far: of prompts, of these those that were in the caches already, and made.
+    #: Tokens of all texts so far: of prompts, of these those that were in the caches already, and made; guessed ones
+    #: that were tried, and of these the right ones.
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
     _client: DeviceClient | None = None
     _waiting: int = 0
     #: As many as the model has rows; known once it was loaded.
@@ -168,6 +174,8 @@ class TextQueue:
                     event = _event(message)
                     if isinstance(event, Done):
                         self.cached_tokens += event.cached_tokens
+                        self.guessed_tokens += event.guessed_tokens
+                        self.accepted_tokens += event.accepted_tokens
                         waited, worked = self._count(clock, event.prompt_tokens, event.completion_tokens)
                         event = replace(event, queue_us=waited, compute_us=worked)
                     yield event
@@ -304,6 +312,7 @@ def _event(message: Mapping[str, Any]) -> Piece | Done:
             return Done(
                 message["text"], message["reason"], message["prompt_tokens"], message["completion_tokens"],
                 stop_sequence=message.get("stop_sequence"), cached_tokens=message.get("cached_tokens", 0),
+                guessed_tokens=message.get("guessed_tokens", 0), accepted_tokens=message.get("accepted_tokens", 0),
             )  # fmt: skip
         case "died":
             raise Unavailable(f"the inference process {message['ending']}")
