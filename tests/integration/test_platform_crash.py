@@ -11,6 +11,7 @@ import pytest
 
 from rdukit_platform.backends.process_tree import tree_of
 from support.helpers import wait_until
+from support.platform.chaos import command_of
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
@@ -62,6 +63,19 @@ def test_killed_broker_scheduler_and_gateway_come_back_and_no_job_is_lost(home: 
         assert platform.wait_end(other["id"])["state"] == "succeeded"
         done = platform.wait_end(job_id)
         assert (done["state"], len(done["attempts"])) == ("succeeded", 1)
+
+
+def test_services_are_started_one_by_one_after_what_they_were_forked_from_is_killed(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        before = {name: platform.pid_of(name) for name in ("gateway", "scheduler", "worker")}
+        forked = {facts.pid for facts in tree_of(platform.pid_of("services"))[1:]}
+        assert forked >= set(before.values())
+        job_id = begin_training(platform, steps=40, step_s=0.05)
+        platform.kill("services")
+        wait_until(lambda: all(has_ended(pid) for pid in before.values()), what="what was forked has ended")
+        check_ended_once(platform, job_id)
+        commands = [command_of(facts.pid) for facts in tree_of(platform.running["pid"])[1:]]
+        assert all(sum(f"-m rdukit_platform.{name} " in one for one in commands) == 1 for name in before), commands
 
 
 def test_a_sweep_whose_scheduler_is_killed_tries_each_point_once(home: Path) -> None:

@@ -50,7 +50,7 @@ def test_up_gets_ready_refuses_a_second_and_stops_all(home: Path) -> None:
         assert why.stdout.startswith("state "), why.stderr
         assert run_rdukit(home, "job", "cancel", job).returncode in {0, 6}
         pids = platform.running["pids"]
-        assert set(pids) == {"valkey", "snd", "gateway", "scheduler", "worker"}
+        assert set(pids) == {"services", "valkey", "snd", "gateway", "scheduler", "worker"}
         os.kill(platform.running["pid"], signal.SIGINT)  # Ctrl-C
         assert has_ended(platform.running["pid"])
     assert all(has_ended(pid) for pid in pids.values())

@@ -1,5 +1,6 @@
 """Processes of the platform as data, and their supervisor: starts them, starts them again, and stops them backwards."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -7,13 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
+from rdukit.errors import Unavailable
 from rdukit.files.home import make_folder
 from rdukit.settings import JSON, LOG_FORMAT, SND_SOCKET, resolve
+from rdukit.system.forks import ForkedProcess, ForkServer
 from rdukit.system.process import start_child, stop_child
 from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
 from rdukit_platform.up.valkey import ValkeyLines, valkey_command
@@ -23,7 +26,8 @@ from rdukit_platform.up.valkey import ValkeyLines, valkey_command
 class ServiceProcess:
     """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end.
 
-    ``lines``: makes what turns its output into lines of the log; none: it writes them itself.
+    ``lines``: makes what turns its output into lines of the log; none: it writes them itself. ``is_forked``: it is
+    forked from ``services``, and started by its command only where that has ended.
     """
 
     name: str
@@ -32,6 +36,7 @@ class ServiceProcess:
     stop_s: float = 5.0
     environment: Mapping[str, str] = field(default_factory=dict)
     lines: Callable[[], ValkeyLines] | None = None
+    is_forked: bool = False
 
 
 def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
@@ -42,12 +47,13 @@ def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
         children.append(ServiceProcess("valkey", valkey_command(home), environment={"TZ": "UTC"}, lines=lines))
     *daemon, worker = list_node_children(home)
     module = [sys.executable, "-m"]
+    gateway = [*module, "rdukit_platform.gateway", "--fd", str(listener_fd)]
     return [
         *children,
         *daemon,
-        ServiceProcess("gateway", [*module, "rdukit_platform.gateway", "--fd", str(listener_fd)], (listener_fd,)),
-        ServiceProcess("scheduler", [*module, "rdukit_platform.scheduler"]),
-        worker,
+        ServiceProcess("gateway", gateway, (listener_fd,), is_forked=True),
+        ServiceProcess("scheduler", [*module, "rdukit_platform.scheduler"], is_forked=True),
+        replace(worker, is_forked=True),
     ]
 
 
@@ -87,7 +93,9 @@ class _Running:
 
     child: ServiceProcess
     #: None while it waits for its restart.
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
+    #: What it writes, where that is not its log itself.
+    output: IO[bytes] | None = None
     started_at: float = 0.0
     failures: int = 0
     due_at: float = 0.0
@@ -103,10 +111,16 @@ class Supervisor:
     def __init__(self, children: Sequence[ServiceProcess], logs: Path, environment: Mapping[str, str]) -> None:
         self._logs, self._environment = logs, environment
         self._all = [_Running(child) for child in children]
+        #: None: nothing is forked, or the server has ended.
+        self._forks: ForkServer | None = None
 
     def start(self) -> None:
-        """Start all of them at once; each waits for what it needs."""
+        """Start all of them at once; each waits for what it needs. Forks come as soon as their server is ready."""
         make_folder(self._logs)
+        if any(running.child.is_forked for running in self._all):
+            with (self._logs / "services.log").open("ab") as log:
+                command = [sys.executable, "-m", "rdukit_platform.up.services"]
+                self._forks = ForkServer.start(command, self._environment, log.fileno())
         for running in self._all:
             self._start(running)
 
@@ -121,8 +135,11 @@ class Supervisor:
         return True
 
     def pids(self) -> dict[str, int]:
-        """Process id of each child that runs."""
-        return {r.child.name: r.process.pid for r in self._all if r.process is not None and r.process.poll() is None}
+        """Process id of each child that runs, and of ``services``, from which some are forked."""
+        forks = {} if self._forks is None else {"services": self._forks.pid}
+        return forks | {
+            r.child.name: r.process.pid for r in self._all if r.process is not None and r.process.poll() is None
+        }
 
     def last_words(self) -> str:
         """Return what the children that ended by themselves wrote last."""
@@ -133,18 +150,26 @@ class Supervisor:
         return "\n".join(line for running in self._all if running.status == status for line in running.history)
 
     def stop(self) -> None:
-        """Stop the last one first, each with its time to end, then the hard way."""
+        """Stop the services at once, then what they need, the last one first; each the hard way after its time."""
+        for running in self._all:
+            if running.child.is_forked and running.process is not None:
+                running.process.terminate()
         for running in reversed(self._all):
             if running.process is None or running.process.poll() is not None:
                 continue
             kill = partial(os.killpg, running.process.pid, signal.SIGKILL)
-            if not stop_child(running.process, running.child.stop_s, kill=kill):
+            ask = not running.child.is_forked
+            if not stop_child(running.process, running.child.stop_s, ask=ask, kill=kill):
                 logger.warning("child killed name=%s", running.child.name)
             self._copy(running)
             logger.info("child stopped name=%s status=%s", running.child.name, running.process.returncode)
+        if self._forks is not None:
+            self._forks.close()
 
     def _look(self) -> None:
         now = time.monotonic()
+        if self._forks is not None and self._forks.has_ended():
+            self._forget_forks(self._forks)
         for running in self._all:
             if running.process is None:
                 if now >= running.due_at:
@@ -160,23 +185,43 @@ class Supervisor:
             running.history = [f"{running.child.name} ended with status {status}:", *self._tail(running.child)]
             logger.warning("child ended name=%s status=%s restart_in_s=%.1f", running.child.name, status, pause)
 
+    def _forget_forks(self, forks: ForkServer) -> None:
+        """Let the services be started by their commands from now on, once what was forked is gone."""
+        logger.warning("fork server of services has ended; they are started one by one")
+        forks.close()
+        self._forks = None
+        for running in self._all:
+            if isinstance(running.process, ForkedProcess):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(running.process.pid, signal.SIGKILL)
+
     def _start(self, running: _Running) -> None:
         child = running.child
+        if child.is_forked and self._forks is not None and not self._forks.is_ready():
+            return  # it imports; asked again at the next look
         running.lines = None if child.lines is None else child.lines()
+        environment = {**self._environment, **child.environment}
         with (self._logs / f"{child.name}.log").open("ab") as log:
-            out, err = (log, log) if running.lines is None else (subprocess.PIPE, subprocess.STDOUT)
-            environment = {**self._environment, **child.environment}
-            running.process = start_child(child.command, out, environment, stderr=err, pass_fds=child.pass_fds)
-        if running.process.stdout is not None:
-            os.set_blocking(running.process.stdout.fileno(), False)
+            if child.is_forked and self._forks is not None:
+                body = {"name": child.name, "environment": environment}
+                try:
+                    running.process = self._forks.fork(body, log.fileno(), others=child.pass_fds)
+                except Unavailable:
+                    return  # it has just ended, which the next look sees
+            else:
+                out, err = (log, log) if running.lines is None else (subprocess.PIPE, subprocess.STDOUT)
+                process = start_child(child.command, out, environment, stderr=err, pass_fds=child.pass_fds)
+                running.process, running.output = process, process.stdout
+        if running.output is not None:
+            os.set_blocking(running.output.fileno(), False)
         running.started_at = time.monotonic()
         logger.info("child started name=%s pid=%d", child.name, running.process.pid)
 
     def _copy(self, running: _Running) -> None:
         """Append to a child's log, as lines of ours, what it has written since the last time."""
-        if running.process is None or running.process.stdout is None or running.lines is None:
+        if running.process is None or running.output is None or running.lines is None:
             return
-        stream, now = running.process.stdout, time.time()
+        stream, now = running.output, time.time()
         found: list[bytes] = []
         while piece := stream.read(1 << 16):
             found += running.lines.feed(piece, now)

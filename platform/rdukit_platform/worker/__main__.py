@@ -6,9 +6,15 @@ from rdukit.telemetry.spans import configure_telemetry
 from rdukit_platform.settings import checked_home
 from rdukit_platform.worker.serve import serve
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run attempts until SIGTERM."""
     configure_logging()
     # No umask: what it hands to boxes, which may run as another user, lies in folders that only it passes through.
     with exit_on_error():
         configure_telemetry("worker")
         serve(checked_home())
+
+
+if __name__ == "__main__":
+    main()

@@ -165,10 +165,17 @@ def command_of(pid: int) -> str:
     return ""
 
 
-#: What the command line of each part has in it, beside the box's.
+def name_of(pid: int) -> str:
+    """Return the name of a process; ``""``: it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+#: What the command line of each part has in it, beside the box's. Forks, and what they are forked from, have a name.
 PARTS: Final = {
     "broker": "valkey", "snd": "node start", "gateway": "rdukit_platform.gateway",
-    "scheduler": "rdukit_platform.scheduler", "worker": "rdukit_platform.worker",
+    "scheduler": "rdukit_platform.scheduler", "worker": "rdukit_platform.worker", "services": "",
 }  # fmt: skip
 PROCESSES: Final = (*PARTS, "box")
 #: What goes wrong with messages: all lost with the disk of the broker, one lost, one twice.
@@ -214,7 +221,8 @@ class Chaos:
             supervisors.append(self._second.pid)
         with suppress(ProcessLookupError):
             mine = [facts.pid for pid in supervisors for facts in tree_of(pid)[1:]]
-            return [pid for pid in mine if self._marks[part] in command_of(pid)]
+            mark = self._marks[part]
+            return [pid for pid in mine if name_of(pid) == part or (mark and mark in command_of(pid))]
         return []
 
     def _kill_part(self, part: str) -> bool:

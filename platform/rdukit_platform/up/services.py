@@ -1,0 +1,60 @@
+"""``python -m rdukit_platform.up.services``: imports once what the platform's services are made of, and forks them.
+
+Most of a service's start is imports, which gateway, scheduler and worker have in common. Forked, they share that memory
+too, and one that ended is back in milliseconds.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from typing import Final
+
+from rdukit.fence.kernel import set_process_name
+from rdukit.system.forks import ForkRequest, serve_forks
+from rdukit.system.process import die_with_parent
+from rdukit_platform.gateway.__main__ import main as run_gateway
+from rdukit_platform.scheduler.__main__ import main as run_scheduler
+from rdukit_platform.worker.__main__ import main as run_worker
+
+#: What services import while they start.
+MODULES: Final = (
+    "uvloop",
+    "uvicorn.loops.uvloop",
+    "uvicorn.lifespan.on",
+    "celery.bin.worker",
+    "celery.worker.consumer",
+)
+
+
+def run_service(request: ForkRequest) -> int:
+    """Run the service that a fork is to become, until it ends.
+
+    Raises:
+        SystemExit: it ended otherwise than well.
+    """
+    die_with_parent(request.server, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.environ.update(request.body["environment"])
+    match request.body["name"]:
+        case "gateway":
+            (listener,) = request.descriptors
+            run_gateway(["--fd", str(listener)], standalone_mode=False)
+        case "scheduler":
+            run_scheduler()
+        case "worker":
+            run_worker()
+    return 0
+
+
+def main() -> None:
+    """Fork services for the process that has the other end of the socket whose number is the argument."""
+    for name in MODULES:
+        importlib.import_module(name)
+    set_process_name("services")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve_forks(int(sys.argv[1]), run_service)
+
+
+if __name__ == "__main__":
+    main()
