@@ -7,6 +7,7 @@ PCIe links of an RDU: an inventory listing of a platform with 4 tiles has ids up
 SN30 and SN40L are not published and are ours.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -139,6 +140,25 @@ NODES: Final = {
         NodeSpec("TEST-1", CHIPS["sn10"], 1, 1, board=BOARDS["sn10"]),
     )
 }
+
+
+def fill_fewest(rooms: Sequence[int], needed: int) -> list[tuple[int, int]] | None:
+    """Choose as few of several rooms as hold so much (pure); ``None``: all together do not.
+
+    Those with the most room first, the last one the one that fits best, the lower of equals. Source: ours.
+
+    Returns:
+        Index of each room, and how much it gets; all but the last one are filled.
+    """
+    left, found = needed, list[tuple[int, int]]()
+    order = sorted((-room, index) for index, room in enumerate(rooms) if room > 0)
+    for place, (room, index) in enumerate(order):
+        if -room >= left:
+            _, index = min((-each, other) for each, other in order[place:] if -each >= left)
+            return [*found, (index, left)]
+        found.append((index, -room))
+        left += room
+    return None
 
 
 def find_chip(name: str) -> ChipSpec:

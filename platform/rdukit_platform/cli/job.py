@@ -224,7 +224,8 @@ def show_(job_id: str, as_json: bool) -> None:
 def why(job_id: str, as_json: bool) -> None:
     """Say why a job waits: a code as Slurm's squeue has it, a sentence, and when it starts at the latest.
 
-    The time is told where the run limits of the jobs before it say one.
+    The time is told where the run limits of the jobs before it say one. Of a job that has tiles it says which nodes,
+    and how many RDUs and XRDUs they are on.
 
     Example: rdukit job why job-7k2m9x41abcd
     """
@@ -233,7 +234,8 @@ def why(job_id: str, as_json: bool) -> None:
     show = _show()
     if as_json:
         names = ("id", "state", "reason", "advice", "wait_code", "waits_for", "estimated_start", "error")
-        show.print_json({name: found[name] for name in names})
+        place = show.describe_place(found["attempts"][-1]) if found["attempts"] else ""
+        show.print_json({**{name: found[name] for name in names}, "place": place or None})
     else:
         show.print_fields(show.describe_wait(found))
 

@@ -13,6 +13,7 @@ from rdukit.cli import tables
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit.cli.tables import print_fields as print_fields
 from rdukit.units import format_bytes
+from rdukit_platform.nodes.topology import name_counts
 
 COLOURS = {
     "succeeded": "green",
@@ -118,9 +119,18 @@ def describe_wait(job: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("code", job["wait_code"]),
         ("why", ended if job["reason"] else job["waits_for"] or _WHY[job["state"]]),
         ("do", job.get("advice")),
+        ("place", describe_place(job["attempts"][-1]) if job.get("attempts") else None),
         ("starts", f"by {clock(at)} UTC, in {until(at)}" if at else None),
     ]
     return [(name, text) for name, text in lines if text]
+
+
+def describe_place(attempt: Mapping[str, Any]) -> str:
+    """Describe how near each other the tiles of an attempt under way are: ``one: 16 tiles, 2 RDUs of 1 XRDU``."""
+    if attempt["outcome"]:
+        return ""
+    held = [(each.get("node") or "the node", each.get("tiles") or []) for each in (attempt, *attempt.get("parts", ()))]
+    return "; ".join(f"{node}: {name_counts(tiles)}" for node, tiles in held if tiles)
 
 
 def describe_progress(progress: Mapping[str, Any] | None) -> str:

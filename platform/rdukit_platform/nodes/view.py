@@ -4,6 +4,7 @@
 ``look_at_node`` and ``change_node``, which ask the daemon.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,8 @@ class NodeCapacity:
     free_rows: tuple[int, ...] = ()
     #: A part of it works worse than new, or not at all.
     is_degraded: bool = False
+    #: RDUs of an XRDU; 0: that is not known.
+    xrdu_rdus: int = 0
     #: Which tiles are free: bit ``rdu_tiles * r + t`` for tile t of RDU r; 0: that is not known.
     free_mask: int = 0
     #: Which tiles each job has, in the same way.
@@ -155,9 +158,15 @@ def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
         rows=healthy_rows(tiles),
         cordoned_tiles=sum(1 for tile in usable if tile.get("cordon")),
         free_rows=healthy_rows(tiles, is_free),
+        xrdu_rdus=_count_rdus_of_xrdu(tiles),
         **_read_masks(status, tiles, max(by_rdu.values(), default=0)),
         is_degraded=node_health(status) != "FUNCTIONAL" or any(_is_worn(tile) for tile in tiles),
     )
+
+
+def _count_rdus_of_xrdu(tiles: Sequence[Mapping[str, Any]]) -> int:
+    rdus = {str(tile.get("path") or "").rpartition("/")[0] for tile in tiles}
+    return max(Counter(rdu.rpartition("/")[0] for rdu in rdus if rdu).values(), default=0)
 
 
 class _Masks(TypedDict):

@@ -7,18 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from rdukit_platform.nodes.topology import NodeLayout, place_members
 from rdukit_platform.nodes.view import members_that_fit
 from rdukit_platform.scheduler.model import Need, NodeState
 
 #: Bits of each part of a node's rank, of which the lowest are its index.
 _BITS: Final = 20
 LOW: Final = (1 << _BITS) - 1
+#: Label of nodes between which the way is short.
+RACK: Final = "rack"
 
 
 class NodeRoom:
     """Free resources of one node."""
 
-    __slots__ = ("_mask", "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles", "windows")
+    __slots__ = (
+        "_layout", "_mask",
+        "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles", "windows",
+    )  # fmt: skip
 
     def __init__(self, index: int, node: NodeState) -> None:
         self.index, self.node, self.slots = index, node, node.slots
@@ -38,6 +44,12 @@ class NodeRoom:
             self._rows = list(capacity.free_rows) if is_known else [capacity.free_tiles]
             self._rdu_tiles = capacity.rdu_tiles if is_known else 0
             self._mask = capacity.free_mask if is_known else 0
+        self._layout = NodeLayout(self._rdu_tiles, 0 if capacity is None else capacity.xrdu_rdus)
+
+    @property
+    def rack(self) -> str | None:
+        """Return the value of the node's label ``RACK``; ``None``: it has none."""
+        return next((value for key, value in self.node.labels if key == RACK), None)
 
     @property
     def rdu_tiles(self) -> int:
@@ -58,6 +70,7 @@ class NodeRoom:
             return (LOW - min(self.slots, LOW)) << _BITS | self.index
         if self.places <= 0 or tiles > self.tiles:
             return None
+        distance = self._distance(tiles // members, members) if members > 1 or tiles > self._rdu_tiles else 0
         if members > 1 and self._rdu_tiles:
             if members_that_fit(tiles // members, self._rdu_tiles, self._rows) < members:
                 return None
@@ -73,7 +86,14 @@ class NodeRoom:
                     row = length
             if row == LOW:
                 return None
-        return ((self.is_degraded << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
+        return (((self.is_degraded << _BITS | distance) << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
+
+    def _distance(self, tiles: int, members: int) -> int:
+        """Return how far apart the tiles of a job would be, as of ``MemberTiles``; where that is not known, 1."""
+        if self._rdu_tiles and self._mask.bit_count() == self.tiles:
+            found = place_members(tiles, members, self._mask, self._layout)
+            return 0 if found is None else found.distance
+        return 1
 
     def count_members(self, tiles: int, now: float = 0.0, until: float = 0.0) -> int:
         """Return how many members of so many tiles have room, which end by a time."""
@@ -139,14 +159,20 @@ class NodeRoom:
             self._rows = rows_of(self._mask, self._rdu_tiles)
             self.tiles -= place.bit_count() or tiles
             return place.bit_count() or tiles
+        several = members > 1 or tiles > self._rdu_tiles
+        if several and self._is_mapped(Leaving()) and (near := self.place(need, 0)) is not None:
+            self._mask &= ~near
+            self._rows = rows_of(self._mask, self._rdu_tiles)
+            self.tiles -= near.bit_count()
+            return near.bit_count()
         if members == 1 or not self._rdu_tiles:
             return self._take_row(tiles)
         return sum(self._take_row(tiles // members) for _ in range(members))
 
     def _take_row(self, tiles: int) -> int:
         rows, rdu = self._rows, self._rdu_tiles
-        if self._mask:
-            self._mask &= ~(self._place_row(tiles, self._mask) or 0)
+        if self._mask and (place := place_members(tiles, 1, self._mask, self._layout)) is not None:
+            self._mask &= ~place.masks[0]
         if rdu and tiles > rdu:
             tiles = -(-tiles // rdu) * rdu
             for _ in range(tiles // rdu):
@@ -207,34 +233,13 @@ class NodeRoom:
         return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
 
     def place(self, need: Need, besides: int, closed: int = 0) -> int | None:
-        """Return which tiles the daemon would give a job, with those of a mask free besides; ``None``: it could not.
+        """Return which tiles a job would get, with those of a mask free besides; ``None``: it could get none.
 
         ``closed``: tiles that it may not have.
         """
         tiles, members, _ = need
-        free, found = (self._mask | besides) & ~closed, 0
-        for _ in range(members):
-            row = self._place_row(tiles // members, free)
-            if row is None:
-                return None
-            found |= row
-            free &= ~row
-        return found
-
-    def _place_row(self, tiles: int, free: int) -> int | None:
-        rdu = self._rdu_tiles
-        whole = (1 << rdu) - 1
-        if tiles <= rdu:
-            row = (1 << tiles) - 1
-            for first in range(0, free.bit_length(), rdu):
-                part = free >> first & whole
-                for shift in range(rdu - tiles + 1):
-                    if part >> shift & row == row:
-                        return row << first + shift
-            return None
-        starts = [first for first in range(0, free.bit_length(), rdu) if free >> first & whole == whole]
-        needed = -(-tiles // rdu)
-        return None if len(starts) < needed else sum(whole << first for first in starts[:needed])
+        found = place_members(tiles // members, members, (self._mask | besides) & ~closed, self._layout)
+        return None if found is None else sum(found.masks)
 
     def _is_mapped(self, leaving: "Leaving") -> bool:
         """Return whether it is known which tiles are free and which are to be; else only how many."""

@@ -3,7 +3,7 @@
 A job of no more tiles than an RDU has needs as many neighbours in one; a larger one has whole RDUs. The node of a job
 is the one whose smallest sufficient row of free tiles is the shortest, so that long rows and whole RDUs stay free for
 larger jobs; nodes that are degraded come last. In the node, its daemon takes the first row that suffices. Members of a
-job that no node has room for are spread over linked nodes, as few as suffice.
+job that no node has room for are spread over linked nodes, as few as suffice, if as few do within a rack there.
 """
 
 import heapq
@@ -15,6 +15,28 @@ from rdukit_platform.scheduler.node_room import LOW, Leaving, NodeRoom
 
 #: Members of a job on each of several nodes, the most first, with what they need there.
 Spread = tuple[tuple[NodeRoom, Need], ...]
+
+
+def spread_near(need: Need, counts: Sequence[tuple[int, NodeRoom]]) -> Spread | None:
+    """Spread members as ``spread_over``, but within a rack (``RACK``) if no more nodes are needed there (pure)."""
+    best = spread_over(need, counts)
+    racks: dict[str, list[tuple[int, NodeRoom]]] = {}
+    for count, room in counts:
+        if (rack := room.rack) is not None:
+            racks.setdefault(rack, []).append((count, room))
+    if best is None or len(racks) < 2:
+        return best
+    members = need[1]
+    found = [
+        places
+        for of_rack in racks.values()
+        if sum(count for count, _ in of_rack) >= members and (places := spread_over(need, of_rack)) is not None
+    ]
+    return min(
+        (places for places in found if len(places) == len(best)),
+        key=lambda places: (sum(room.tiles for room, _ in places), places[0][0].index),
+        default=best,
+    )
 
 
 def spread_over(need: Need, counts: Iterable[tuple[int, NodeRoom]]) -> Spread | None:
@@ -84,7 +106,7 @@ class Rooms:
             and constraint <= room.node.labels
             and (count := room.count_members(tiles // members, now, until))
         ]
-        return spread_over(need, counts) if sum(count for count, _ in counts) >= members else None
+        return spread_near(need, counts) if sum(count for count, _ in counts) >= members else None
 
     def find(
         self, need: Need, apart: Container[int] = (), now: float = 0.0, until: float = 0.0

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -59,7 +60,14 @@ from rdukit_platform.worker.inputs import AttemptFailure, bring_box, bring_input
 from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.parts import AttemptPart, await_reason, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
-from rdukit_platform.worker.tiles import LeasedTiles, TileRequest, environment_of, is_withdrawn, leased_tiles
+from rdukit_platform.worker.tiles import (
+    LeasedTiles,
+    TileRequest,
+    choose_near,
+    environment_of,
+    is_withdrawn,
+    leased_tiles,
+)
 from rdukit_platform.worker.tracing import AttemptTrace
 from rdukit_platform.worker.walls import WallKind, check_walls
 
@@ -285,8 +293,10 @@ class AttemptRun:
         asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=limit_s)
         members, tiles = list[LeasedTiles](), list[str]()
         try:
-            for _ in range(self._part.members):  # all or none: what the others got is given back with the stack
-                lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
+            snd_socket, count = self._context.home.snd_socket, self._part.members
+            # All or none: what the others got is given back with the stack.
+            for near in choose_near(snd_socket, job.tiles, count) if count > 1 else (None,):
+                lease, socket = stack.enter_context(leased_tiles(snd_socket, replace(asked, near=near)))
                 self._leases.append(lease)
                 members.append(LeasedTiles(f"{lease['id']}:{lease['token']}", socket))
                 tiles += lease["tiles"]

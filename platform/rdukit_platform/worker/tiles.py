@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from rdukit.box.links import LinkedPart
 from rdukit.errors import LeaseWithdrawn, NoResources, RdukitError
 from rdukit.settings import SND_SOCKET
 from rdukit.snd import HeldLease, SndClient, connect_patiently
+from rdukit_platform.nodes.topology import NodeLayout, place_members
+from rdukit_platform.nodes.view import view_for_scheduler
 
 #: Where a box reads the leases of its members, and its place among those of a job on several nodes; the settings
 #: ``box.members`` and ``box.part`` of boxes.
@@ -33,6 +36,8 @@ class TileRequest:
     wait_s: float = 0.0
     #: Seconds after which they are given back at the latest: it gets none whose maintenance begins before.
     run_limit_s: float | None = None
+    #: Tiles that it had best get, as of ``nodes.topology``; others do if somebody else has them meanwhile.
+    near: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,32 @@ def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, A
         more: dict[str, object] = {}
         if asked.run_limit_s is not None and "maintenance" in (snd.call("hello").get("features") or ()):
             more["run_limit_s"] = asked.run_limit_s
-        lease = acquire_share(
-            snd, asked.application[:64], asked.tiles, share, asked.wait_s,
-            tenant=asked.tenant_id, job=asked.id, launch=asked.id, **more,
-        )  # fmt: skip
+        more |= {"tenant": asked.tenant_id, "job": asked.id, "launch": asked.id}
+        take = partial(acquire_share, snd, asked.application[:64], asked.tiles, share)
+        lease = None
+        if asked.near is not None:
+            with contextlib.suppress(NoResources):
+                lease = take(0.0, affinity=asked.near, **more)
+        lease = lease or take(asked.wait_s, **more)
         # A worker that is root runs its boxes as somebody else.
         own = snd.own_socket(str(lease["id"]), "666" if os.geteuid() == 0 else "600")
         with HeldLease(snd, lease):
             yield lease, own
+
+
+def choose_near(socket: Path, tiles: int, members: int) -> Sequence[int | None]:
+    """Return the tiles that each member of a job had best get; ``None``: any.
+
+    Raises:
+        Unavailable: the node does not answer.
+    """
+    with connect_patiently(socket) as snd:
+        capacity = view_for_scheduler(snd.status())
+    if not capacity.rdu_tiles:
+        return [None] * members
+    layout = NodeLayout(capacity.rdu_tiles, capacity.xrdu_rdus)
+    found = place_members(tiles, members, capacity.free_mask, layout)
+    return [None] * members if found is None else found.masks
 
 
 def is_withdrawn(socket: Path, lease: Mapping[str, Any]) -> bool:

@@ -1,16 +1,16 @@
 """Placement of a request for tiles and memory, or the largest one that would fit. Pure search; nothing is changed.
 
 A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger one gets whole
-RDUs, the lowest free ones, and its memory is spread over them evenly.
+RDUs, on as few XRDUs as can be, and its memory is spread over them evenly.
 
 Source: runtime reference 3.2 (contiguous inside an RDU, first fit, the affinity mask's layout on SN10); whole RDUs
-for larger requests, and the mask on other chips (one bit a tile in flat order), are ours.
+for larger requests, which of them, and the mask on other chips (one bit a tile in flat order), are ours.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rdukit.hardware import NodeSpec
+from rdukit.hardware import NodeSpec, fill_fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,13 @@ def _find_whole_rdus(
 ) -> Placement | None:
     share, rest = divmod(memory_bytes, count)
     needed = share + (1 if rest else 0)
-    chosen: list[int] = []
+    free: list[list[int]] = [[] for _ in range(node.xrdus)]
     for rdu in range(node.rdus):
         if memory_free[rdu] >= needed and all(allowed[index] for index in _tiles_of(node, rdu)):
-            chosen.append(rdu)
-            if len(chosen) == count:
-                tiles = tuple(index for rdu in chosen for index in _tiles_of(node, rdu))
-                return Placement(tiles, tuple((r, share + (1 if i < rest else 0)) for i, r in enumerate(chosen)))
-    return None
+            free[rdu // node.rdus_per_xrdu].append(rdu)
+    taken = fill_fewest([len(rdus) for rdus in free], count)
+    if taken is None:
+        return None
+    chosen = sorted(rdu for xrdu, number in taken for rdu in free[xrdu][:number])
+    tiles = tuple(index for rdu in chosen for index in _tiles_of(node, rdu))
+    return Placement(tiles, tuple((rdu, share + (1 if i < rest else 0)) for i, rdu in enumerate(chosen)))

@@ -60,8 +60,8 @@ def test_tiles_are_contiguous_inside_an_rdu_and_first_fit(sn10: Node) -> None:
 def test_a_request_beyond_one_rdu_takes_whole_rdus_and_spreads_its_memory(sn10: Node) -> None:
     sn10.acquire(1)
     lease = sn10.acquire(6, 101)
-    assert lease.tiles == tuple(range(4, 12))
-    assert lease.memory == ((1, 51), (2, 50))
+    assert lease.tiles == tuple(range(8, 16)), "both of one XRDU: of the first one a tile is taken"
+    assert lease.memory == ((2, 51), (3, 50))
 
 
 def test_whole_rdus_need_not_be_neighbours(sn10: Node) -> None:
