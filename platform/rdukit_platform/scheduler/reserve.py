@@ -224,6 +224,10 @@ class _Outlook:
                 heapq.heappop(heap)
         return None
 
+    def may_have(self, index: int, tiles: int) -> bool:
+        """Return whether the job that was begun with, of so many tiles, may have room since a node got some back."""
+        return not tiles or self._tiles[index] >= tiles or bool(self._counts)
+
     def take(self, index: int, tiles: int) -> None:
         """Give a job its resources."""
         self._slots[index] -= 1
@@ -259,7 +263,8 @@ def estimate_starts(
     at = now
     for job in waiting:
         outlook.begin(job.need)
-        while not (found := outlook.find_all(job.need, job.ends_by(at))):
+        found = outlook.find_all(job.need, job.ends_by(at))
+        while not found:
             if more and (following == len(ends) or more[0] < ends[following]):
                 ended, given, node = heapq.heappop(more)
             elif following < len(ends):
@@ -269,6 +274,8 @@ def estimate_starts(
                 return starts
             at = max(at, ended)
             outlook.give(node, given)
+            if outlook.may_have(node, job.tiles):
+                found = outlook.find_all(job.need, job.ends_by(at))
         starts[job.job_id] = at
         for index, tiles in found:
             outlook.take(index, tiles)
