@@ -279,6 +279,8 @@ class _Round:
             return  # a later one may have others make room, and a slot, for it
         if self.ledger.rooms.slots <= 0:
             self.bound.tiles = 0
+        elif self.ledger.shares.has_quotas:
+            return  # one that borrows keeps those behind it in its tenant's line from their turn, looked at or not
         elif wait.code is WaitCode.RESOURCES and self.reserved and job.need[1:] == (1, NO_LABELS):
             self.bound.tiles = min(self.bound.tiles, job.tiles)
 
