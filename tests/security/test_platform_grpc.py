@@ -148,6 +148,10 @@ def test_a_job_is_submitted_found_and_cancelled(callers: Callers) -> None:
     assert not job.HasField("started_at") and job.created_at == rest["created_at"]
     page = callers.call("List", "viewer", pb.ListRequest(labels={"wire": "grpc"}))
     assert [each.id for each in page.jobs] == [job.id] and page.next_page_token == ""
+    searched = pb.ListRequest(search=f"wire=grpc {job.name}")
+    assert [each.id for each in callers.call("List", "viewer", searched).jobs] == [job.id]
+    none = callers.call("List", "viewer", pb.ListRequest(search="no-such-word"))
+    assert not none.jobs and not none.HasField("searched_to")
     first = callers.call("List", "viewer", pb.ListRequest(page_size=1))
     second = callers.call("List", "viewer", pb.ListRequest(page_size=1, page_token=first.next_page_token))
     assert first.jobs[0].id != second.jobs[0].id

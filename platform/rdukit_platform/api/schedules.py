@@ -33,7 +33,7 @@ def create(request: Request, caller: JobsWriter, body: ScheduleRequest) -> Sched
         steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in expanded.steps]
     with platform.database.write() as session:
         check_pipeline(session, boxes, caller.tenant_id, expanded.model_copy(update={"steps": steps}), now)
-        row = service.create_schedule(session, caller.tenant_id, body, now)
+        row = service.create_schedule(session, caller.tenant_id, body, now, caller.submitter)
         if row.created_at == now:
             detail = f"{row.cron} {row.zone}"
             record(session, entry_of(request, caller, Act.CREATE_SCHEDULE, row.name, detail=detail))

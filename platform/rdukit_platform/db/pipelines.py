@@ -35,6 +35,8 @@ class ScheduleRow(Base):
     request: Mapped[dict[str, object]]
     created_at: Mapped[float]
     paused_at: Mapped[float | None]
+    #: Who made it, and so submits its jobs: id of a user, or of the tenant's token.
+    submitted_by: Mapped[str | None] = mapped_column(String(32))
     #: The next due time; none while it is paused, or if there is none any more.
     next_at: Mapped[float | None] = mapped_column(Double, index=True)
 

@@ -80,8 +80,13 @@ class JobsRpc:
             message.page_size or 50,
             message.page_token or None,
             labels,
+            message.search,
         )
-        yield pb.ListResponse(jobs=[job_message(job) for job in page.jobs], next_page_token=page.next_cursor or "")
+        yield pb.ListResponse(
+            jobs=[job_message(job) for job in page.jobs],
+            next_page_token=page.next_cursor or "",
+            searched_to=page.searched_to,
+        )
 
     async def cancel(self, caller: Caller, message: pb.JobRequest) -> AsyncIterator[pb.Job]:
         """End a job now."""

@@ -150,7 +150,7 @@ def _submit(
     try:
         if isinstance(request, RdukitError):
             raise request
-        pipeline, _ = submit_pipeline(session, boxes, row.tenant_id, request, now)
+        pipeline, _ = submit_pipeline(session, boxes, row.tenant_id, request, now, row.submitted_by)
         run.pipeline_id = pipeline.id
     except RdukitError as error:  # refused before anything of it was written
         run.state, run.why = str(RunState.FAILED), error.message

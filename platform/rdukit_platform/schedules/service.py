@@ -92,8 +92,10 @@ def check_schedule(request: ScheduleRequest) -> None:
             raise IllegalValue(f"step {step.name!r} has a deadline, the same for each run; legal: deadline_s")
 
 
-def create_schedule(session: Session, tenant_id: str, request: ScheduleRequest, now: float) -> ScheduleRow:
-    """Record a schedule, or find that it is there already. The request has been checked, its pipeline too.
+def create_schedule(
+    session: Session, tenant_id: str, request: ScheduleRequest, now: float, by: str | None = None
+) -> ScheduleRow:  # fmt: skip
+    """Record a schedule of ``by``, or find that it is there already. The request has been checked, its pipeline too.
 
     Raises:
         Conflict: another one has its name, or the tenant has as many as it may.
@@ -113,7 +115,7 @@ def create_schedule(session: Session, tenant_id: str, request: ScheduleRequest, 
         raise Conflict(f"the tenant has {MAX_SCHEDULES} schedules, as many as it may; remove one")
     row = ScheduleRow(
         id=new_id("sched"), tenant_id=tenant_id, request=pipeline, created_at=now, paused_at=None,
-        next_at=find_next(request.cron, request.zone, now), **content,
+        next_at=find_next(request.cron, request.zone, now), submitted_by=by, **content,
     )  # fmt: skip
     session.add(row)
     session.flush()

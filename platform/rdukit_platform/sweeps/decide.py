@@ -120,9 +120,9 @@ def find_stops(rule: EarlyStopping, trials: Sequence[Trial]) -> list[Stop]:
         others = [found for other in done if (found := _average(other.curve, step)) is not None]
         if step < rule.min_steps or len(others) < rule.min_trials:
             continue
-        best, middle = best_of(rule.goal, [value for _, value in trial.curve]), median(others)
-        if is_better(rule.goal, middle, best):
-            worse = "above" if rule.goal is Goal.MINIMIZE else "below"
+        best, middle = best_of(rule.direction, [value for _, value in trial.curve]), median(others)
+        if is_better(rule.direction, middle, best):
+            worse = "above" if rule.direction is Goal.MINIMIZE else "below"
             why = f"{rule.metric} was {best:.6g} at best by step {step:g}, {worse} {middle:.6g}, the median of"
             stops.append(Stop(trial.number, f"{why} {len(others)} trials"))
     return stops
@@ -136,7 +136,7 @@ def find_end(sweep: SweepRequest, trials: Sequence[Trial]) -> tuple[SweepState, 
         return SweepState.FAILED, f"{failed} trials have failed and none has succeeded (max_failures)"
     if len(trials) < count_trials(sweep) or any(trial.state not in FINAL for trial in trials):
         return None
-    if find_best(sweep.objective.goal, trials) is None:
+    if find_best(sweep.objective.direction, trials) is None:
         metric = sweep.objective.metric
         return SweepState.FAILED, f"no trial has succeeded and told {metric!r}: look at one with rdukit job show"
     return SweepState.SUCCEEDED, f"all {len(trials)} trials have ended"

@@ -67,20 +67,33 @@ class Range(RequestBody):
         return self
 
 
+GOAL: Final = "By default what the box says is better of the metric; minimize where it says nothing."
+
+
 class Objective(RequestBody):
     """Figure by which a trial is judged: one of its result, or else the last value of a metric of its progress."""
 
     metric: MetricName
-    goal: Goal = Field(default=Goal.MINIMIZE, strict=False)
+    goal: Goal | None = Field(default=None, strict=False, description=GOAL)
+
+    @property
+    def direction(self) -> Goal:
+        """Return the goal, which a sweep has that was checked."""
+        return self.goal or Goal.MINIMIZE
 
 
 class EarlyStopping(RequestBody):
     """The median rule: a trial that is worse than half of the others were at its step is ended."""
 
     metric: MetricName = Field(default="loss", description="A metric of the progress.")
-    goal: Goal = Field(default=Goal.MINIMIZE, strict=False)
+    goal: Goal | None = Field(default=None, strict=False, description=GOAL)
     min_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, description="Trials that have to succeed before.")] = 3
     min_steps: Annotated[int, Field(ge=0, description="No trial ends before this step.")] = 0
+
+    @property
+    def direction(self) -> Goal:
+        """Return the goal, which a sweep has that was checked."""
+        return self.goal or Goal.MINIMIZE
 
 
 class SweepRequest(RequestBody):

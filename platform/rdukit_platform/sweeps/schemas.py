@@ -61,7 +61,7 @@ def show_sweep(row: SweepRow, rows: Iterable[tuple[TrialRow, JobRow]], *, with_t
     """Return a sweep as the API shows it."""
     asked = read_request(row)
     trials = [show_trial(trial, job, asked.objective.metric) for trial, job in rows]
-    best = find_best(asked.objective.goal, [_as_value(trial) for trial in trials])
+    best = find_best(asked.objective.direction, [_as_value(trial) for trial in trials])
     request = asked.model_dump(mode="json")
     return Sweep.model_validate(
         {

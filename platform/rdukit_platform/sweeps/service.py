@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidTransition, NotFound
 from rdukit_platform.catalog.check import check_metric, check_parameters, is_legal
-from rdukit_platform.catalog.model import Boxes, Selector
+from rdukit_platform.catalog.model import Boxes, BoxVerb, Selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, SweepRow, TrialRow
 from rdukit_platform.db.rows import new_id, read_page
@@ -15,7 +15,7 @@ from rdukit_platform.jobs.changes import lock_job
 from rdukit_platform.jobs.service import artifact_kind, cancel_job, check_request
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.sweeps.decide import check_space, probes
-from rdukit_platform.sweeps.model import Algorithm, SweepRequest, SweepState, Trial
+from rdukit_platform.sweeps.model import Algorithm, Goal, SweepRequest, SweepState, Trial
 from rdukit_platform.sweeps.suggest import check_optuna
 
 
@@ -49,7 +49,17 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
         if not is_legal(known[name], point[name], {**defaults, **job.parameters, **point}):
             check_parameters(box, verb, {**job.parameters, **point})
     pinned = job.model_copy(update={"box": str(Selector(box.name, box.version))})
-    return request.model_copy(update={"job": pinned, "name": request.name or f"{job.box} {job.verb}"})
+    update: dict[str, object] = {"job": pinned, "name": request.name or f"{job.box} {job.verb}"}
+    for name, chosen in (("objective", request.objective), ("early_stopping", request.early_stopping)):
+        if chosen is not None and chosen.goal is None:
+            update[name] = chosen.model_copy(update={"goal": goal_of(verb, chosen.metric)})
+    return request.model_copy(update=update)
+
+
+def goal_of(verb: BoxVerb, metric: str) -> Goal:
+    """Return what is better of a metric, as the box says; where it says nothing, less is (pure)."""
+    is_more = any(each.name == metric and each.better == "higher" for each in verb.metrics)
+    return Goal.MAXIMIZE if is_more else Goal.MINIMIZE
 
 
 def submit_sweep(

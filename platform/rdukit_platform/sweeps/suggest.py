@@ -38,7 +38,7 @@ def suggest(sweep: SweepRequest, begun: Sequence[Trial], number: int) -> dict[st
     optuna: Any = importlib.import_module("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=(sweep.seed * 1_000_003 + number) % (1 << 32), constant_liar=True)
-    study = optuna.create_study(direction=str(sweep.objective.goal), sampler=sampler)
+    study = optuna.create_study(direction=str(sweep.objective.direction), sampler=sampler)
     spaces = {name: _distribution(optuna, each) for name, each in sweep.space.items()}
     for trial in begun:
         study.add_trial(_tell(optuna, sweep, trial, spaces))
@@ -57,7 +57,7 @@ def _tell(optuna: Any, sweep: SweepRequest, trial: Trial, spaces: dict[str, Any]
     states = optuna.trial.TrialState
     # What early stopping looks at says something of the objective only where it is the same.
     rule = sweep.early_stopping
-    is_same = rule is not None and (rule.metric, rule.goal) == (sweep.objective.metric, sweep.objective.goal)
+    is_same = rule is not None and (rule.metric, rule.direction) == (sweep.objective.metric, sweep.objective.direction)
     curve = {int(step): value for step, value in trial.curve} if is_same else {}
     if trial.state not in FINAL:
         state = states.RUNNING

@@ -28,7 +28,7 @@ def load(folder: Path, text: str = "") -> Box:
 @pytest.mark.parametrize("name", box_names())
 def test_a_shipped_box_declares_what_its_verbs_and_recipes_report(name: str) -> None:
     box = load_box(find_box_file(name))
-    for verb in set(box.verbs) - {Verb.PREPROCESS}:
+    for verb in box.verbs:
         assert metrics_of(box, verb), verb
     assert {"loss", "throughput"} <= {m.name for m in metrics_of(box, Verb.TRAIN) if m.reported != "result"}
     declared = {metric.name for metric in box.metrics} | {"samples_per_s", "tokens_per_s"}  # a recipe's own
@@ -77,18 +77,23 @@ def test_only_numbers_that_are_not_declared_are_named(tmp_path: Path) -> None:
     box = load(tmp_path)
     reported = {"accuracy": 0.9, "split": "test", "ok": True, "acuracy": 1.0, "throughput": 3.0, "confusion": {"a": 1}}
     assert find_undeclared(box, Verb.TRAIN, reported) == ["acuracy", "throughput"]
-    assert find_undeclared(box, Verb.PREPROCESS, reported) == []
+    assert find_undeclared(box, Verb.PREPROCESS, {"train_samples": 3, "samples": 4}) == ["samples"]
+    assert (
+        find_undeclared(load(tmp_path, "metrics:\n  - {name: f1, verbs: [evaluate], help: F.}\n"), Verb.COMPILE, {})
+        == []
+    )
 
 
 def test_the_figures_of_a_kept_run_are_checked_by_validate(tmp_path: Path) -> None:
     load(tmp_path)
     report = tmp_path / "report.json"
-    report.write_text(json.dumps({"accuracy": 0.9, "acuracy": 1.0}))
 
     def check(*words: str) -> str:
         return CliRunner().invoke(box_commands, ["validate", str(tmp_path), *words], catch_exceptions=False).output
 
-    assert "valid ModelBox" in check("--reported", f"preprocess={report}")
+    report.write_text(json.dumps({"accuracy": 0.9}))
+    assert "valid ModelBox" in check("--reported", f"train={report}")
+    report.write_text(json.dumps({"accuracy": 0.9, "acuracy": 1.0}))
     with pytest.raises(InvalidArgument, match=r"'acuracy'\. Did you mean 'accuracy'"):
         check("--reported", f"train={report}")
     with pytest.raises(InvalidArgument, match="no verb 'fly'"):

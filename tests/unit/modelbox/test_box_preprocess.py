@@ -8,6 +8,8 @@ import pytest
 
 from rdukit.errors import Cancelled, InvalidArgument, NotFound
 from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.contract.metrics import find_undeclared
+from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.preprocessing.datasets import check_dataset_fits, load_dataset
 from rdukit_modelbox.tasks.classification import judge
 from rdukit_modelbox.verbs.preprocess import prepare, run_preprocess
@@ -22,6 +24,7 @@ def test_the_bundled_digits_become_a_data_set_that_reads_back(tmp_path: Path) ->
     context = recorder()
     done = run_preprocess(context, {"normalize": "mnist", "limit": 100}, {}, tmp_path)
     assert done.outputs == {"dataset": tmp_path / "dataset"}
+    assert find_undeclared(context.box, Verb.PREPROCESS, done.figures) == []
     assert done.figures["train_samples"] == done.figures["test_samples"] == 100
     assert (context.told[-1].step, context.told[-1].total) == (3, 3)
     dataset = load_dataset(tmp_path / "dataset")

@@ -16,6 +16,8 @@ from PIL import Image
 
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
 from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.contract.metrics import find_undeclared
+from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.preprocessing.columns import ColumnFigures
 from rdukit_modelbox.preprocessing.datasets import load_dataset, write_dataset
 from rdukit_modelbox.verbs.context import VerbResult
@@ -29,7 +31,9 @@ def recorder(box: str = "mlp", cancel_at: int = 0) -> RecordingContext:
 
 def preprocess(data: Path, output: Path, context: RecordingContext | None = None, **changed: Any) -> VerbResult:
     parameters = {"normalize": "as_is", "limit": 0, "test_ratio": 0.25, **changed}
-    return run_preprocess(context or recorder(), parameters, {"data": data}, output)
+    done = run_preprocess(context or recorder(), parameters, {"data": data}, output)
+    assert find_undeclared(load_box(find_box_file("mlp")), Verb.PREPROCESS, done.figures) == []
+    return done
 
 
 FEATURES = np.arange(24, dtype=np.float32).reshape(8, 3)

@@ -16,6 +16,8 @@ import yaml
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of_file
 from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.contract.metrics import find_undeclared
+from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer, learn_tokenizer
 from rdukit_modelbox.verbs.context import VerbResult
@@ -40,7 +42,9 @@ def preprocess(
     data: Path, output: Path, context: RecordingContext | None = None, tokenizer: Path | None = None, **changed: Any
 ) -> VerbResult:
     inputs = {"data": data} | ({"tokenizer": tokenizer} if tokenizer else {})
-    return run_preprocess(context or recorder(), {**PARAMETERS, **changed}, inputs, output)
+    done = run_preprocess(context or recorder(), {**PARAMETERS, **changed}, inputs, output)
+    assert find_undeclared(load_box(find_box_file("gpt2")), Verb.PREPROCESS, done.figures) == []
+    return done
 
 
 def rows_of(output: Path, name: str = "train_1_of_1") -> tuple[list[list[int]], list[list[int]]]:

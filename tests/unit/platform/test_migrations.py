@@ -180,6 +180,9 @@ INSERT INTO attempt_parts (id, attempt_id, number, members, token, published_at,
 UPDATE attempts SET address = 'one.lan:7400' WHERE id = 'att-1';
 UPDATE nodes SET link_host = 'one.lan' WHERE name = 'one';
 """,
+    "0034": """
+UPDATE schedules SET submitted_by = 'usr-1' WHERE id = 'sched-1';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

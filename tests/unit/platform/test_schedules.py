@@ -111,7 +111,7 @@ class Lab:
     def create(self, name: str = "n", cron: str = "0 * * * *", **more: object) -> str:
         asked = ScheduleRequest.model_validate({"name": name, "cron": cron, "pipeline": PIPELINE, **more})
         with self.database.write() as session:
-            return service.create_schedule(session, self.tenant, asked, T0 + 1).id
+            return service.create_schedule(session, self.tenant, asked, T0 + 1, "usr-1").id
 
     def advance(self, now: float) -> int:
         return advance_schedules(self.database, self.store, lambda: BOXES, now)
@@ -144,6 +144,7 @@ def test_a_due_time_submits_the_pipeline_once_and_its_jobs_have_a_label(lab: Lab
     with lab.database.read() as session:
         (job,) = pipeline_jobs(session, str(found.runs[0].pipeline))
         assert (job.labels, job.state, job.step) == ({"schedule": "n"}, "queued", "prepare")
+        assert job.submitted_by == "usr-1", "who made the schedule"
 
 
 def test_a_run_that_would_overlap_is_skipped_or_waits_for_the_one_before(lab: Lab) -> None:

@@ -1,7 +1,7 @@
 """Sweeps in the database: trials begin and end as jobs do, whoever advances them and how often."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from rdukit.errors import Conflict, IllegalValue, InvalidTransition, NotFound, U
 from rdukit_platform.artifacts.needs import read_needs
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.store import Content
+from rdukit_platform.catalog.model import Boxes, VerbMetric
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow, SweepRow
 from rdukit_platform.jobs import execution
@@ -17,7 +18,7 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.service import list_events
 from rdukit_platform.sweeps import service
 from rdukit_platform.sweeps.advance import advance_sweeps
-from rdukit_platform.sweeps.model import SweepRequest
+from rdukit_platform.sweeps.model import Goal, SweepRequest
 from rdukit_platform.sweeps.schemas import Sweep, show_sweep
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
@@ -252,3 +253,24 @@ def test_another_tenants_sweep_is_not_found(lab: Lab) -> None:
         service.get_sweep(session, other, sweep)
     with lab.database.read() as session:
         assert service.list_sweeps(session, other) == ([], None)
+
+
+def test_a_goal_that_is_not_given_is_what_the_box_says_is_better(lab: Lab) -> None:
+    plain = lab.look(lab.submit(early_stopping={"metric": "loss"}))
+    assert (plain.objective["goal"], (plain.early_stopping or {})["goal"]) == ("minimize", "minimize")
+    box = counter_boxes().box("counter")
+    metrics = (VerbMetric("accuracy", better="higher", reported="both"), VerbMetric("loss", better="lower"))
+    told = replace(box, verbs=tuple(replace(verb, metrics=metrics) for verb in box.verbs))
+    asked = {"metric": "accuracy"}
+    body = {
+        "job": {"box": "counter", "verb": "train", "inputs": {"dataset": lab.data}}, "objective": asked,
+        "space": {"steps": {"values": [1, 2]}}, "early_stopping": asked,
+    }  # fmt: skip
+    with lab.database.read() as session:
+        request = SweepRequest.model_validate(body)
+        found = service.check_sweep(session, Boxes({"counter": told}), lab.tenant, request)
+        assert found.objective.goal is Goal.MAXIMIZE and found.early_stopping is not None
+        assert found.early_stopping.goal is Goal.MAXIMIZE
+        given = SweepRequest.model_validate({**body, "objective": {**asked, "goal": "minimize"}})
+        kept = service.check_sweep(session, Boxes({"counter": told}), lab.tenant, given)
+        assert kept.objective.goal is Goal.MINIMIZE
