@@ -1,6 +1,6 @@
 """``rdukit serve``: a PEF by itself behind the inference protocol, without a ModelBox."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +12,10 @@ from rdukit.settings import home_folder
 from rdukit_serving.access import Access
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from rdukit_serving.experts.sizes import FoundBundle
+    from rdukit_serving.models.served import ServedModels
     from rdukit_serving.rest.routes import Application
     from rdukit_serving.rpc.server import AddService
 
@@ -20,7 +24,11 @@ _PATH: Final = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("pef", type=_PATH)
+@click.argument("pef", type=_PATH, required=False)
+@click.option(
+    "--bundle", type=_PATH, help="A bundle of experts to serve instead of PEF; rdukit bundle check checks it."
+)
+@click.option("--mount", "mounts", multiple=True, type=_PATH, help="Another folder that the bundle may name files of.")
 @click.option("--checkpoint", type=_PATH, help="Its parameters: a safetensors file, or a folder that train made.")
 @click.option("--name", help="Name of the model in requests [default: the PEF's file name].")
 @click.option("--max-batch-size", type=click.IntRange(1), help="Most rows of one call [default: the PEF's batch].")
@@ -30,7 +38,9 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--socket-folder", type=_PATH, help="Private folder of sockets, instead of ports.")
 @click.option("--announce", type=_PATH, help="File to write the addresses to when ready.")
 def serve(
-    pef: Path,
+    pef: Path | None,
+    bundle: Path | None,
+    mounts: Sequence[Path],
     checkpoint: Path | None,
     name: str | None,
     max_batch_size: int | None,
@@ -51,36 +61,50 @@ def serve(
     for path in (pef, checkpoint):
         if path is not None and not path.exists():
             raise NotFound(f"there is no {path}")
-    model = name or pef.stem
+    if (pef is None) is (bundle is None) or (bundle is not None and (checkpoint or name or max_batch_size)):
+        raise click.UsageError("Pass PEF, or --bundle alone: checkpoints, names and batches are in its file.")
+    make_service: Callable[[], ServedFiles]
+    if bundle is None:
+        assert pef is not None
+        model = name or pef.stem
+        make_service = partial(pef_service, model, pef, checkpoint, max_batch_size)
+    else:
+        from rdukit_serving.experts.bundle import load_bundle
+        from rdukit_serving.experts.sizes import find_bundle
+
+        found = find_bundle(load_bundle(bundle, mounts))
+        found.require_fit()
+        model, make_service = found.name, partial(bundle_service, found)
 
     def announce_ready(rest: str, grpc: str, kernels: str) -> None:
         if announce is None:
             click.echo(f"kernels: {kernels}", err=True)
-            click.echo(f"serving {model}: {rest}/v2/models/{model}, gRPC {grpc}; Ctrl-C stops it", err=True)
+            where = f"{rest}/v1/models" if pef is None else f"{rest}/v2/models/{model}"
+            click.echo(f"serving {model}: {where}, gRPC {grpc}; Ctrl-C stops it", err=True)
 
     options = server.ServerOptions(host, rest_port, grpc_port, socket_folder, announce, on_ready=announce_ready)
-    server.serve(options, partial(PefService, model, pef, checkpoint, max_batch_size))
+    server.serve(options, make_service)
 
 
-class PefService:
-    """PEF as the server sees it. Belongs to one event loop."""
+class ServedFiles:
+    """Models without a box, as the server sees them. Belongs to one event loop."""
 
-    def __init__(self, name: str, pef: Path, checkpoint: Path | None, max_batch_size: int | None = None) -> None:
-        from rdukit_serving.models.served import ServedModels
-
-        self.name = name
-        self._files = pef, checkpoint
+    def __init__(
+        self, name: str, models: "ServedModels", load: Callable[[], Awaitable[None]],
+        why_not_ready: Callable[[], Awaitable[str]], collectors: "Sequence[Collector]" = (),
+    ) -> None:  # fmt: skip
+        """``load``: loads what is served from the beginning; ``collectors``: of metrics beside those of all models."""
+        self.name, self.models = name, models
+        self._load, self._why_not_ready, self._collectors = load, why_not_ready, collectors
         self._is_closing = False
-        serving = {} if max_batch_size is None else {"max_batch_size": max_batch_size}
-        self.models = ServedModels(name, serving, home_folder() / "served" / name, lambda: None, _refuse_path)
 
     async def load(self) -> None:
-        """Load the PEF.
+        """Load what is served.
 
         Raises:
             RdukitError: it cannot be loaded.
         """
-        await self.models.start(*self._files)
+        await self._load()
 
     def takes_requests(self) -> bool:
         """Return whether the server is not stopping."""
@@ -88,7 +112,7 @@ class PefService:
 
     async def why_not_ready(self) -> str:
         """Return why an inference would not be answered now; empty if one was."""
-        return "the server is stopping" if self._is_closing else await self.models.repository.why_not_ready()
+        return "the server is stopping" if self._is_closing else await self._why_not_ready()
 
     def make_routes(self, access: Access) -> "Application":
         """Build OpenAI's routes and ``/metrics``."""
@@ -103,7 +127,8 @@ class PefService:
         from rdukit_serving.text.rest import make_text_router
 
         registry = CollectorRegistry()
-        registry.register(ServingCollector(self.models.repository))
+        for collector in (ServingCollector(self.models), *self._collectors):
+            registry.register(collector)
         app = FastAPI(title=self.name, docs_url=None, redoc_url=None)
         app.include_router(make_text_router(self.models, access))
 
@@ -126,6 +151,23 @@ class PefService:
         """End the device process."""
         self._is_closing = True
         await self.models.close()
+
+
+def pef_service(name: str, pef: Path, checkpoint: Path | None, max_batch_size: int | None = None) -> ServedFiles:
+    """Return a PEF as the server sees it. Call on the event loop."""
+    from rdukit_serving.models.served import ServedModels
+
+    serving = {} if max_batch_size is None else {"max_batch_size": max_batch_size}
+    models = ServedModels(name, serving, home_folder() / "served" / name, lambda: None, _refuse_path)
+    return ServedFiles(name, models, partial(models.start, pef, checkpoint), models.repository.why_not_ready)
+
+
+def bundle_service(found: "FoundBundle") -> ServedFiles:
+    """Return a bundle of experts as the server sees it. Call on the event loop."""
+    from rdukit_serving.experts.models import ExpertCollector, ExpertModels
+
+    models = ExpertModels(found, home_folder() / "served" / found.name)
+    return ServedFiles(found.name, models, models.load, models.why_not_ready, [ExpertCollector(models.pool)])
 
 
 async def _refuse_path(text: str, what: str) -> Path:

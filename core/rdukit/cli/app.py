@@ -37,6 +37,7 @@ SUMMARIES = {
     "backup": "Back up the whole platform, also while it runs: database, artifacts, settings, faults of the node.",
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
+    "bundle": "Check bundles of experts, which rdukit serve --bundle serves.",
     "cache": "Show, trim and clear what compiles keep for later ones.",
     "catalog": "Search and compare boxes, models, experts, checkpoints, PEFs and data sets.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",

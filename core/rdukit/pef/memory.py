@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rdukit.errors import PefMismatch
 from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
 
 #: Kinds whose memory outlives a run: allocated at load, updated in place.
@@ -38,6 +39,32 @@ def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
         offsets[region] = end
         end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
     return offsets, end
+
+
+def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
+    """Return the offset of each symbol that runs read and none changes, in one block, and the block's size in bytes.
+
+    These are the parameters with their scales, and buffers that no section writes: what another checkpoint replaces.
+
+    Raises:
+        PefMismatch: a section changes a parameter, or one shares its memory with another symbol.
+    """
+    written = {name for section in pef.sections for name in section.outputs}
+    regions = [symbol.region for symbol in pef.symbols.values()]
+    offsets: dict[str, int] = {}
+    end = 0
+    for name, symbol in sorted(pef.symbols.items()):
+        if symbol.kind is SymbolKind.PARAMETER and (name in written or regions.count(symbol.region) > 1):
+            how = "is changed by runs" if name in written else "shares its memory with another tensor"
+            raise PefMismatch(
+                f"parameter {name!r} of {pef.name} {how}: no other checkpoint can take its place; compile "
+                "with purpose=serve"
+            )
+        is_buffer = symbol.kind is SymbolKind.BUFFER and name not in written and regions.count(symbol.region) == 1
+        if symbol.kind is SymbolKind.PARAMETER or is_buffer:
+            offsets[name] = end
+            end += -(-max(symbol.bytes, 1) // ALIGNMENT) * ALIGNMENT
+    return offsets, max(end, ALIGNMENT)
 
 
 def shared_outputs(pef: Pef) -> frozenset[str]:

@@ -26,13 +26,12 @@ from rdukit_modelbox.contract.parts import (
     Sentence,
     Serving,
     Size,
-    StrictModel,
     Verb,
     VerbArtifacts,
 )
-from rdukit_modelbox.contract.schema_errors import diagnostics_of
 from rdukit_modelbox.contract.validation import Draft, Problem, find_file_problems, find_problems, read_draft
-from rdukit_modelbox.contract.yaml_marks import Diagnostic, MarkedYaml, read_yaml
+from rdukit_serving.strict_yaml.schema_errors import StrictModel, diagnostics_of
+from rdukit_serving.strict_yaml.yaml_marks import Diagnostic, MarkedYaml, read_yaml
 
 __all__ = [
     "API_VERSION",

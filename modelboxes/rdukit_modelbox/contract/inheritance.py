@@ -22,10 +22,10 @@ from rdukit_modelbox.contract.allowed_values import (
 )
 from rdukit_modelbox.contract.metrics import merge_metrics
 from rdukit_modelbox.contract.parameter import When
-from rdukit_modelbox.contract.parts import Sentence, StrictModel, Verb
-from rdukit_modelbox.contract.schema_errors import suggest
+from rdukit_modelbox.contract.parts import Sentence, Verb
 from rdukit_modelbox.contract.validation import Problem
-from rdukit_modelbox.contract.yaml_marks import Path, read_yaml
+from rdukit_serving.strict_yaml.schema_errors import StrictModel, suggest
+from rdukit_serving.strict_yaml.yaml_marks import Path, read_yaml
 
 TASKS_FOLDER: Final = FilePath(__file__).parents[1] / "tasks"
 #: Keys that a box takes from its task unless it has them itself.

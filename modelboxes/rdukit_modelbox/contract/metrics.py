@@ -11,7 +11,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field, StringConstraints
 
 from rdukit.errors import suggest
-from rdukit_modelbox.contract.parts import Sentence, StrictModel, Verb
+from rdukit_modelbox.contract.parts import Sentence, Verb
+from rdukit_serving.strict_yaml.schema_errors import StrictModel
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$")]
 

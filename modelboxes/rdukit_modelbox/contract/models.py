@@ -15,9 +15,9 @@ from rdukit.pef import read_pef
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, check_compiler_version
 from rdukit_modelbox.contract.parameter import holds
-from rdukit_modelbox.contract.schema_errors import suggest
 from rdukit_modelbox.contract.validation import Problem
 from rdukit_serving.shape import Shape, shape_of
+from rdukit_serving.strict_yaml.schema_errors import suggest
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 #: Name under which own modules are imported; one box, one module, one process.

@@ -16,7 +16,8 @@ from rdukit_modelbox.contract.allowed_values import (
     format_allowed,
     format_values,
 )
-from rdukit_modelbox.contract.parts import Flag, Sentence, StrictModel, Verb
+from rdukit_modelbox.contract.parts import Flag, Sentence, Verb
+from rdukit_serving.strict_yaml.schema_errors import StrictModel
 
 #: Values of other parameters under which something holds: all names must have one of their values.
 When = Mapping[Word, tuple[bool | int | float | str, ...]]

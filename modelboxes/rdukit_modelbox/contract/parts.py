@@ -1,13 +1,13 @@
 """Parts of a ``modelbox.yaml``: strict mappings, verbs, artifacts, resources and what is served."""
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema
+from pydantic import Field, Strict, StringConstraints
 
 from rdukit_modelbox.contract.allowed_values import Word
+from rdukit_serving.strict_yaml.schema_errors import Bytes, StrictModel
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Sentence = Annotated[str, StringConstraints(min_length=1, max_length=2000, strip_whitespace=True)]
@@ -27,41 +27,12 @@ class Verb(StrEnum):
     EVALUATE = "evaluate"
 
 
-class StrictModel(BaseModel):
-    """A mapping in the file: unknown keys are faults, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 Scheme = Literal["file", "s3", "http", "https"]
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
     "BYTES",
 ]  # fmt: skip
 
-_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE: Final = r"^[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)$"
-
-
-def parse_bytes(value: object) -> int:
-    """``512MiB`` or a number of bytes.
-
-    Raises:
-        ValueError: neither; says what is legal.
-    """
-    if isinstance(value, str) and re.fullmatch(_SIZE, value):
-        number = value.rstrip("BiKMGT").strip()
-        value = int(float(number) * _UNITS[value[len(number) :].strip()])
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{value!r} is not legal; legal: a size such as 512MiB or 2GiB, or a number of bytes")
-    return value
-
-
-Bytes = Annotated[
-    int,
-    BeforeValidator(parse_bytes),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _SIZE}, {"type": "integer", "exclusiveMinimum": 0}]}),
-]
 #: A path inside a container: absolute, no ``..``, not the root.
 MountPoint = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$", max_length=200)]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._/-]{0,61}[a-z0-9])?$")]

@@ -14,9 +14,9 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, mod
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.contract.allowed_values import ParameterValue, Word
 from rdukit_modelbox.contract.box import Verb, find_box_file
-from rdukit_modelbox.contract.parts import Sentence, StrictModel
-from rdukit_modelbox.contract.schema_errors import diagnostics_of
-from rdukit_modelbox.contract.yaml_marks import read_yaml
+from rdukit_modelbox.contract.parts import Sentence
+from rdukit_serving.strict_yaml.schema_errors import StrictModel, diagnostics_of
+from rdukit_serving.strict_yaml.yaml_marks import read_yaml
 
 RECIPES_FILE: Final = "recipes.yaml"
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rdukit.errors import MalformedRequest
-from rdukit_modelbox.contract.schema_errors import suggest
 from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBody, RowsBody, VerbBody, WebhookBody
+from rdukit_serving.strict_yaml.schema_errors import suggest
 
 _NOT_JSON: Final = "the header content-type is {given}; legal: application/json"
 _NO_BODY: Final = "there is no body; legal: a JSON object, such as {}"

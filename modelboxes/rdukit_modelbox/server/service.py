@@ -38,7 +38,6 @@ from rdukit_modelbox.server.latest_model import LatestModel
 from rdukit_modelbox.server.state_folder import StateFolder
 from rdukit_modelbox.settings import MAX_OPERATIONS, MAX_ROWS
 from rdukit_serving.models.metrics import ServingCollector
-from rdukit_serving.models.repository import Repository
 from rdukit_serving.models.served import Answer, ServedModels
 from rdukit_serving.models.version import ModelVersion
 
@@ -78,7 +77,7 @@ class BoxService:
             self.box.name, self.box.serving.model_dump(mode="json"), self._state.logs, self._latest.find,
             partial(bring_file, mounted),
         )  # fmt: skip
-        self.metrics.add_models(self.models.repository)
+        self.metrics.add_models(self.models)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)
         self._announcer = WebhookDispatcher(lambda: self.operations, self.box.name, clock)
@@ -253,9 +252,9 @@ class Metrics:
         ).labels(**labels)  # fmt: skip
         self._box = box
 
-    def add_models(self, repository: Repository) -> None:
-        """Add the metrics of the models that ``repository`` serves."""
-        self.registry.register(ServingCollector(repository))
+    def add_models(self, models: ServedModels) -> None:
+        """Add the metrics of the models that are served."""
+        self.registry.register(ServingCollector(models))
 
     def count_ended(self, operation: Operation) -> None:
         """Count an operation that reached a final state."""

@@ -59,6 +59,11 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
     pef = Path(first["pef"])
     checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
     found = read_pef(pef).pef
+    if first["serving"].get("is_of_experts"):
+        from rdukit_serving.text.expert_loop import serve_experts
+
+        serve_experts(box, first["name"], pef)
+        return
     if METADATA_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
         from rdukit_serving.text.process import serve_text
 

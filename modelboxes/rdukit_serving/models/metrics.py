@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from rdukit_serving.models.repository import Repository
+from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.statistics import BUCKETS_US
 from rdukit_serving.models.version import ModelVersion, VersionState
 
@@ -33,19 +33,23 @@ _HELP: Final = {
 
 
 class ServingCollector(Collector):
-    """Metrics of all versions of a repository, with the labels ``model`` and ``version``."""
+    """Metrics of all versions of the models of a server, with the labels ``model`` and ``version``."""
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family after another."""
-        versions = sorted(self._repository.versions.items())
+        versions = [
+            (repository.name, number, version)
+            for repository in self._models.repositories
+            for number, version in sorted(repository.versions.items())
+        ]
         for name, words in _HELP.items():
             # Triton's counters have no suffix, which the exposition of a counter would add.
             family = UnknownMetricFamily(f"nv_inference_{name}", words, labels=["model", "version"])
-            for number, version in versions:
-                family.add_metric([self._repository.name, number], version.statistics.triton_metrics()[name])
+            for model, number, version in versions:
+                family.add_metric([model, number], version.statistics.triton_metrics()[name])
             yield family
         pending = GaugeMetricFamily(
             "nv_inference_pending_request_count", "Requests that wait or run.", labels=["model", "version"]
@@ -62,8 +66,8 @@ class ServingCollector(Collector):
             "Tokens of texts: of prompts, of those what was cached, and made; guessed, and of those the right ones.",
             labels=["model", "version", "kind"],
         )  # fmt: skip
-        for number, version in versions:
-            labels = [self._repository.name, number]
+        for model, number, version in versions:
+            labels = [model, number]
             if version.text is not None:
                 tokens.add_metric([*labels, "prompt"], version.texts.prompt_tokens)
                 tokens.add_metric([*labels, "cached"], version.texts.cached_tokens)
@@ -76,16 +80,16 @@ class ServingCollector(Collector):
             load.add_metric(labels, version.load_seconds)
         yield from (pending, ready, restarts, load, tokens, self._histogram(versions))
 
-    def _histogram(self, versions: list[tuple[str, ModelVersion]]) -> HistogramMetricFamily:
+    def _histogram(self, versions: list[tuple[str, str, ModelVersion]]) -> HistogramMetricFamily:
         family = HistogramMetricFamily(
             "rdukit_box_inference_seconds", "One request from arrival to answer, on this host.",
             labels=["model", "version"],
         )  # fmt: skip
-        for number, version in versions:
+        for model, number, version in versions:
             statistics, total = version.statistics, 0
             buckets = []
             for bound, count in zip([*BUCKETS_US, None], statistics.histogram, strict=True):
                 total += count
                 buckets.append(("+Inf" if bound is None else repr(bound / 1e6), total))
-            family.add_metric([self._repository.name, number], buckets, statistics.request_us / 1e6)
+            family.add_metric([model, number], buckets, statistics.request_us / 1e6)
         return family

@@ -44,6 +44,15 @@ class Repository:
         self._swapping = asyncio.Lock()
         self._draining: set[asyncio.Task[None]] = set()
 
+    def check_name(self, name: str) -> None:
+        """Check that a request means this model.
+
+        Raises:
+            NotFound: it means another; the message has this one's name.
+        """
+        if name != self.name:
+            raise NotFound(f"there is no model {name!r}; legal: {self.name}")
+
     def find(self, name: str, version: str = "") -> ModelVersion:
         """Return the version that a request means.
 
@@ -51,8 +60,7 @@ class Repository:
             NotFound: no such model or version is loaded; lists those that are.
             Unavailable: it is being loaded.
         """
-        if name != self.name:
-            raise NotFound(f"there is no model {name!r}; legal: {self.name}")
+        self.check_name(name)
         found = self.versions.get(version or self._current)
         if found is None or (version and found.state is VersionState.LOADING):
             loading = self.find_loading(version)
@@ -200,8 +208,7 @@ async def load_model(
         InvalidArgument: an unknown parameter, a path outside the mounts, or nothing to load.
         RdukitError: the files cannot be loaded; what answered before goes on.
     """
-    if name != repository.name:
-        raise NotFound(f"there is no model {name!r}; legal: {repository.name}")
+    repository.check_name(name)
     given = {key: _text(key, value) for key, value in parameters.items() if key != "keep_others"}
     _refuse_unknown(parameters, LOAD_PARAMETERS)
     keep = parameters.get("keep_others", False)
@@ -229,8 +236,7 @@ async def unload_model(repository: Repository, name: str, parameters: Mapping[st
     Raises:
         NotFound: no such model or version. InvalidArgument: an unknown parameter.
     """
-    if name != repository.name:
-        raise NotFound(f"there is no model {name!r}; legal: {repository.name}")
+    repository.check_name(name)
     _refuse_unknown(parameters, UNLOAD_PARAMETERS)
     await repository.unload(_text("version", parameters.get("version", "")))
 

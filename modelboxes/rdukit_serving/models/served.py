@@ -46,6 +46,19 @@ class ServedModels:
         self._retiring: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def repositories(self) -> Sequence[Repository]:
+        """Return the repositories of all models."""
+        return [self.repository]
+
+    def repository_of(self, name: str) -> Repository:
+        """Return the repository of the model that a request means; the only one also for other names, which it refuses.
+
+        Raises:
+            NotFound: there are several, and none has that name.
+        """
+        return self.repository
+
     async def start(self, pef: Path, checkpoint: Path | None) -> None:
         """Serve these files from the beginning.
 

@@ -110,12 +110,12 @@ class ModelVersion:
             InvalidArgument: it is not one that the signature allows. Overloaded: too many wait.
             Unavailable: the version is not loaded.
         """
+        if self.text is not None:
+            raise InvalidArgument("this is a text model: use /v1/completions or /v1/chat/completions")
         if self.state is not VersionState.READY:
             raise Unavailable(
                 f"version {self.version} is {self.state.lower()}{': ' if self.reason else ''}{self.reason}"
             )
-        if self.text is not None:
-            raise InvalidArgument("this is a text model: use /v1/completions or /v1/chat/completions")
         try:
             rows = check_request(self.signature, request)
             if request.classes:
@@ -129,11 +129,20 @@ class ModelVersion:
 
     async def why_not_ready(self, timeout_s: float | None = None) -> str:
         """Return "" if an inference went through the device since the last call, or goes now; else why not."""
-        timeout_s = resolve(READY_TIMEOUT_S, timeout_s)
         if self.state is not VersionState.READY:
             return self.reason or f"version {self.version} is {self.state.lower()}"
         if self._client is None:
             return f"the inference process is being restarted: {self.reason}"
+        return await self._why_no_answer(resolve(READY_TIMEOUT_S, timeout_s))
+
+    def describe(self) -> dict[str, object]:
+        """Return what the list of models tells of it."""
+        # A prompt has one token at least.
+        context = None if self.text is None else self.text["context"]
+        return {} if context is None else {"context_length": context, "max_completion_tokens": context - 1}
+
+    async def _why_no_answer(self, timeout_s: float) -> str:
+        """Answer ``why_not_ready`` by an inference, unless there was one."""
         done = self.statistics.executions
         if done > self._seen:
             self._seen = done

@@ -123,40 +123,46 @@ class OpenInferenceApp:
         await _answer(send, 200, b"" if value is None else orjson.dumps(value))
 
     async def _value(self, parts: list[str], method: str, body: bytes) -> object:
-        repository = self._repository
         match parts:
             case []:
                 _require(method, "GET")
                 return server_metadata()
             case ["models", "stats"]:
                 _require(method, "GET")
-                return {"model_stats": [v.statistics.to_json(repository.name, n) for n, v in _loaded(repository)]}
+                repositories = self._models.repositories
+                return {"model_stats": [v.statistics.to_json(r.name, n) for r in repositories for n, v in _loaded(r)]}
             case ["models", name, "stats"] | ["models", name, "versions", _, "stats"]:
                 _require(method, "GET")
+                repository = self._models.repository_of(name)
                 found = repository.find(name, parts[3] if len(parts) == 5 else "")
                 each = [(found.version, found)] if len(parts) == 5 else _loaded(repository)
-                return {"model_stats": [v.statistics.to_json(name, n) for n, v in each]}
+                return {"model_stats": [v.statistics.to_json(repository.name, n) for n, v in each]}
             case ["models", name] | ["models", name, "versions", _]:
                 _require(method, "GET")
+                repository = self._models.repository_of(name)
                 found = repository.find(name, parts[3] if len(parts) == 4 else "")
                 return model_metadata(repository, found)
             case ["models", name, "config"] | ["models", name, "versions", _, "config"]:
                 _require(method, "GET")
+                repository = self._models.repository_of(name)
                 return model_configuration(repository, repository.find(name, parts[3] if len(parts) == 5 else ""))
             case ["repository", "index"]:
                 _require(method, "POST")
                 ready = _object(body, "ready").get("ready", False)
                 if not isinstance(ready, bool):
                     raise InvalidArgument(f"ready {ready!r} is not legal; legal: true or false")
-                return [entry for entry in repository.index() if not ready or entry["state"] == "READY"]
+                entries = [entry for repository in self._models.repositories for entry in repository.index()]
+                return [entry for entry in entries if not ready or entry["state"] == "READY"]
             case ["repository", "models", name, "load"]:
                 _require(method, "POST")
+                repository = self._models.repository_of(name)
                 await load_model(
                     repository, name, _object(body, "parameters").get("parameters") or {}, self._models.resolve_path
                 )
                 return None
             case ["repository", "models", name, "unload"]:
                 _require(method, "POST")
+                repository = self._models.repository_of(name)
                 await unload_model(repository, name, _object(body, "parameters").get("parameters") or {})
                 return None
             case [first, *_] if first in _NOT_SERVED:
@@ -177,7 +183,7 @@ class OpenInferenceApp:
             )
 
     async def _model_ready(self, name: str, version: str) -> tuple[int, Mapping[str, object]]:
-        found = self._repository.find(name, version)
+        found = self._models.repository_of(name).find(name, version)
         reason = await found.why_not_ready()
         return (503, {"error": reason}) if reason else (200, {"name": name, "ready": True})
 

@@ -48,7 +48,6 @@ class OpenInferenceServicer:
         self, models: ServedModels, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]
     ) -> None:
         self._models = models
-        self._repository = models.repository
         self._log = access_log
         self._why_not_ready = why_not_ready
         #: By version.
@@ -64,7 +63,7 @@ class OpenInferenceServicer:
 
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """Answer whether an inference goes through this version's device."""
-        found = self._repository.find(request.name, request.version)
+        found = self._models.repository_of(request.name).find(request.name, request.version)
         return pb.ModelReadyResponse(ready=not await found.why_not_ready())
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:
@@ -73,39 +72,44 @@ class OpenInferenceServicer:
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
         """Answer with inputs and outputs."""
-        found = self._repository.find(request.name, request.version)
-        return json_format.ParseDict(model_metadata(self._repository, found), pb.ModelMetadataResponse())
+        repository = self._models.repository_of(request.name)
+        found = repository.find(request.name, request.version)
+        return json_format.ParseDict(model_metadata(repository, found), pb.ModelMetadataResponse())
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
         """Answer with the configuration, in Triton's words."""
-        found = self._repository.find(request.name, request.version)
-        value = {"config": model_configuration(self._repository, found)}
+        repository = self._models.repository_of(request.name)
+        value = {"config": model_configuration(repository, repository.find(request.name, request.version))}
         return json_format.ParseDict(value, pb.ModelConfigResponse(), ignore_unknown_fields=True)
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
         """Answer with counts and durations of a version, or of all."""
-        repository = self._repository
-        name = request.name or repository.name
-        versions = [request.version] if request.version else repository.ready_versions()
-        versions = [repository.find(name, version).version for version in versions]
-        entries = [repository.versions[v].statistics.to_json(repository.name, v) for v in versions]
+        repositories = [self._models.repository_of(request.name)] if request.name else self._models.repositories
+        entries = []
+        for repository in repositories:
+            name = request.name or repository.name
+            versions = [request.version] if request.version else repository.ready_versions()
+            found = [repository.find(name, version) for version in versions]
+            entries += [each.statistics.to_json(repository.name, each.version) for each in found]
         return json_format.ParseDict({"model_stats": entries}, pb.ModelStatisticsResponse())
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
         """Answer with versions and their states."""
-        entries = [e for e in self._repository.index() if not request.ready or e["state"] == "READY"]
+        index = [entry for repository in self._models.repositories for entry in repository.index()]
+        entries = [e for e in index if not request.ready or e["state"] == "READY"]
         return json_format.ParseDict({"models": entries}, pb.RepositoryIndexResponse())
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
         """Load, probe, switch, drain."""
-        await load_model(
-            self._repository, request.model_name, parameter_values(request.parameters), self._models.resolve_path
-        )  # fmt: skip
+        name = request.model_name
+        repository, given = self._models.repository_of(name), parameter_values(request.parameters)
+        await load_model(repository, name, given, self._models.resolve_path)
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
         """Drain and unload."""
-        await unload_model(self._repository, request.model_name, parameter_values(request.parameters))
+        repository = self._models.repository_of(request.model_name)
+        await unload_model(repository, request.model_name, parameter_values(request.parameters))
         return pb.RepositoryModelUnloadResponse()
 
     async def ModelInfer(self, request: Any, context: Context) -> Any:

@@ -30,6 +30,9 @@ class Tally:
     #: Tokens that were guessed and tried, and those of them that were right.
     guessed_tokens: int = 0
     accepted_tokens: int = 0
+    #: Emulated copies of an expert's weights to where they run: bytes and seconds.
+    switch_bytes: int = 0
+    switch_s: float = 0.0
     reason: str = ""
     #: Longest wait of a text, and longest work on one.
     queue_us: int = 0
@@ -48,6 +51,8 @@ class Tally:
         self.completion_tokens += done.completion_tokens
         self.guessed_tokens += done.guessed_tokens
         self.accepted_tokens += done.accepted_tokens
+        self.switch_bytes += done.switch_bytes
+        self.switch_s += done.switch_s
         self.reason = done.reason
         self.queue_us, self.compute_us = max(self.queue_us, done.queue_us), max(self.compute_us, done.compute_us)
 
@@ -65,6 +70,7 @@ class Tally:
             "completion_tokens_after_first_per_sec": _rate(self.completion_tokens - 1, after_first_s),
             "total_tokens_per_sec": _rate(total, took_s), "stop_reason": self.reason, "is_last_response": True,
             "acceptance_rate": self.accepted_tokens / self.guessed_tokens if self.guessed_tokens else None,
+            "emulated_switch": {"bytes": self.switch_bytes, "seconds": self.switch_s},
         }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,33 +41,51 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
         raise NotFound(
             "a text model needs a checkpoint: the folder that train made, or a file with a tokenizer beside it"
         )
+    file = tokenizer_file(checkpoint)
+    with TextProgram(pef, checkpoint, name=name) as program:
+        # Plans and touches everything before the first caller waits.
+        program.warm_up()
+        tell_ready(box, program)
+        TextLoop(box, program, read_tokens(file, checkpoint, program)).serve()
+
+
+def tokenizer_file(checkpoint: Path) -> Path:
+    """Return the tokenizer beside a checkpoint.
+
+    Raises:
+        NotFound: there is none.
+    """
     file = companion(checkpoint, TOKENIZER_FILE)
     if not file.is_file():
         raise NotFound(
             f"{file} is not there: a text model needs its tokenizer beside its parameters; train keeps the data set's "
             "there, and for a safetensors file put it into the same folder"
         )
-    tokenizer = Tokenizer.from_file(str(file))
-    with TextProgram(pef, checkpoint, name=name) as program:
-        sizes = program.sizes
-        # Plans and touches everything before the first caller waits.
-        program.warm_up()
-        text = {
-            "context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary, "texts": sizes.texts,
-            "generates": program.generates,
-        }  # fmt: skip
-        box.send(encode(kind="ready", text=text, properties=program.properties()))
-        ends = end_tokens(checkpoint)
-        tokens = max(sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
-        constraints = Constraints(file.read_text(), tokens, ends)
-        _Texts(box, program, ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends)).serve()
+    return file
 
 
-class _Texts:
-    """The texts that are made now."""
+def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelTokens:
+    """Return the tokens of a tokenizer, as a checkpoint says which of them end a text."""
+    tokenizer, ends = Tokenizer.from_file(str(file)), end_tokens(checkpoint)
+    tokens = max(program.sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
+    return ModelTokens(tokenizer, TokenBytes(tokenizer), Constraints(file.read_text(), tokens, ends), ends)
 
-    def __init__(self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens) -> None:
-        self._box, self._program, self._vocabulary = box, program, vocabulary
+
+def tell_ready(box: socket.socket, program: TextProgram) -> None:
+    """Tell the box that texts can be made."""
+    sizes = program.sizes
+    text = {
+        "context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary, "texts": sizes.texts,
+        "generates": program.generates,
+    }  # fmt: skip
+    box.send(encode(kind="ready", text=text, properties=program.properties()))
+
+
+class TextLoop:
+    """The texts that are made now, all by one model; ``ExpertLoop`` makes them by several."""
+
+    def __init__(self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens | None) -> None:
+        self._box, self._program, self._tokens = box, program, vocabulary
         self._rows = RowTable(program.sizes.texts)
         #: By number, the oldest first.
         self._made: dict[int, Generation] = {}
@@ -87,15 +105,34 @@ class _Texts:
         """Take all messages that are there, and wait for one if nothing is to be made; False at the end."""
         while not self._made or select.select([self._box], [], [], 0)[0]:
             self._send()
-            packet = self._box.recv(MAX_PACKET_BYTES)
-            if not packet or (message := decode(packet))["kind"] == "stop":
+            if not self._receive_one():
                 return False
-            number: int = message["number"]
-            try:
-                self._take(number, message)
-            except RdukitError as error:
-                self._tell(number, kind="refused", **error.body())
         return True
+
+    def _receive_one(self) -> bool:
+        """Take a message; False at the end."""
+        packet = self._box.recv(MAX_PACKET_BYTES)
+        if not packet or (message := decode(packet))["kind"] == "stop":
+            return False
+        number: int = message["number"]
+        try:
+            self._take(number, message)
+        except RdukitError as error:
+            self._tell(number, kind="refused", **error.body())
+        return True
+
+    def _vocabulary(self, message: Mapping[str, Any]) -> ModelTokens:
+        """Return the tokens of the model that a request means."""
+        assert self._tokens is not None
+        return self._tokens
+
+    def _weights(self, message: Mapping[str, Any]) -> str:
+        """Name the weights that a request's text is made with: only texts of the same ones go on from each other."""
+        return ""
+
+    def _turn(self) -> list[Generation]:
+        """Return the texts that the next run is for, the oldest first."""
+        return list(self._made.values())
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
         if message["kind"] == "prompt":
@@ -112,7 +149,7 @@ class _Texts:
             return
         prompt = message["prompt"] if long is None else long.take()
         if message["kind"] == "embed":
-            self._embed(number, prompt)
+            self._embed(number, prompt, message)
         elif not self._program.generates:
             raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
         elif not self._rows.has_free:
@@ -121,8 +158,8 @@ class _Texts:
             self._begin(prompt, message)
 
     def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
-        text = Generation(prompt, message, self._vocabulary, self._program.sizes, self._tell)
-        place = self._rows.take(text.prompt, may_keep=not text.is_scored)
+        text = Generation(prompt, message, self._vocabulary(message), self._program.sizes, self._tell)
+        place = self._rows.take(text.prompt, not text.is_scored, self._weights(message))
         if place.source is not None:
             self._program.copy(place.source, place.row.number)
         text.begin(place.row, place.kept)
@@ -130,7 +167,7 @@ class _Texts:
 
     def _run(self) -> None:
         """Run the device once: a part of a prompt, or a token of each text whose prompt is read."""
-        texts = list(self._made.values())
+        texts = self._turn()
         self._has_read = reads_next([text.is_reading for text in texts], self._has_read)
         if self._has_read:
             text = next(text for text in texts if text.is_reading)
@@ -172,8 +209,8 @@ class _Texts:
                 text.row.tokens = []  # nobody begins where something went wrong
             self._tell(text.number, kind="refused", **error.body())
 
-    def _embed(self, number: int, prompt: Prompt) -> None:
-        tokens = self._vocabulary.tokens_of(prompt)
+    def _embed(self, number: int, prompt: Prompt, message: Mapping[str, Any]) -> None:
+        tokens = self._vocabulary(message).tokens_of(prompt)
         values = self._program.embed(tokens)
         # In parts that fit into a packet.
         for at in range(0, len(values), _VALUES_OF_A_PACKET):

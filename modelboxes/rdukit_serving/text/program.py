@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef import Pef
 from rdukit_runtime.application import open_application
+from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.loaded_model import properties_of
 from rdukit_serving.device.parameters import (
     load_parameters,
@@ -40,9 +42,9 @@ class TextProgram:
     """
 
     def __init__(
-        self, pef: Path, checkpoint: Path, which: str = "newest", name: str = "text", is_raw: bool = False
+        self, pef: Path, checkpoint: Path | None, which: str = "newest", name: str = "text", is_raw: bool = False
     ) -> None:
-        """Load the PEF onto tiles and put the checkpoint's parameters there.
+        """Load the PEF onto tiles and put the checkpoint's parameters there; None: they stay zero until ``use``.
 
         ``which``: ``newest`` or ``best``; ``name``: of the application, for the node's tools. ``is_raw``: leave the
         logits of tokens that the tokenizer lacks as they are; else they are minus infinity, so that none is chosen.
@@ -53,7 +55,7 @@ class TextProgram:
             NoResources: no tiles or memory are free.
         """
         began = time.perf_counter()
-        step, stored = load_parameters(checkpoint, which)
+        step, stored = (0, {}) if checkpoint is None else load_parameters(checkpoint, which)
         parameters = merge_adapters(stored)
         self._application = open_application(pef, name)
         try:
@@ -69,9 +71,12 @@ class TextProgram:
             #: Steps of the training that the parameters come from.
             self.checkpoint_step = step
             self._program = self._application.program
-            self._write_parameters(parameters)
+            if checkpoint is not None:
+                self._write_parameters(parameters)
             #: Tokens that the tokenizer has; a model may have room for more, which were never trained.
-            self._known = (None if is_raw else known_tokens(checkpoint)) or self.sizes.vocabulary
+            self._known = self.sizes.vocabulary
+            if checkpoint is not None and not is_raw:
+                self._known = known_tokens(checkpoint) or self._known
             self._sections = {
                 graph: self._program.choose_sections(self._program.find_graph(graph))
                 for graph in self._application.pef.graphs
@@ -196,6 +201,19 @@ class TextProgram:
         vector: NDArray[np.float32] = self._outcome("embed")
         check_numbers("embed", vector)
         return vector
+
+    @property
+    def pef(self) -> Pef:
+        """Return the loaded PEF."""
+        return self._application.pef
+
+    def use(self, parameters: ParameterSet | None, known: int | None = None) -> None:
+        """Take parameters from a set from now on, whose tokenizer has ``known`` tokens; None: the program's own.
+
+        What is in the caches stays: it is of use to the texts of the weights that made it only.
+        """
+        self._program.use(parameters)
+        self._known = known or self.sizes.vocabulary
 
     def stop(self) -> None:
         """Tear down and release the lease. Calling again does nothing."""

@@ -4,18 +4,18 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable, error_from_body
-from rdukit_serving.device.client import DeviceClient
 from rdukit_serving.device.messages import PART, cut
 from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.text.constraints import TextForm
 
 #: Events of a text that others follow.
-_PARTS: Final = frozenset({"piece", "values", "reading", "taken"})
+PARTS: Final = frozenset({"piece", "values", "reading", "taken"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class Done:
 
     ``stop_sequence``: the text that ended it, where one of ``stop`` did. ``cached_tokens``: tokens of the prompt that
     were in the caches before, so that they were not read again. ``guessed_tokens``: tokens that were guessed and tried,
-    ``accepted_tokens`` those of them that were right.
+    ``accepted_tokens`` those of them that were right. ``switch_bytes`` and ``switch_s``: of the expert's weights, what
+    the emulated device copied to where they run, and the seconds that it would have taken.
     """
 
     text: str
@@ -76,6 +77,8 @@ class Done:
     cached_tokens: int = 0
     guessed_tokens: int = 0
     accepted_tokens: int = 0
+    switch_bytes: int = 0
+    switch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,19 @@ class _Clock:
         return (self.began - self.came) // 1000, (time.perf_counter_ns() - self.began) // 1000
 
 
+class TextDevice(Protocol):
+    """Device process of a text model, or the part of it that an expert is."""
+
+    text: Mapping[str, int] | None
+    on_message: Callable[[dict[str, Any]], None]
+    #: ``time.monotonic()`` when it was heard of last while it works; None: it does not.
+    busy_since: float | None
+
+    def send(self, **message: object) -> None:
+        """Send a message."""
+        ...
+
+
 @dataclass(slots=True)
 class TextQueue:
     """Queue of texts; those that have a row are made at once, the others wait in order."""
@@ -113,16 +129,19 @@ class TextQueue:
     completion_tokens: int = 0
     guessed_tokens: int = 0
     accepted_tokens: int = 0
-    _client: DeviceClient | None = None
+    #: Entered by each text before it waits for a row.
+    admit: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
+    #: As many as the model has rows; None: known once it was loaded.
+    turns: asyncio.Semaphore | None = None
+    #: Of the texts that the process has.
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _client: TextDevice | None = None
     _waiting: int = 0
-    #: As many as the model has rows; known once it was loaded.
-    _turns: asyncio.Semaphore | None = None
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     #: Events of the texts that the process has, by number.
     _events: "dict[int, asyncio.Queue[dict[str, Any]]]" = field(default_factory=dict)
     #: Those of them whose callers went away.
     _left: set[int] = field(default_factory=set)
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _refusal: RdukitError | None = None
     #: Seconds that a text takes, the latest counting most.
     _usual_s: float = 1.0
@@ -136,12 +155,12 @@ class TextQueue:
         """Return how many texts wait or are made."""
         return self._waiting
 
-    def attach(self, client: DeviceClient) -> None:
+    def attach(self, client: TextDevice) -> None:
         """Send texts to this process from now on."""
         self._client, self._refusal = client, None
         client.on_message = self._take
-        if self._turns is None:
-            self._turns = asyncio.Semaphore((client.text or {}).get("texts", 1))
+        if self.turns is None:
+            self.turns = asyncio.Semaphore((client.text or {}).get("texts", 1))
         self._ready.set()
 
     def detach(self, ending: str) -> None:
@@ -165,7 +184,7 @@ class TextQueue:
             InvalidArgument: the prompt is empty or too long. Overloaded: too many wait.
             Unavailable: the process died, or is not there.
         """
-        with self._counted() as clock:
+        async with self._admitted() as clock:
             client = await self._take_turn()
             clock.began = time.perf_counter_ns()
             asked = self._events_of(client, request.prompt, **request.message())
@@ -187,7 +206,7 @@ class TextQueue:
             InvalidArgument: the model gives none, or the text is empty or too long. Overloaded, Unavailable: as
                 ``generate``.
         """
-        with self._counted() as clock:
+        async with self._admitted() as clock:
             client = await self._take_turn()
             clock.began = time.perf_counter_ns()
             values: list[float] = []
@@ -200,6 +219,13 @@ class TextQueue:
                     else:
                         _event(message)
             raise RuntimeFault("the inference process gave no vector")
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[_Clock]:
+        """Count a text, and wait until it may have a row."""
+        with self._counted() as clock:
+            async with self.admit():
+                yield clock
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[_Clock]:
@@ -236,18 +262,18 @@ class TextQueue:
         self.completion_tokens += completion_tokens
         return queue_us, compute_us
 
-    async def _take_turn(self) -> DeviceClient:
+    async def _take_turn(self) -> TextDevice:
         """Wait for the process and for a row of its caches; ``_events_of`` gives it back."""
         await self._ready.wait()
-        if self._turns is None:
+        if self.turns is None:
             raise self._refusal or Unavailable("the model was unloaded")
-        await self._turns.acquire()
+        await self.turns.acquire()
         try:
             await self._ready.wait()
             if self._client is None:
                 raise self._refusal or Unavailable("the model was unloaded")
         except BaseException:
-            self._turns.release()
+            self.turns.release()
             raise
         return self._client
 
@@ -256,7 +282,7 @@ class TextQueue:
         for event in message["events"]:
             number = event["number"]
             if number in self._left:
-                if event["kind"] not in _PARTS:
+                if event["kind"] not in PARTS:
                     self._forget(number)
             elif number in self._events:
                 self._events[number].put_nowait(event)
@@ -265,16 +291,16 @@ class TextQueue:
         """Give the row of a text back that the process has no longer."""
         del self._events[number]
         self._left.discard(number)
-        if self._turns is not None:
-            self._turns.release()
+        if self.turns is not None:
+            self.turns.release()
         if not self._events and self._client is not None:
             self._client.busy_since = None
 
     async def _events_of(
-        self, client: DeviceClient, prompt: str | Sequence[int], **request: object
+        self, client: TextDevice, prompt: str | Sequence[int], **request: object
     ) -> AsyncGenerator[dict[str, Any]]:  # fmt: skip
         """Yield the process's answers up to the last. Closing early stops the work, whose row is free at its end."""
-        number = next(self._numbers)
+        number = next(self.numbers)
         events = self._events[number] = asyncio.Queue()
         is_over = False
         try:
@@ -290,7 +316,7 @@ class TextQueue:
             client.send(number=number, prompt=prompt if isinstance(prompt, str) else list(prompt), **request)
             while not is_over:
                 message = await events.get()
-                is_over = message["kind"] not in _PARTS
+                is_over = message["kind"] not in PARTS
                 if message["kind"] != "reading":
                     yield message
         finally:
@@ -313,6 +339,7 @@ def _event(message: Mapping[str, Any]) -> Piece | Done:
                 message["text"], message["reason"], message["prompt_tokens"], message["completion_tokens"],
                 stop_sequence=message.get("stop_sequence"), cached_tokens=message.get("cached_tokens", 0),
                 guessed_tokens=message.get("guessed_tokens", 0), accepted_tokens=message.get("accepted_tokens", 0),
+                switch_bytes=message.get("switch_bytes", 0), switch_s=message.get("switch_s", 0.0),
             )  # fmt: skip
         case "died":
             raise Unavailable(f"the inference process {message['ending']}")

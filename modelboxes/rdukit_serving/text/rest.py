@@ -139,22 +139,20 @@ class _Routes:
         )
 
     async def list_models(self, request: Request) -> Response:
-        """List the one model that is served."""
-        return JSONResponse(
-            {"object": "list", "data": [_model(self._models, v) for v in self._models.repository.ready_versions()][:1]}
-        )
+        """List the models that are served: the one, or all experts, whatever their state."""
+        listed = [each.current for each in self._models.repositories if each.current is not None]
+        return JSONResponse({"object": "list", "data": [_model(version) for version in listed]})
 
     async def get_model(self, request: Request) -> Response:
         """Describe the model if it has that name."""
-        await _find(self._models, request.path_params["model"])
-        return JSONResponse(_model(self._models, ""))
+        return JSONResponse(_model(await _find(self._models, request.path_params["model"])))
 
     async def complete(self, request: Request) -> Response:
         """Complete prompts."""
         body = parse_body(CompletionBody, await request.body())
         version = await _text_model(self._models, body.model)
         answer = Completion(
-            self._models.repository.name, version, body.requests(), body.choices, is_chat=False,
+            version.files.name, version, body.requests(), body.choices, is_chat=False,
             with_logprobs=body.logprobs is not None,
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
@@ -166,7 +164,7 @@ class _Routes:
         template = find_chat_template(version.files.checkpoint, body.has_tools)
         prompt = await self._renderer.render(template, *body.for_template(template))
         answer = Completion(
-            self._models.repository.name, version, body.requests(prompt, template), body.choices, is_chat=True,
+            version.files.name, version, body.requests(prompt, template), body.choices, is_chat=True,
             with_logprobs=bool(body.logprobs), new_reader=lambda: body.call_reader(template),
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
@@ -175,13 +173,13 @@ class _Routes:
         """Answer with items: what is said, and calls."""
         body = parse_body(ResponseBody, await request.body())
         turn = await self._turn(body.chat())
-        return await ResponseAnswer(self._models.repository.name, body, turn).respond(request, bool(body.stream))
+        return await ResponseAnswer(turn.version.files.name, body, turn).respond(request, bool(body.stream))
 
     async def answer_messages(self, request: Request) -> Response:
         """Answer with blocks: what is said, and calls."""
         body = parse_body(MessagesBody, await request.body())
         turn = await self._turn(body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
-        answer = MessageAnswer(self._models.repository.name, body.max_tokens, turn)
+        answer = MessageAnswer(turn.version.files.name, body.max_tokens, turn)
         return await answer.respond(request, body.stream)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -239,7 +237,7 @@ class _Routes:
         ]
         tokens = sum(each.tokens for each in found)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        answer = {"object": "list", "data": data, "model": self._models.repository.name, "usage": usage}
+        answer = {"object": "list", "data": data, "model": version.files.name, "usage": usage}
         queue_us, compute_us = sum(each.queue_us for each in found), sum(each.compute_us for each in found)
         return JSONResponse(answer, headers=server_timing(version, queue_us, compute_us))
 
@@ -270,23 +268,13 @@ async def _find(models: ServedModels, name: str) -> ModelVersion:
 async def _text_model(models: ServedModels, name: str) -> ModelVersion:
     version = await _find(models, name)
     if version.text is None:
-        raise NotFound(f"model {name!r} makes no text: use /v2/models/{models.repository.name}/infer", field="model")
+        raise NotFound(f"model {name!r} makes no text: use /v2/models/{version.files.name}/infer", field="model")
     return version
 
 
-def _model(models: ServedModels, version: str) -> dict[str, object]:
-    found = models.repository.versions.get(version) or models.repository.current
-    created = int(found.loaded_at) if found is not None else 0
-    entry: dict[str, object] = {
-        "id": models.repository.name,
-        "object": "model",
-        "created": created,
-        "owned_by": "rdukit",
-    }
-    if found is not None and found.text is not None:
-        # A prompt has one token at least.
-        entry |= {"context_length": found.text["context"], "max_completion_tokens": found.text["context"] - 1}
-    return entry
+def _model(version: ModelVersion) -> dict[str, object]:
+    entry: dict[str, object] = {"id": version.files.name, "object": "model", "created": int(version.loaded_at)}
+    return {**entry, "owned_by": "rdukit", **version.describe()}
 
 
 def _encoded(values: Sequence[float], form: str) -> object:

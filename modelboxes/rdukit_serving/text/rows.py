@@ -15,12 +15,13 @@ WORTH_COPYING: Final = 16
 
 @dataclass(slots=True)
 class Row:
-    """A row, the tokens that its text has in the caches, and when it was used last."""
+    """A row, the tokens that its text has in the caches, by which weights, and when it was used last."""
 
     number: int
     tokens: list[int] = field(default_factory=list)
     used: int = 0
     is_taken: bool = False
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,17 @@ class RowTable:
         """Return whether another text finds a row."""
         return any(not row.is_taken for row in self._rows)
 
-    def take(self, prompt: Sequence[int], may_keep: bool = True) -> Place:
+    def take(self, prompt: Sequence[int], may_keep: bool = True, weights: str = "") -> Place:
         """Take a row for a text that begins with ``prompt``; its last token is always read again, for what follows it.
 
         The row is the free one that was used least recently, but for one whose tokens the prompt only continues. The
-        row with the longest common beginning, taken or not, is the source.
+        row with the longest common beginning, taken or not, is the source. What other ``weights`` made is of no use.
         """
         free = [row for row in self._rows if not row.is_taken]
         kept, source = 0, None
         if may_keep:
-            common = {row.number: common_length(row.tokens, prompt[:-1]) for row in self._rows}
+            usable = {row.number: row.tokens if row.weights == weights else () for row in self._rows}
+            common = {number: common_length(tokens, prompt[:-1]) for number, tokens in usable.items()}
             source = max(self._rows, key=lambda row: (common[row.number], not row.is_taken, -row.used))
             kept = common[source.number]
         row = min(free, key=lambda row: (len(row.tokens) > 0, row.used))
@@ -65,7 +67,7 @@ class RowTable:
         if is_copied and kept < WORTH_COPYING:
             kept, is_copied = 0, False
         self._clock += 1
-        row.is_taken, row.used, row.tokens = True, self._clock, list(prompt[:kept])
+        row.is_taken, row.used, row.tokens, row.weights = True, self._clock, list(prompt[:kept]), weights
         return Place(row, kept, source.number if source is not None and is_copied else None)
 
     def release(self, row: Row) -> None:

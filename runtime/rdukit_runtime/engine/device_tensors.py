@@ -44,6 +44,8 @@ class DeviceTensors:
         self._stored: dict[str, str] = {}
         #: Inputs of a graph that another graph makes → the slot in which that one keeps what it made.
         self._made_slots: dict[str, int] = {}
+        #: Addresses of the set of parameters that is used in place of the own ones.
+        self._set_addresses = range(0)
         self._place_persistent(memory)
         for graph in pef.graphs.values():
             for loss in graph.losses:
@@ -87,7 +89,8 @@ class DeviceTensors:
     def _is_persistent(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in persistent memory, as a view of an input does."""
         if self.device.type == "cpu":
-            return tensor.untyped_storage().data_ptr() in self._addresses
+            address = tensor.untyped_storage().data_ptr()
+            return address in self._addresses or address in self._set_addresses
         return tensor.untyped_storage()._cdata in self._storages
 
     def symbol(self, name: str) -> Symbol:

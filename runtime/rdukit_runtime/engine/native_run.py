@@ -92,18 +92,27 @@ class HandleTable:
 
     def __init__(self, count: int) -> None:
         self.handles = (ctypes.c_void_p * count)()
-        self._kept: list[int] = []
+        #: Those that belong to the table, by slot; others' may stand in their place.
+        self._kept: dict[int, int] = {}
 
     def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None]) -> None:
         """Make the handles of persistent slots that have none yet."""
         new = [slot for slot in sorted(slots) if not self.handles[slot]]
         fill_handles(self.handles, new, [tensors[slot] for slot in new])  # type: ignore[misc]
-        self._kept += new
+        self._kept.update((slot, self.handles[slot]) for slot in new)
+
+    def replace(self, slots: Sequence[int], others: Sequence[int | None]) -> None:
+        """Put handles that belong to somebody else into slots; None: the table's own, or none."""
+        handles, kept = self.handles, self._kept
+        for slot, handle in zip(slots, others, strict=True):
+            handles[slot] = handle or kept.get(slot)
 
     def __del__(self) -> None:
+        for slot, handle in self._kept.items():
+            self.handles[slot] = handle
         if self._kept:
-            take_handles(self.handles, self._kept)
-            self._kept = []
+            take_handles(self.handles, list(self._kept))
+            self._kept = {}
 
 
 def group_steps(steps: Sequence[PlanStep], persistent: Set[int]) -> tuple["PlanStep | NativeRun", ...]:

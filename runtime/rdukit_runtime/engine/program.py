@@ -19,6 +19,7 @@ from rdukit_node.status_page import EXECUTE, HOST, StatusPage
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
+from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_runtime.engine.plans import (
     Counters,
     ExecutionPlan,
@@ -67,6 +68,8 @@ class LoadedProgram(DeviceTensors):
         self._kernels = kernels
         self._plans: dict[tuple[str, tuple[int, ...]], ReadyPlan] = {}
         self._handles = HandleTable(len(self._slots))
+        #: While a set of parameters is used: the program's own tensors in its slots.
+        self._own: dict[int, torch.Tensor | None] = {}
         #: Sections that have not run as generated code yet: what a kernel makes is compared with its symbols once.
         self._unseen = {section.id for section in pef.sections}
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
@@ -77,6 +80,26 @@ class LoadedProgram(DeviceTensors):
         #: Compares what slots keep with the plan, until a run fails; None if that is not asked for, and on a GPU, whose
         #: kernels may keep statistics in wider dtypes than the host's that the plan was made with.
         self._watch = MemoryWatch(pef) if resolve(CHECK) and device.type == "cpu" else None
+
+    def use(self, parameters: ParameterSet | None) -> None:
+        """Take parameters from a set from now on; None: from the program's own memory. Copies nothing.
+
+        The former set may be closed afterwards; one that is used may not.
+        """
+        slots = self._slots
+        if parameters is None:
+            for slot, tensor in self._own.items():
+                slots[slot] = tensor
+            self._handles.replace(list(self._own), [None] * len(self._own))
+            self._handles.keep(set(self._own), slots)
+            self._own, self._set_addresses = {}, range(0)
+            return
+        places = [self._slot_of[name] for name in parameters.tensors]
+        self._own = self._own or {slot: slots[slot] for slot in places}
+        for slot, tensor in zip(places, parameters.tensors.values(), strict=True):
+            slots[slot] = tensor
+        self._handles.replace(places, parameters.handles)
+        self._set_addresses = parameters.addresses
 
     def choose_sections(
         self, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
-from rdukit_modelbox.contract.yaml_marks import TextPosition, read_yaml
+from rdukit_serving.strict_yaml.yaml_marks import TextPosition, read_yaml
 
 
 def test_values_know_their_lines() -> None:

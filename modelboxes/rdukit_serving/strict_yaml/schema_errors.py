@@ -1,13 +1,14 @@
-"""Diagnostics from pydantic's errors: a line, a key and the legal values. Pure."""
+"""Models of strict files, and diagnostics from pydantic's errors: a line, a key and the legal values. Pure."""
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 
-from rdukit_modelbox.contract.yaml_marks import Diagnostic, MarkedYaml, Path
+from rdukit_serving.strict_yaml.yaml_marks import Diagnostic, MarkedYaml, Path
 
 Schema = Mapping[str, Any]
 
@@ -16,6 +17,37 @@ _WANTED: Final = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "string": "text", "tuple": "a list",
     "list": "a list", "mapping": "a mapping", "dict": "a mapping", "model": "a mapping",
 }  # fmt: skip
+
+
+class StrictModel(BaseModel):
+    """A mapping in the file: unknown keys are faults, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE: Final = r"^[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)$"
+
+
+def parse_bytes(value: object) -> int:
+    """``512MiB`` or a number of bytes.
+
+    Raises:
+        ValueError: neither; says what is legal.
+    """
+    if isinstance(value, str) and re.fullmatch(_SIZE, value):
+        number = value.rstrip("BiKMGT").strip()
+        value = int(float(number) * _UNITS[value[len(number) :].strip()])
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"{value!r} is not legal; legal: a size such as 512MiB or 2GiB, or a number of bytes")
+    return value
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _SIZE}, {"type": "integer", "exclusiveMinimum": 0}]}),
+]
 
 
 def diagnostics_of(error: ValidationError, marked: MarkedYaml, schema: Schema) -> list[Diagnostic]:

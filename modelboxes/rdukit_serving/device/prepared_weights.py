@@ -1,0 +1,92 @@
+"""Weights of a checkpoint as a PEF has them in memory, in a file that is mapped; prepared once, beside the server.
+
+Bringing an expert into memory is then mapping a file, and several servers of it share the pages.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rdukit.errors import RdukitError, RuntimeFault
+from rdukit.files.atomic import atomic_target
+from rdukit.pef import Pef
+from rdukit.pef.memory import parameter_layout
+from rdukit_runtime.engine.device import engine_device
+from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
+from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, read_constants
+
+
+def prepare_weights(pef: Pef, checkpoint: Path, file: Path) -> None:
+    """Write the parameters of a checkpoint for a PEF to ``file``, unless they are there.
+
+    Raises:
+        NotFound, InvalidArgument: there is no such checkpoint, it is damaged, or of another model.
+    """
+    if file.is_file() and file.stat().st_size == parameter_layout(pef)[1]:
+        return
+    _, stored = load_parameters(checkpoint)
+    parameters = merge_adapters(stored)
+    symbols = match_parameters(pef, parameters)
+    values = [*read_constants(pef).items(), *((symbol, parameters[name]) for name, symbol in symbols.items())]
+    with atomic_target(file) as temporary:
+        write_parameters(pef, values, temporary)
+
+
+class WeightsRead(NamedTuple):
+    """Outcome of a request for weights: a set that is in memory, or why there is none."""
+
+    number: int
+    parameters: ParameterSet | None
+    error: RdukitError | None = None
+
+
+class WeightsReader:
+    """Thread that prepares, maps and touches weights, so that texts go on meanwhile.
+
+    ``fileno`` is readable when an outcome can be taken.
+    """
+
+    def __init__(self, pef: Pef) -> None:
+        self._pef = pef
+        self._asked: queue.SimpleQueue[tuple[int, Callable[[], ParameterSet]]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[WeightsRead] = queue.SimpleQueue()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        threading.Thread(target=self._work, name="rdukit-weights", daemon=True).start()
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._event
+
+    def ask(self, number: int, checkpoint: Path, file: Path) -> None:
+        """Ask for the weights of a checkpoint, prepared as ``file``."""
+
+        def read() -> ParameterSet:
+            prepare_weights(self._pef, checkpoint, file)
+            parameters = ParameterSet(self._pef, file, engine_device())
+            parameters.touch()
+            return parameters
+
+        self._asked.put((number, read))
+
+    def take(self) -> list[WeightsRead]:
+        """Return the outcomes since the last call."""
+        try:
+            count = os.eventfd_read(self._event)
+        except BlockingIOError:
+            return []
+        return [self._outcomes.get() for _ in range(count)]
+
+    def _work(self) -> None:
+        while True:
+            number, read = self._asked.get()
+            try:
+                outcome = WeightsRead(number, read())
+            except RdukitError as error:
+                outcome = WeightsRead(number, None, error)
+            except Exception as error:  # noqa: BLE001 the thread's boundary: a damaged file harms its expert only
+                outcome = WeightsRead(number, None, RuntimeFault(f"the weights cannot be read: {error}"))
+            self._outcomes.put(outcome)
+            os.eventfd_write(self._event, 1)

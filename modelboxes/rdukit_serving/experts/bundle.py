@@ -1,0 +1,170 @@
+"""Bundle files: which experts a server has, for which compiled configurations, and in how much memory. Strict.
+
+A bundle is hostile until checked: it names files of its own folder only, and whatever is wrong is told with its line.
+
+Source: bundles of SambaStack (models × configurations of context, batch size and precision); the form is ours.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, Strict, StringConstraints, ValidationError
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_serving.strict_yaml.schema_errors import Bytes, StrictModel, diagnostics_of
+from rdukit_serving.strict_yaml.yaml_marks import Diagnostic, MarkedYaml, read_yaml
+from rdukit_serving.strict_yaml.yaml_marks import Path as KeyPath
+
+ExpertName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+#: As vendors call models: ``meta-llama/Llama-3.1-8B-Instruct``.
+ModelAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$")]
+FileOfBundle = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Positive = Annotated[int, Strict(), Field(ge=1)]
+
+MAX_EXPERTS: Final = 1000
+
+
+class Configuration(StrictModel):
+    """A PEF that was compiled to serve texts. What is said beside it must be what it was compiled with."""
+
+    name: ExpertName
+    pef: FileOfBundle = Field(description="File in the bundle's folder.")
+    context: Positive | None = Field(default=None, description="Most tokens of a text.")
+    batch: Positive | None = Field(default=None, description="Texts that are made at once.")
+    precision: Literal["f32", "bf16", "int8", "int4"] | None = None
+
+
+class ExpertEntry(StrictModel):
+    """A checkpoint for one configuration, and the names by which requests mean it."""
+
+    name: ExpertName
+    configuration: ExpertName = Field(description="Name of one of the configurations.")
+    checkpoint: FileOfBundle = Field(description="Folder or safetensors file in the bundle's folder.")
+    aliases: tuple[ModelAlias, ...] = Field(
+        default=(), max_length=32, description="Other names that mean it, such as a vendor's name of a model."
+    )
+    pinned: Annotated[bool, Strict()] = Field(default=False, description="Loaded at the start, and kept in memory.")
+
+
+class MemoryBudget(StrictModel):
+    """Memory for experts. HBM and DDR are emulated, the host's memory is real."""
+
+    host: Bytes = Field(description="Most bytes of weights that are in this machine's memory.")
+    hbm: Bytes | None = Field(default=None, description="Emulated; by default that of the sockets.")
+    ddr: Bytes | None = Field(default=None, description="Emulated; by default that of the sockets.")
+
+
+class Bundle(StrictModel):
+    """A document of a file for: rdukit serve --bundle FILE."""
+
+    apiVersion: Literal["rdukit.dev/v1"]
+    kind: Literal["Bundle"]
+    name: ExpertName
+    sockets: Annotated[int, Strict(), Field(ge=1, le=16)] = Field(
+        default=1, description="Emulated chips whose HBM, DDR and bandwidth the experts share."
+    )
+    memory: MemoryBudget
+    max_queue: Positive | None = Field(
+        default=None, description="Most requests that wait for one expert; by default box.max_queue."
+    )
+    configurations: Annotated[tuple[Configuration, ...], Field(min_length=1, max_length=32)]
+    experts: Annotated[tuple[ExpertEntry, ...], Field(min_length=1, max_length=MAX_EXPERTS)]
+
+    def names(self) -> Mapping[str, str]:
+        """Return the expert that each name or alias means."""
+        return {name: expert.name for expert in self.experts for name in (expert.name, *expert.aliases)}
+
+
+class BundleFiles:
+    """A bundle with the folder in which its files are, and other folders that it may name."""
+
+    def __init__(self, bundle: Bundle, where: Path, marked: MarkedYaml, mounts: Sequence[Path] = ()) -> None:
+        self.bundle = bundle
+        self.where = where
+        self._marked = marked
+        self._roots = [root.resolve() for root in (where.parent, *mounts)]
+
+    def find(self, text: str, path: KeyPath) -> Path:
+        """Return the file that the bundle names at ``path``.
+
+        Raises:
+            InvalidArgument: it is outside the folders that it may name. NotFound: it is not there.
+        """
+        found = (self._roots[0] / text).resolve()
+        if not any(found.is_relative_to(root) for root in self._roots):
+            legal = ", ".join(map(str, self._roots))
+            raise self.fault(path, f"{text!r} is outside of the bundle's folders; legal: a file in {legal}")
+        if not found.exists():
+            raise NotFound(self.fault(path, f"there is no {text!r} in {self._roots[0]}").message)
+        return found
+
+    def fault(self, path: KeyPath, words: str) -> InvalidArgument:
+        """Return the error that says what is wrong at ``path``."""
+        return InvalidArgument(_told(str(self.where), Diagnostic(self._marked.mark_of(path), path, words)))
+
+
+def load_bundle(file: Path, mounts: Sequence[Path] = ()) -> BundleFiles:
+    """Read a bundle; its files are looked for when they are asked for.
+
+    Raises:
+        NotFound: there is no such file. InvalidArgument: it is wrong; names line, key and what is legal.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is no bundle {file}") from cause
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"{file} is not readable text: {cause}") from cause
+    bundle, marked = parse_bundle(text, str(file))
+    return BundleFiles(bundle, file, marked, mounts)
+
+
+def parse_bundle(text: str, where: str) -> tuple[Bundle, MarkedYaml]:
+    """Return the bundle in ``text``, of a file called ``where``, and where its parts stand (pure).
+
+    Raises:
+        InvalidArgument: it is wrong; names line, key and what is legal.
+    """
+    marked = read_yaml(text)
+    faults = list(marked.faults)
+    if not faults:
+        try:
+            bundle = Bundle.model_validate(marked.value)
+            faults = [Diagnostic(marked.mark_of(path), path, words) for path, words in _conflicts(bundle)]
+        except ValidationError as cause:
+            faults = diagnostics_of(cause, marked, Bundle.model_json_schema())
+    if faults:
+        raise InvalidArgument("\n  ".join(_told(where, fault) for fault in sorted(faults, key=lambda f: f.mark)))
+    return bundle, marked
+
+
+def bundle_schema() -> dict[str, object]:
+    """Return the JSON schema of a bundle, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Bundle.model_json_schema()}
+
+
+def _told(where: str, fault: Diagnostic) -> str:
+    return f"{where}:{fault.mark.line}:{fault.mark.column}: {fault.key}: {fault.message}"
+
+
+def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
+    """Yield what the parts of a bundle say against each other."""
+    configurations: set[str] = set()
+    for at, configuration in enumerate(bundle.configurations):
+        if configuration.name in configurations:
+            words = f"{configuration.name!r} is a configuration already; take another name"
+            yield ("configurations", at, "name"), words
+        configurations.add(configuration.name)
+    names: dict[str, str] = {}
+    for at, expert in enumerate(bundle.experts):
+        if expert.configuration not in configurations:
+            legal = ", ".join(sorted(configurations))
+            words = f"{expert.configuration!r} is no configuration of the bundle; legal: {legal}"
+            yield ("experts", at, "configuration"), words
+        places: list[tuple[KeyPath, str]] = [(("experts", at, "name"), expert.name)]
+        places += [(("experts", at, "aliases", number), alias) for number, alias in enumerate(expert.aliases)]
+        for path, name in places:
+            if name in names:
+                yield path, f"{name!r} means {names[name]!r} already; legal: a name that nothing else has"
+            names.setdefault(name, expert.name)

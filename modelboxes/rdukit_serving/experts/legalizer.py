@@ -1,0 +1,209 @@
+"""What of a bundle fits into the device's memory, emulated, and into the host's. Pure: a sum over static shapes.
+
+Caches and activations of all configurations stay in the fastest tier, HBM where the chip has it; weights of experts
+share the rest of it, and are copied there from DDR when they are needed.
+
+Source: that a bundle is checked against the device's memory, SambaStack's documentation of bundles; sizes of tiers are
+those of ``rdukit.hardware``; the rules are ours.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rdukit.cli.tables import Table
+from rdukit.hardware import ChipSpec
+from rdukit.units import format_bytes, format_seconds
+from rdukit_serving.experts.tiers import TierSizes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSizes:
+    """Sizes of a configuration, read from its PEF, in bytes: weights of one expert, caches of all texts, and the most
+    that its graphs have beside these at one time.
+    """
+
+    name: str
+    context: int
+    batch: int
+    precision: str
+    weights_bytes: int
+    caches_bytes: int
+    graphs_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """An expert, and the bytes of its weights as they lie in memory."""
+
+    name: str
+    configuration: str
+    weights_bytes: int
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Emulated memory of the sockets, and the host's budget, in bytes and bytes a second. ``hbm_bytes`` 0: none."""
+
+    chip: str
+    sockets: int
+    hbm_bytes: int
+    ddr_bytes: int
+    ddr_bandwidth: float
+    pcie_bandwidth: float
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFit:
+    """What fits. ``problems``: what does not, and what would; empty: the bundle can be served."""
+
+    device: DeviceMemory
+    configurations: Sequence[ConfigurationSizes]
+    experts: Sequence[ExpertSizes]
+    #: Bytes of the fastest tier that weights may take, and how many experts, in the bundle's order, fit at once.
+    fast_bytes: int
+    fast_experts: int
+    ddr_experts: int
+    host_experts: int
+    problems: Sequence[str]
+
+    @property
+    def fast_tier(self) -> str:
+        """Return the name of the tier in which experts run."""
+        return "HBM" if self.device.hbm_bytes else "DDR"
+
+    @property
+    def tiers(self) -> TierSizes:
+        """Return the tiers as the emulation takes them."""
+        device = self.device
+        hbm, ddr = (self.fast_bytes, device.ddr_bytes) if device.hbm_bytes else (0, self.fast_bytes)
+        return TierSizes(hbm, ddr, device.ddr_bandwidth, device.pcie_bandwidth)
+
+
+def device_memory(
+    chip: ChipSpec, sockets: int, host_bytes: int, hbm_bytes: int | None = None, ddr_bytes: int | None = None
+) -> DeviceMemory:
+    """Return the memory of ``sockets`` chips; what is given in bytes stands for all of them."""
+    return DeviceMemory(
+        chip.name, sockets,
+        chip.hbm_bytes and (sockets * chip.hbm_bytes if hbm_bytes is None else hbm_bytes),
+        sockets * chip.ddr_bytes if ddr_bytes is None else ddr_bytes,
+        sockets * chip.ddr_bandwidth, sockets * chip.pcie_bandwidth, host_bytes,
+    )  # fmt: skip
+
+
+def legalize(
+    device: DeviceMemory, configurations: Sequence[ConfigurationSizes], experts: Sequence[ExpertSizes]
+) -> BundleFit:
+    """Add up what a bundle needs and compare it with what there is."""
+    tier, tier_bytes = ("hbm", device.hbm_bytes) if device.hbm_bytes else ("ddr", device.ddr_bytes)
+    fixed = sum(each.caches_bytes + each.graphs_bytes for each in configurations)
+    used = {expert.configuration for expert in experts}
+    #: Of each configuration one expert runs: these are in the fastest tier together.
+    running = sum(each.weights_bytes for each in configurations if each.name in used)
+    room = tier_bytes - fixed
+    problems = []
+    if room < running:
+        problems.append(
+            f"caches and graphs of {len(configurations)} configurations take {format_bytes(fixed)}, one expert of each "
+            f"{format_bytes(running)}; memory.{tier} is {format_bytes(tier_bytes)} (emulated {device.chip} x "
+            f"{device.sockets}); what fits: {_least(fixed + running)} or more, fewer configurations, a smaller context "
+            "or batch"
+        )
+    problems += _too_large(experts, device.host_bytes, "host")
+    if device.hbm_bytes:
+        problems += _too_large(experts, device.ddr_bytes, "ddr")
+    fast = max(room, 0)
+    return BundleFit(
+        device, configurations, experts, fast, _count(experts, fast),
+        _count(experts, device.ddr_bytes if device.hbm_bytes else fast), _count(experts, device.host_bytes), problems,
+    )  # fmt: skip
+
+
+def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str) -> list[str]:
+    """Say which experts can never be in a tier, beside those that are pinned."""
+    pinned = sum(expert.weights_bytes for expert in experts if expert.is_pinned)
+    if pinned > budget:
+        return [
+            f"pinned experts take {format_bytes(pinned)}, memory.{tier} is {format_bytes(budget)}; what fits: "
+            f"{_least(pinned)} or more, or fewer pinned"
+        ]
+    found = [each for each in experts if not each.is_pinned and pinned + each.weights_bytes > budget]
+    if not found:
+        return []
+    most = max(each.weights_bytes for each in found)
+    names = ", ".join(each.name for each in found[:5]) + (" …" if len(found) > 5 else "")
+    return [
+        f"{names}: {format_bytes(most)} beside {format_bytes(pinned)} of pinned experts do not fit into memory.{tier}, "
+        f"{format_bytes(budget)}; what fits: {_least(pinned + most)} or more"
+    ]
+
+
+def _least(count: int) -> str:
+    """Return a size as a bundle says it that is not below ``count`` bytes."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= 10 * factor:
+            return f"{-(-count // factor)}{unit}"
+    return f"{count}B"
+
+
+def _count(experts: Iterable[ExpertSizes], budget: int) -> int:
+    """Count the experts that fit at once: those that are pinned, then the others in order."""
+    count = 0
+    for expert in sorted(experts, key=lambda each: not each.is_pinned):
+        budget -= expert.weights_bytes
+        if budget < 0:
+            break
+        count += 1
+    return count
+
+
+def fit_tables(fit: BundleFit) -> list[Table]:
+    """Return what fits as tables of at most 80 columns."""
+    device, total = fit.device, len(fit.experts)
+    weights = sum(expert.weights_bytes for expert in fit.experts)
+    fixed = sum(each.caches_bytes + each.graphs_bytes for each in fit.configurations)
+    tiers = [("host", format_bytes(device.host_bytes), f"{fit.host_experts} of {total}", "real: the most of weights")]
+    ddr = [("DDR, emulated", format_bytes(device.ddr_bytes), f"{fit.ddr_experts} of {total}", _to_load(fit))]
+    hbm = [("HBM, emulated", format_bytes(device.hbm_bytes), f"{fit.fast_experts} of {total}", _to_switch(fit))]
+    tables = [
+        Table(f"{device.sockets} x {device.chip}, {total} experts of {format_bytes(weights)}",
+              ("TIER", "BYTES", "EXPERTS", ""), tuple((hbm if device.hbm_bytes else []) + ddr + tiers)),
+        Table(f"{format_bytes(fixed)} of the fastest tier are caches and graphs",
+              ("CONFIGURATION", "CONTEXT", "BATCH", "PRECISION", "WEIGHTS", "CACHES", "GRAPHS"),
+              tuple((each.name[:24], str(each.context), str(each.batch), each.precision,
+                     *map(format_bytes, (each.weights_bytes, each.caches_bytes, each.graphs_bytes)))
+                    for each in fit.configurations), frozenset({"CONTEXT", "BATCH"})),
+        Table("", ("EXPERT", "CONFIGURATION", "WEIGHTS", "SWITCH, EMULATED", ""),
+              tuple((each.name[:24], each.configuration[:20], format_bytes(each.weights_bytes),
+                     format_seconds(_switch_s(fit, each)), "pinned" if each.is_pinned else "")
+                    for each in fit.experts)),
+    ]  # fmt: skip
+    return tables
+
+
+def describe_fit(fit: BundleFit) -> dict[str, Any]:
+    """Return what fits as a JSON object."""
+    switches = {each.name: _switch_s(fit, each) for each in fit.experts}
+    return {**asdict(fit), "fits": not fit.problems, "fast_tier": fit.fast_tier, "emulated_switch_s": switches}
+
+
+def loadable(fit: BundleFit) -> Mapping[str, tuple[int, bool]]:
+    """Return bytes of each expert, and whether it is pinned."""
+    return {each.name: (each.weights_bytes, each.is_pinned) for each in fit.experts}
+
+
+def _switch_s(fit: BundleFit, expert: ExpertSizes) -> float:
+    """Return emulated seconds of bringing an expert to where it runs from the tier below."""
+    device = fit.device
+    return expert.weights_bytes / (device.ddr_bandwidth if device.hbm_bytes else device.pcie_bandwidth)
+
+
+def _to_switch(fit: BundleFit) -> str:
+    return f"from DDR at {fit.device.ddr_bandwidth / 1e9:g} GB/s"
+
+
+def _to_load(fit: BundleFit) -> str:
+    return f"from the host at {fit.device.pcie_bandwidth / 1e9:g} GB/s"

@@ -1,0 +1,141 @@
+"""A bundle with its files: PEFs read for their sizes and checkpoints found, without torch and without a device."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.hardware import ChipSpec, find_chip
+from rdukit.pef import Pef, read_pef
+from rdukit.pef.memory import lease_bytes, parameter_layout
+from rdukit.pef.model import SymbolKind
+from rdukit_serving.experts.bundle import BundleFiles, Configuration, ExpertEntry
+from rdukit_serving.experts.legalizer import BundleFit, ConfigurationSizes, ExpertSizes, device_memory, legalize
+from rdukit_serving.shape import SERVE, TextSizes, shape_of
+from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
+
+
+@dataclass(frozen=True, slots=True)
+class FoundConfiguration:
+    """A configuration whose PEF was read: ``key`` changes with the file."""
+
+    name: str
+    pef: Path
+    key: str
+    text: TextSizes
+    generates: bool
+    sizes: ConfigurationSizes
+
+
+@dataclass(frozen=True, slots=True)
+class FoundExpert:
+    """An expert whose checkpoint is there."""
+
+    entry: ExpertEntry
+    configuration: FoundConfiguration
+    checkpoint: Path
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBundle:
+    """A bundle whose files are there, and what of it fits."""
+
+    name: str
+    max_queue: int | None
+    configurations: Mapping[str, FoundConfiguration]
+    experts: Mapping[str, FoundExpert]
+    #: The expert that each name or alias means.
+    names: Mapping[str, str]
+    fit: BundleFit
+
+    def require_fit(self) -> None:
+        """Check that all of it can be served.
+
+        Raises:
+            InvalidArgument: something does not fit; says what would.
+        """
+        if self.fit.problems:
+            raise InvalidArgument(f"bundle {self.name} does not fit: {'; '.join(self.fit.problems)}")
+
+
+def find_bundle(files: BundleFiles) -> FoundBundle:
+    """Read the PEFs of a bundle, find its checkpoints, and add up what they need.
+
+    Raises:
+        NotFound, PefError: a file is missing, or is no PEF that can be used.
+        InvalidArgument: a file lies outside of the bundle's folders, or is not what the bundle says of it.
+        PefMismatch: the parameters of a PEF cannot be exchanged.
+    """
+    bundle = files.bundle
+    chips: list[ChipSpec] = []
+    found: dict[str, FoundConfiguration] = {}
+    for at, configuration in enumerate(bundle.configurations):
+        path = files.find(configuration.pef, ("configurations", at, "pef"))
+        pef = read_pef(path).pef
+        found[configuration.name] = _read(files, at, configuration, path, pef)
+        chips.append(find_chip(pef.arch))
+        if chips[-1] != chips[0]:
+            words = f"{configuration.pef!r} is for {chips[-1].name}, the first for {chips[0].name}; legal: one chip"
+            raise files.fault(("configurations", at, "pef"), words)
+    experts: dict[str, FoundExpert] = {}
+    for at, entry in enumerate(bundle.experts):
+        checkpoint = files.find(entry.checkpoint, ("experts", at, "checkpoint"))
+        if not companion(checkpoint, TOKENIZER_FILE).is_file():
+            words = f"there is no {TOKENIZER_FILE} beside {entry.checkpoint!r}: a text model needs its tokenizer there"
+            raise NotFound(files.fault(("experts", at, "checkpoint"), words).message)
+        experts[entry.name] = FoundExpert(entry, found[entry.configuration], checkpoint)
+    memory = bundle.memory
+    device = device_memory(chips[0], bundle.sockets, memory.host, memory.hbm, memory.ddr)
+    if memory.hbm and not device.hbm_bytes:
+        raise files.fault(("memory", "hbm"), f"{device.chip} has no HBM; legal: to leave it out")
+    fit = legalize(device, [each.sizes for each in found.values()], _sizes_of(experts))
+    return FoundBundle(bundle.name, bundle.max_queue, found, experts, bundle.names(), fit)
+
+
+def _sizes_of(experts: Mapping[str, FoundExpert]) -> Sequence[ExpertSizes]:
+    return [
+        ExpertSizes(name, each.entry.configuration, each.configuration.sizes.weights_bytes, each.entry.pinned)
+        for name, each in experts.items()
+    ]
+
+
+def _read(files: BundleFiles, at: int, said: Configuration, path: Path, pef: Pef) -> FoundConfiguration:
+    """Compare a PEF with what the bundle says of it, and add up its memory."""
+    shape = shape_of(pef, said.pef)
+    if shape.text is None or shape.purpose != SERVE:
+        words = f"{said.pef!r} is of purpose={shape.purpose}, task {shape.task}; legal: a model of texts, purpose=serve"
+        raise files.fault(("configurations", at, "pef"), words)
+    is_found = {"context": shape.text.context, "batch": shape.text.texts, "precision": shape.precision}
+    for key, value in is_found.items():
+        if getattr(said, key) not in (None, value):
+            words = f"{getattr(said, key)!r} is not what {said.pef!r} was compiled with; legal: {value}"
+            raise files.fault(("configurations", at, key), words)
+    offsets, weights = parameter_layout(pef)
+    caches = sum(
+        symbol.bytes for name, symbol in pef.symbols.items() if symbol.kind is SymbolKind.BUFFER and name not in offsets
+    )
+    sizes = ConfigurationSizes(
+        said.name, shape.text.context, shape.text.texts, shape.precision, weights, caches,
+        max(lease_bytes(pef) - weights - caches, 0),
+    )  # fmt: skip
+    status = path.stat()
+    key = f"{path}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
+    generates = any(graph.startswith("decode") for graph in pef.graphs)
+    return FoundConfiguration(said.name, path, key, shape.text, generates, sizes)
+
+
+def check_checkpoints(found: FoundBundle) -> None:
+    """Check that each checkpoint can be read and has a tensor for each parameter of its PEF.
+
+    Raises:
+        NotFound, InvalidArgument: one does not; names the expert.
+    """
+    from rdukit_serving.device.parameters import match_parameters, open_parameters  # torch: what only serves needs none
+
+    pefs = {name: read_pef(each.pef).pef for name, each in found.configurations.items()}
+    for name, expert in found.experts.items():
+        try:
+            with open_parameters(expert.checkpoint) as stored:
+                match_parameters(pefs[expert.configuration.name], stored.names)
+        except (InvalidArgument, NotFound) as cause:
+            raise type(cause)(f"expert {name}: {cause.message}", **cause.detail) from cause

@@ -1,0 +1,1 @@
+"""Files of YAML that are hostile until checked: values that know their lines, and faults that name them."""

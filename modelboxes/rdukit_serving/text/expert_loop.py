@@ -1,0 +1,178 @@
+"""Texts of several experts in one device process: they share its PEF, its kernels and its caches, not their weights.
+
+A run is of one expert. The experts that have texts take turns of some runs; between two turns the program takes its
+parameters from other memory, which copies nothing. On the device it would: the server counts that (``tiers.py``).
+"""
+
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import RdukitError, Unavailable
+from rdukit.files.atomic import sha256_of_file
+from rdukit_runtime.engine.parameter_sets import ParameterSet
+from rdukit_serving.device.messages import Prompt
+from rdukit_serving.device.prepared_weights import WeightsReader
+from rdukit_serving.text.generation import Generation, ModelTokens
+from rdukit_serving.text.process import TextLoop, read_tokens, tell_ready, tokenizer_file
+from rdukit_serving.text.program import TextProgram, end_tokens, known_tokens
+
+#: Runs of an expert while others have texts, too: so long do these wait for their next token.
+TURN_RUNS: Final = 8
+
+
+def serve_experts(box: socket.socket, name: str, pef: Path) -> None:
+    """Load a PEF and make texts by the experts that the box loads, until it stops.
+
+    Raises:
+        RdukitError: as ``TextProgram``.
+    """
+    with TextProgram(pef, None, name=name) as program:
+        program.warm_up()
+        tell_ready(box, program)
+        ExpertLoop(box, program).serve()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedExpert:
+    """An expert whose weights are in memory."""
+
+    name: str
+    #: Names the weights: another checkpoint under the same name has another.
+    weights: str
+    parameters: ParameterSet
+    tokens: ModelTokens
+    #: How many tokens its tokenizer has; None: as many as the model.
+    known: int | None
+
+
+class ExpertLoop(TextLoop):
+    """The texts that are made now, by several experts."""
+
+    def __init__(self, box: socket.socket, program: TextProgram) -> None:
+        super().__init__(box, program, None)
+        self._reader = WeightsReader(program.pef)
+        #: Loads that are under way, by their number.
+        self._loading: dict[int, Mapping[str, Any]] = {}
+        self._experts: dict[str, LoadedExpert] = {}
+        #: The expert of each text.
+        self._expert_of: dict[int, str] = {}
+        #: Whose parameters the program uses, and for how many runs by now.
+        self._current = ""
+        self._runs = 0
+        #: Tokens by the digest of the tokenizer, and those that end a text: experts of one family share them.
+        self._known_tokens: dict[tuple[str, frozenset[int]], ModelTokens] = {}
+
+    def _receive(self) -> bool:
+        while True:
+            self._send()
+            wait = 0 if self._made else None
+            box, weights = self._box.fileno(), self._reader.fileno()
+            readable = select.select([box, weights], [], [], wait)[0]
+            if weights in readable:
+                self._take_weights()
+            if box in readable and not self._receive_one():
+                return False
+            if not readable and self._made:
+                return True
+
+    def _take(self, number: int, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "load":
+            self._loading[number] = message
+            self._reader.ask(number, Path(message["checkpoint"]), Path(message["file"]))
+        elif kind == "unload":
+            self._unload(message["expert"])
+            self._tell(number, kind="unloaded")
+        else:
+            super()._take(number, message)
+
+    def _take_weights(self) -> None:
+        for number, parameters, error in self._reader.take():
+            message = self._loading.pop(number)
+            try:
+                if error is not None:
+                    raise error
+                assert parameters is not None
+                name, checkpoint = message["expert"], Path(message["checkpoint"])
+                tokens, known = self._tokens_of(checkpoint), known_tokens(checkpoint)
+                self._unload(name)
+                self._experts[name] = LoadedExpert(name, message["file"], parameters, tokens, known)
+                self._tell(number, kind="loaded")
+            except RdukitError as failure:
+                self._tell(number, kind="refused", **failure.body())
+
+    def _tokens_of(self, checkpoint: Path) -> ModelTokens:
+        file = tokenizer_file(checkpoint)
+        key = sha256_of_file(file), end_tokens(checkpoint)
+        if key not in self._known_tokens:
+            self._known_tokens[key] = read_tokens(file, checkpoint, self._program)
+        return self._known_tokens[key]
+
+    def _unload(self, name: str) -> None:
+        """Let the weights of an expert go; it has no texts, but for those that nobody waits for any more."""
+        expert = self._experts.pop(name, None)
+        if expert is None:
+            return
+        for number in [number for number, text in self._made.items() if self._expert_of[number] == name]:
+            self._made[number].end("cancelled")
+        self._free_ended()
+        if self._current == name:
+            self._program.use(None)
+            self._current = ""
+        expert.parameters.close()
+
+    def _expert(self, message: Mapping[str, Any]) -> LoadedExpert:
+        expert = self._experts.get(message["expert"])
+        if expert is None:
+            raise Unavailable(f"expert {message['expert']!r} is not loaded; ask again")
+        return expert
+
+    def _vocabulary(self, message: Mapping[str, Any]) -> ModelTokens:
+        return self._expert(message).tokens
+
+    def _weights(self, message: Mapping[str, Any]) -> str:
+        return self._expert(message).weights
+
+    def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
+        self._expert_of[message["number"]] = self._expert(message).name
+        super()._begin(prompt, message)
+
+    def _embed(self, number: int, prompt: Prompt, message: Mapping[str, Any]) -> None:
+        self._use(self._expert(message).name, number)
+        super()._embed(number, prompt, message)
+
+    def _turn(self) -> list[Generation]:
+        names = {number: self._expert_of[number] for number in self._made}
+        self._expert_of = dict(names)
+        chosen = choose_turn(list(names.values()), self._current, self._runs)
+        texts = [text for number, text in self._made.items() if names[number] == chosen]
+        self._use(chosen, texts[0].number)
+        self._runs += 1
+        return texts
+
+    def _use(self, name: str, number: int) -> None:
+        """Take the parameters of an expert, on behalf of a text."""
+        if name == self._current:
+            return
+        expert = self._experts[name]
+        self._program.use(expert.parameters, expert.known)
+        self._current, self._runs = name, 0
+        self._tell(number, kind="switched")
+
+
+def choose_turn(experts: Sequence[str], current: str, runs: int) -> str:
+    """Return whose texts the next run is for.
+
+    ``experts``: of each text, the oldest first; ``runs``: how many ``current`` has had in its turn. After ``TURN_RUNS``
+    it is the turn of the expert that comes next in the order of the oldest texts, round and round.
+    """
+    order = list(dict.fromkeys(experts))
+    if current not in order:
+        return order[0]
+    if runs < TURN_RUNS:
+        return current
+    return order[(order.index(current) + 1) % len(order)]

@@ -1,0 +1,198 @@
+"""Twenty experts behind one server, in memory for five of them: each text is what its own model makes alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+import tritonclient.http as triton_http
+from prometheus_client.parser import text_string_to_metric_families
+from safetensors.torch import save_file
+
+from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
+from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer
+from rdukit_platform.backends.process_tree import tree_of
+from rdukit_serving.experts.bundle import load_bundle
+from rdukit_serving.experts.sizes import find_bundle
+from rdukit_zoo.language.decoder import generate_by_recomputing
+from rdukit_zoo.language.llama import Llama
+from support.boxes import run_verb
+from support.helpers import wait_until
+from support.text_boxes import TINY, make_tiny_llama
+
+EXPERTS, ROOM, MADE = 20, 5, 10
+RDUKIT = Path(sys.executable).with_name("rdukit")
+MODULE = "rdukit_serving.device.process"
+ALIAS = "Meta-Llama-3.3-70B-Instruct"
+
+
+def prompt_of(expert: int, number: int = 0) -> list[int]:
+    return [(11 * expert + 7 * number + place) % 256 for place in range(3 + number)]
+
+
+class Served:
+    """A running server of the bundle, and the models that its experts are."""
+
+    def __init__(self, process: subprocess.Popen[bytes], addresses: dict[str, Any], models: list[Llama]) -> None:
+        self.process, self.models = process, models
+        self.http = httpx.Client(base_url=addresses["rest"], trust_env=False, timeout=60)
+        self.client = openai.OpenAI(
+            base_url=f"{addresses['rest']}/v1", api_key="none", max_retries=0, http_client=httpx.Client(trust_env=False)
+        )
+
+    def text(self, expert: int, number: int = 0, name: str = "") -> tuple[bytes, Any]:
+        answer = self.client.completions.create(
+            model=name or f"expert-{expert}", prompt=prompt_of(expert, number), max_tokens=MADE, temperature=0,
+            logprobs=0, extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        tokens = answer.choices[0].logprobs.tokens  # type: ignore[union-attr]
+        assert tokens is not None
+        return b"".join(
+            bytes.fromhex(t[8:]) if t.startswith("bytes:\\x") else t.encode() for t in tokens
+        ), answer  # fmt: skip
+
+    def gold(self, expert: int, number: int = 0) -> bytes:
+        tokens = generate_by_recomputing(self.models[expert], torch.tensor([prompt_of(expert, number)]), MADE)
+        return b"".join(bytes([token]) if token < 256 else END_OF_TEXT.encode() for token in tokens)
+
+    def states(self) -> dict[str, str]:
+        return {model["id"]: model["state"] for model in self.http.get("/v1/models").json()["data"]}
+
+    def metric(self, name: str) -> dict[str, float]:
+        text = self.http.get("/metrics").text
+        samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+        return {each.labels.get("model", ""): each.value for each in samples if each.name == name}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("bundle")
+    os.environ["RDUKIT_KERNELS"] = "portable"
+    sizes = {**TINY, "precision": "f32"}
+    pef = run_verb("llama", "compile", folder, purpose="serve", batch_size=2, **sizes).outputs["pef"]
+    write_tokenizer(folder, byte_level_tokenizer())
+    models = []
+    for number in range(EXPERTS):
+        model = make_tiny_llama()
+        torch.manual_seed(number)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        save_file(state, folder / "tokenizer" / f"expert-{number}.safetensors")
+        models.append(model)
+    bundle = {
+        "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "twenty", "memory": {"host": 1 << 40},
+        "configurations": [{"name": "tiny", "pef": str(pef.relative_to(folder)), "batch": 2, "precision": "f32"}],
+        "experts": [
+            {"name": f"expert-{n}", "configuration": "tiny", "checkpoint": f"tokenizer/expert-{n}.safetensors",
+             "aliases": [ALIAS] if n == 3 else [], "pinned": n == 0}
+            for n in range(EXPERTS)
+        ],
+    }  # fmt: skip
+    file = folder / "bundle.yaml"
+    file.write_text(json.dumps(bundle))
+    (weights,) = {each.weights_bytes for each in find_bundle(load_bundle(file)).fit.experts}
+    bundle["memory"] = {"host": ROOM * weights}
+    file.write_text(json.dumps(bundle))
+    announced, log = folder / "announced.json", folder / "log"
+    command = [RDUKIT, "serve", "--bundle", file, "--rest-port", "0", "--grpc-port", "0", "--announce", announced]
+    environment = {**os.environ, "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
+    try:
+        wait_until(lambda: announced.exists() or process.poll() is not None, 60)
+        assert announced.exists(), log.read_text()
+        served = Served(process, json.loads(announced.read_text()), models)
+        yield served
+        served.http.close()
+        served.client.close()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_only_the_pinned_expert_is_there_at_first(served: Served) -> None:
+    states = served.states()
+    assert states.pop("expert-0") == "Live"
+    assert set(states.values()) == {"Offline"} and len(states) == EXPERTS - 1
+    entry = served.http.get(f"/v1/models/{ALIAS}").json()
+    assert (entry["id"], entry["context_length"], entry["max_completion_tokens"]) == ("expert-3", 256, 255)
+    assert served.http.get("/v2/health/ready").status_code == 200
+
+
+def test_every_expert_makes_its_own_texts_while_all_are_asked(served: Served) -> None:
+    asked = [(expert, number) for number in range(3) for expert in range(EXPERTS)]
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda one: served.text(*one), asked))
+    for (expert, number), (text, answer) in zip(asked, found, strict=True):
+        assert text == served.gold(expert, number), (expert, number)
+        assert answer.model == f"expert-{expert}"
+    states = served.states()
+    assert states["expert-0"] == "Live" and 1 <= list(states.values()).count("Live") <= ROOM
+    # Memory was never for more, so that each of the others came at least once; switches are as the formula says.
+    assert min(served.metric("rdukit_box_expert_loads_total").values()) >= 1
+    weights = served.metric("rdukit_box_expert_weights_bytes")
+    assert served.metric("rdukit_box_experts_held_bytes")[""] <= ROOM * weights["expert-0"]
+    seconds = served.metric("rdukit_box_expert_emulated_switch_seconds_total")
+    copied = served.metric("rdukit_box_expert_switch_bytes_total")
+    assert sum(copied.values()) == 0  # the default chip has no HBM: weights are read from DDR
+    loaded = served.metric("rdukit_box_expert_emulated_ddr_load_bytes_total")
+    assert loaded == weights and not any(seconds.values())
+
+
+def test_a_name_that_means_no_expert_is_told_the_legal_ones(served: Served) -> None:
+    with pytest.raises(openai.NotFoundError, match="legal: expert-0, expert-1"):
+        served.text(0, name="expert-99")
+    answer = served.http.get("/v2/models/none")
+    assert answer.status_code == 404 and ALIAS in answer.json()["error"]
+
+
+def test_load_and_unload_by_the_inference_protocol(served: Served) -> None:
+    with triton_http.InferenceServerClient(str(served.http.base_url)[7:].rstrip("/")) as triton:
+        triton.load_model("expert-7")
+        assert triton.is_model_ready("expert-7")
+        assert served.states()["expert-7"] == "Live"
+        triton.unload_model("expert-7")
+        assert served.states()["expert-7"] == "Offline"
+        index = {each["name"]: each for each in triton.get_model_repository_index()}
+        assert index["expert-7"]["state"] == "UNAVAILABLE" and len(index) == EXPERTS
+        assert triton.get_model_metadata("expert-7")["properties"]["configuration"] == "tiny"
+    assert served.text(7)[0] == served.gold(7)  # a request loads it again
+    body = {"items": [{"id": "a", "value": "hello"}], "params": {"select_expert": ALIAS, "max_tokens_to_generate": 2}}
+    assert served.http.post("/api/v2/predict/generic/any/expert-5", json=body).status_code == 200
+
+
+def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
+    reasons: list[str] = []
+
+    def ask_until_answered(expert: int) -> bytes:
+        for _ in range(20):
+            try:
+                return served.text(expert)[0]
+            except openai.InternalServerError as error:
+                reasons.append(str(error))
+        raise AssertionError("no answer")
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(ask_until_answered, expert) for expert in range(EXPERTS)]
+        found[2].result()
+        (process,) = [
+            facts.pid
+            for facts in tree_of(served.process.pid)
+            if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()
+        ]
+        os.kill(process, signal.SIGKILL)
+        for expert, text in enumerate(found):
+            assert text.result() == served.gold(expert)
+    assert all("process was killed by SIGKILL" in reason for reason in reasons)  # of texts that were being made
+    wait_until(lambda: served.states()["expert-0"] == "Live")  # pinned: it comes back by itself
