@@ -36,6 +36,7 @@ from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS, r
 from rdukit_platform.schedules.timing import explain_cron, find_next
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
+from rdukit_serving.experts.bundle import bundle_schema
 from rdukit_zoo.registry import get_model, model_names
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -366,6 +367,11 @@ def job_schema() -> str:
     return json.dumps(file_schema(), indent=1) + "\n"
 
 
+def bundle_file_schema() -> str:
+    """JSON schema of a file of ``rdukit serve --bundle``, for editors."""
+    return json.dumps(bundle_schema(), indent=1) + "\n"
+
+
 def pipeline_file_schema() -> str:
     """JSON schema of a file of ``rdukit pipeline submit``, for editors."""
     return json.dumps(pipeline_schema(), indent=1) + "\n"
@@ -402,6 +408,7 @@ PAGES = {
     "pipelines.md": pipelines_page,
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
+    "bundle.schema.json": bundle_file_schema,
     "job.schema.json": job_schema, "pipeline.schema.json": pipeline_file_schema,
 }  # fmt: skip
 

@@ -7,6 +7,9 @@ from rdukit.settings import Setting, home_folder, parse_bool
 
 PEF: Final = Setting("box.pef", "", "PEF that a box serves from the beginning; also --pef.", str)
 CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters to serve it with; also --checkpoint.", str)
+BUNDLE: Final = Setting(
+    "box.bundle", "", "File with a bundle of experts that a box serves from the beginning instead of a PEF.", str
+)
 LOAD_TIMEOUT_S: Final = Setting("box.load_timeout_s", 60.0, "Seconds that loading a model may take.", float)
 INFER_TIMEOUT_S: Final = Setting(
     "box.infer_timeout_s", 30.0, "Seconds one batch may take before its process is killed and started again.", float

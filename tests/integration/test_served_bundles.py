@@ -18,6 +18,7 @@ import tritonclient.http as triton_http
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import save_file
 
+from rdukit.hardware import find_chip
 from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer
 from rdukit_platform.backends.process_tree import tree_of
@@ -29,9 +30,10 @@ from support.boxes import run_verb
 from support.helpers import wait_until
 from support.text_boxes import TINY, make_tiny_llama
 
-EXPERTS, ROOM, MADE = 20, 5, 10
+EXPERTS, ROOM, IN_HBM, MADE = 20, 5, 3, 10
 RDUKIT = Path(sys.executable).with_name("rdukit")
 MODULE = "rdukit_serving.device.process"
+SWITCH_SECONDS = "rdukit_box_expert_emulated_switch_seconds_total"
 ALIAS = "Meta-Llama-3.3-70B-Instruct"
 
 
@@ -77,7 +79,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("bundle")
     os.environ["RDUKIT_KERNELS"] = "portable"
-    sizes = {**TINY, "precision": "f32"}
+    sizes = {**TINY, "precision": "f32", "target": "sn40l"}
     pef = run_verb("llama", "compile", folder, purpose="serve", batch_size=2, **sizes).outputs["pef"]
     write_tokenizer(folder, byte_level_tokenizer())
     models = []
@@ -101,8 +103,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     }  # fmt: skip
     file = folder / "bundle.yaml"
     file.write_text(json.dumps(bundle))
-    (weights,) = {each.weights_bytes for each in find_bundle(load_bundle(file)).fit.experts}
-    bundle["memory"] = {"host": ROOM * weights}
+    sizes_of = find_bundle(load_bundle(file)).fit.configurations[0]
+    fixed = sizes_of.caches_bytes + sizes_of.graphs_bytes
+    bundle["memory"] = {"host": ROOM * sizes_of.weights_bytes, "hbm": fixed + IN_HBM * sizes_of.weights_bytes}
     file.write_text(json.dumps(bundle))
     announced, log = folder / "announced.json", folder / "log"
     command = [RDUKIT, "serve", "--bundle", file, "--rest-port", "0", "--grpc-port", "0", "--announce", announced]
@@ -131,6 +134,7 @@ def test_only_the_pinned_expert_is_there_at_first(served: Served) -> None:
 
 
 def test_every_expert_makes_its_own_texts_while_all_are_asked(served: Served) -> None:
+    before = sum(served.metric(SWITCH_SECONDS).values())
     asked = [(expert, number) for number in range(3) for expert in range(EXPERTS)]
     with ThreadPoolExecutor(12) as pool:
         found = list(pool.map(lambda one: served.text(*one), asked))
@@ -143,11 +147,17 @@ def test_every_expert_makes_its_own_texts_while_all_are_asked(served: Served) ->
     assert min(served.metric("rdukit_box_expert_loads_total").values()) >= 1
     weights = served.metric("rdukit_box_expert_weights_bytes")
     assert served.metric("rdukit_box_experts_held_bytes")[""] <= ROOM * weights["expert-0"]
-    seconds = served.metric("rdukit_box_expert_emulated_switch_seconds_total")
-    copied = served.metric("rdukit_box_expert_switch_bytes_total")
-    assert sum(copied.values()) == 0  # the default chip has no HBM: weights are read from DDR
-    loaded = served.metric("rdukit_box_expert_emulated_ddr_load_bytes_total")
-    assert loaded == weights and not any(seconds.values())
+    switches = served.metric("rdukit_box_expert_switches_total")
+    assert sum(switches.values()) >= EXPERTS  # HBM has three of them
+    seconds = served.metric(SWITCH_SECONDS)
+    for name, count in switches.items():
+        assert seconds[name] == pytest.approx(count * weights[name] / find_chip("sn40l").ddr_bandwidth)
+    assert served.metric("rdukit_box_expert_emulated_ddr_load_bytes_total") == weights  # DDR has all of them
+    # Each answer has its part, and who comes again at once has none.
+    told = sum(answer.usage.emulated_switch["seconds"] for _, answer in found)
+    assert told == pytest.approx(sum(seconds.values()) - before)
+    served.text(1)
+    assert served.text(1)[1].usage.emulated_switch == {"bytes": 0, "seconds": 0.0}
 
 
 def test_a_name_that_means_no_expert_is_told_the_legal_ones(served: Served) -> None:

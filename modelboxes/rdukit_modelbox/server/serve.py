@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rdukit.settings import resolve
+from rdukit_modelbox.artifacts.mounts import Mounts
 from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.access import Access
+from rdukit_serving.models.served import ServedModels
 from rdukit_serving.server import ServerOptions, serve
-from rdukit_serving.settings import CHECKPOINT, PEF
+from rdukit_serving.settings import BUNDLE, CHECKPOINT, PEF
 
 if TYPE_CHECKING:
+    from rdukit_serving.experts.models import ExpertModels
     from rdukit_serving.rest.routes import Application
     from rdukit_serving.rpc.server import AddService
 
@@ -42,9 +45,16 @@ def serve_box(box: BoxOptions, server: ServerOptions) -> None:
 class ServedBox(BoxService):
     """A box as the server sees it."""
 
+    #: Of a bundle that is served instead of the box's model.
+    _experts: "ExpertModels | None" = None
+
     def __init__(self, options: BoxOptions) -> None:
-        super().__init__(options.box_file, options.state, options.mounts)
         self._options = options
+        super().__init__(options.box_file, options.state, options.mounts)
+        if self._experts is not None:
+            from rdukit_serving.experts.models import ExpertCollector
+
+            self.metrics.registry.register(ExpertCollector(self._experts.pool))
 
     @property
     def name(self) -> str:
@@ -52,7 +62,10 @@ class ServedBox(BoxService):
         return self.box.name
 
     async def load(self) -> None:
-        """Load the PEF that options or settings name."""
+        """Load the PEF that options or settings name, or the experts of a bundle."""
+        if self._experts is not None:
+            await self._experts.load()
+            return
         texts = self._options.pef or resolve(PEF), self._options.checkpoint or resolve(CHECKPOINT)
         if texts[0]:
             pef, checkpoint = [await self._fetch(text) if text else None for text in texts]
@@ -71,6 +84,18 @@ class ServedBox(BoxService):
         if ahead is not None:
             return ahead.bind(self)
         return make_app(self, [make_text_router(self.models, access)], inference_paths())
+
+    def _make_models(self, mounted: Mounts) -> ServedModels:
+        file = resolve(BUNDLE)
+        if not file or self._options.pef:
+            return super()._make_models(mounted)
+        from rdukit_serving.experts.bundle import load_bundle
+        from rdukit_serving.experts.models import ExpertModels
+        from rdukit_serving.experts.sizes import find_bundle
+
+        found = find_bundle(load_bundle(Path(file), self._options.mounts))
+        self._experts = ExpertModels(found, self._options.state / "experts")
+        return self._experts
 
     def grpc_services(self) -> "Sequence[AddService]":
         """Return what adds the box's own service."""

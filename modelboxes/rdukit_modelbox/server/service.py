@@ -73,10 +73,7 @@ class BoxService:
         clock = clock or SystemClock()
         self.metrics = Metrics(self.box.name)
         #: The models that it serves.
-        self.models = ServedModels(
-            self.box.name, self.box.serving.model_dump(mode="json"), self._state.logs, self._latest.find,
-            partial(bring_file, mounted),
-        )  # fmt: skip
+        self.models = self._make_models(mounted)
         self.metrics.add_models(self.models)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)
@@ -87,6 +84,12 @@ class BoxService:
         )
         self._is_closing = False
         self._recover()
+
+    def _make_models(self, mounted: Mounts) -> ServedModels:
+        return ServedModels(
+            self.box.name, self.box.serving.model_dump(mode="json"), self._state.logs, self._latest.find,
+            partial(bring_file, mounted),
+        )  # fmt: skip
 
     def describe(self) -> dict[str, object]:
         """Verbs, parameters and their legal values."""

@@ -6,8 +6,9 @@ Source: bundles of SambaStack (models × configurations of context, batch size a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, Strict, StringConstraints, ValidationError
 
@@ -133,13 +134,14 @@ def parse_bundle(text: str, where: str) -> tuple[Bundle, MarkedYaml]:
             bundle = Bundle.model_validate(marked.value)
             faults = [Diagnostic(marked.mark_of(path), path, words) for path, words in _conflicts(bundle)]
         except ValidationError as cause:
-            faults = diagnostics_of(cause, marked, Bundle.model_json_schema())
+            faults = diagnostics_of(cause, marked, bundle_schema())
     if faults:
         raise InvalidArgument("\n  ".join(_told(where, fault) for fault in sorted(faults, key=lambda f: f.mark)))
     return bundle, marked
 
 
-def bundle_schema() -> dict[str, object]:
+@cache
+def bundle_schema() -> Mapping[str, Any]:
     """Return the JSON schema of a bundle, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Bundle.model_json_schema()}
 

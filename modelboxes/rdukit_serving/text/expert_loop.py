@@ -6,10 +6,10 @@ parameters from other memory, which copies nothing. On the device it would: the 
 
 import select
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rdukit.errors import RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of_file
@@ -19,9 +19,7 @@ from rdukit_serving.device.prepared_weights import WeightsReader
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.process import TextLoop, read_tokens, tell_ready, tokenizer_file
 from rdukit_serving.text.program import TextProgram, end_tokens, known_tokens
-
-#: Runs of an expert while others have texts, too: so long do these wait for their next token.
-TURN_RUNS: Final = 8
+from rdukit_serving.text.rows import choose_turn
 
 
 def serve_experts(box: socket.socket, name: str, pef: Path) -> None:
@@ -162,17 +160,3 @@ class ExpertLoop(TextLoop):
         self._program.use(expert.parameters, expert.known)
         self._current, self._runs = name, 0
         self._tell(number, kind="switched")
-
-
-def choose_turn(experts: Sequence[str], current: str, runs: int) -> str:
-    """Return whose texts the next run is for.
-
-    ``experts``: of each text, the oldest first; ``runs``: how many ``current`` has had in its turn. After ``TURN_RUNS``
-    it is the turn of the expert that comes next in the order of the oldest texts, round and round.
-    """
-    order = list(dict.fromkeys(experts))
-    if current not in order:
-        return order[0]
-    if runs < TURN_RUNS:
-        return current
-    return order[(order.index(current) + 1) % len(order)]

@@ -11,6 +11,8 @@ from typing import Final
 
 #: Tokens that take longer to read again than a row to copy.
 WORTH_COPYING: Final = 16
+#: Runs of an expert while others have texts, too: so long do these wait for their next token.
+TURN_RUNS: Final = 8
 
 
 @dataclass(slots=True)
@@ -92,3 +94,17 @@ def reads_next(is_reading: Iterable[bool], has_read: bool) -> bool:
     """
     reading = list(is_reading)
     return any(reading) and (all(reading) or not has_read)
+
+
+def choose_turn(experts: Sequence[str], current: str, runs: int) -> str:
+    """Return whose texts the next run is for.
+
+    ``experts``: of each text, the oldest first; ``runs``: how many ``current`` has had in its turn. After ``TURN_RUNS``
+    it is the turn of the expert that comes next in the order of the oldest texts, round and round.
+    """
+    order = list(dict.fromkeys(experts))
+    if current not in order:
+        return order[0]
+    if runs < TURN_RUNS:
+        return current
+    return order[(order.index(current) + 1) % len(order)]

@@ -99,7 +99,7 @@ class HandleTable:
         """Make the handles of persistent slots that have none yet."""
         new = [slot for slot in sorted(slots) if not self.handles[slot]]
         fill_handles(self.handles, new, [tensors[slot] for slot in new])  # type: ignore[misc]
-        self._kept.update((slot, self.handles[slot]) for slot in new)
+        self._kept.update((slot, int(self.handles[slot] or 0)) for slot in new)
 
     def replace(self, slots: Sequence[int], others: Sequence[int | None]) -> None:
         """Put handles that belong to somebody else into slots; None: the table's own, or none."""

@@ -39,7 +39,7 @@ class ParameterSet:
         offsets, size = parameter_layout(pef)
         if file.stat().st_size != size:
             raise InvalidArgument(f"{file} has {file.stat().st_size} bytes, the parameters of {pef.name} take {size}")
-        storage = torch.UntypedStorage.from_file(str(file), shared=False, nbytes=size)
+        storage = _map(file, size, shared=False)
         self.size = size
         self.addresses = range(storage.data_ptr(), storage.data_ptr() + size)
         self.tensors = _views(pef, offsets, storage)
@@ -78,7 +78,7 @@ def write_parameters(pef: Pef, values: Iterable[tuple[str, torch.Tensor]], file:
     offsets, size = parameter_layout(pef)
     with file.open("wb") as stream:
         stream.truncate(size)
-    tensors = _views(pef, offsets, torch.UntypedStorage.from_file(str(file), shared=True, nbytes=size))
+    tensors = _views(pef, offsets, _map(file, size, shared=True))
     for name, value in values:
         if name not in tensors:
             raise PefMismatch(f"{pef.name} changes {name!r} when it runs: its checkpoint cannot be exchanged")
@@ -98,11 +98,19 @@ def write_parameters(pef: Pef, values: Iterable[tuple[str, torch.Tensor]], file:
             tensor.copy_(value)
 
 
+def _map(file: Path, size: int, shared: bool) -> torch.UntypedStorage:
+    storage = torch.UntypedStorage.from_file(str(file), shared=shared, nbytes=size)
+    assert isinstance(storage, torch.UntypedStorage)
+    return storage
+
+
 def _views(pef: Pef, offsets: Mapping[str, int], storage: torch.UntypedStorage) -> dict[str, torch.Tensor]:
     views: dict[str, torch.Tensor] = {}
     for name, offset in offsets.items():
         symbol = pef.symbols[name]
         dtype: torch.dtype = getattr(torch, symbol.dtype)
         count = symbol.bytes // dtype.itemsize
-        views[name] = torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, (count,)).view(symbol.shape)
+        views[name] = (
+            torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, (count,), (1,)).view(symbol.shape)
+        )
     return views

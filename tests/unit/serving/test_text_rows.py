@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_serving.text.rows import WORTH_COPYING, RowTable, common_length, reads_next
+from rdukit_serving.text.rows import TURN_RUNS, WORTH_COPYING, RowTable, choose_turn, common_length, reads_next
 
 LONG = list(range(100, 100 + 2 * WORTH_COPYING))
 
@@ -86,3 +86,26 @@ def test_prompts_and_tokens_take_turns() -> None:
         has_read = reads_next([True, False, True], has_read)
         turns.append(has_read)
     assert turns == [True, False, True, False]
+
+
+def test_what_other_weights_made_is_of_no_use() -> None:
+    table = RowTable(2)
+    row = table.take(LONG, weights="poet").row
+    row.tokens = [*LONG, 1]
+    table.release(row)
+    other = table.take([*LONG, 1, 2], weights="coder")
+    assert (other.kept, other.source) == (0, None)
+    assert table.take([*LONG, 1, 2], weights="poet").kept == len(LONG) + 1
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), st.data())
+def test_experts_with_texts_take_turns(experts: list[str], data: st.DataObject) -> None:
+    current, runs, turns = "", 0, []
+    for _ in range(TURN_RUNS * len(set(experts)) * 2):
+        chosen = choose_turn(experts, current, runs)
+        if chosen != current:
+            current, runs = chosen, 0
+            turns.append(chosen)
+        runs += 1
+    assert set(turns) == set(experts)
+    assert len(turns) == (1 if len(set(experts)) == 1 else 2 * len(set(experts)))
