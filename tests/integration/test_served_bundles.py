@@ -21,6 +21,8 @@ from safetensors.torch import save_file
 from rdukit.hardware import find_chip
 from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.experts.bundle import load_bundle
 from rdukit_serving.experts.sizes import find_bundle
@@ -45,7 +47,7 @@ class Served:
     """A running server of the bundle, and the models that its experts are."""
 
     def __init__(self, process: subprocess.Popen[bytes], addresses: dict[str, Any], models: list[Llama]) -> None:
-        self.process, self.models = process, models
+        self.process, self.models, self.file = process, models, Path()
         self.http = httpx.Client(base_url=addresses["rest"], trust_env=False, timeout=60)
         self.client = openai.OpenAI(
             base_url=f"{addresses['rest']}/v1", api_key="none", max_retries=0, http_client=httpx.Client(trust_env=False)
@@ -116,6 +118,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         wait_until(lambda: announced.exists() or process.poll() is not None, 60)
         assert announced.exists(), log.read_text()
         served = Served(process, json.loads(announced.read_text()), models)
+        served.file = file
         yield served
         served.http.close()
         served.client.close()
@@ -206,3 +209,15 @@ def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
             assert text.result() == served.gold(expert)
     assert all("process was killed by SIGKILL" in reason for reason in reasons)  # of texts that were being made
     wait_until(lambda: served.states()["expert-0"] == "Live")  # pinned: it comes back by itself
+
+
+def test_a_box_serves_a_bundle_instead_of_its_model(served: Served, tmp_path: Path) -> None:
+    values = {"RDUKIT_BOX_BUNDLE": str(served.file), "RDUKIT_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    box = ProcessBackend().start(BoxSpec("llama", tmp_path / "state", [], values))
+    try:
+        body = {"model": ALIAS, "prompt": prompt_of(3), "max_tokens": MADE, "temperature": 0}
+        answer = httpx.post(f"{box.rest_url}/v1/completions", json=body, trust_env=False, timeout=60).json()
+        assert answer["model"] == "expert-3" and answer["usage"]["emulated_switch"]["bytes"] > 0
+        assert "rdukit_box_expert_state" in httpx.get(f"{box.rest_url}/metrics", trust_env=False).text
+    finally:
+        box.stop()

@@ -57,7 +57,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class BundleFit:
-    """What fits. ``problems``: what does not, and what would; empty: the bundle can be served."""
+    """Sums of a bundle. ``problems``: what does not fit, and what would; empty: it can be served."""
 
     device: DeviceMemory
     configurations: Sequence[ConfigurationSizes]

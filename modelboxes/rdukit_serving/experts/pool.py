@@ -57,7 +57,7 @@ class ExpertCounts:
 
 @dataclass(slots=True)
 class _Seat:
-    """What the pool knows of an expert beside its state."""
+    """An expert in the pool, beside its state."""
 
     found: FoundExpert
     process: ExpertProcess

@@ -35,7 +35,7 @@ class ExpertSwitch:
 
 
 class MemoryTiers:
-    """Who is in which tier. In each, those that were used least recently make room; pinned ones only if need be."""
+    """Experts in each tier. In each, those that were used least recently make room; pinned ones only if need be."""
 
     def __init__(self, sizes: TierSizes, weights: Mapping[str, int], pinned: Collection[str] = ()) -> None:
         """``weights``: bytes of each expert."""
