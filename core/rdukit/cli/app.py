@@ -54,6 +54,7 @@ SUMMARIES = {
     "pef": "Explain PEF files.",
     "pipeline": "Submit, list, show, cancel and schedule pipelines of jobs.",
     "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
+    "router": "Train and serve routers, which choose an expert for each prompt.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
     "simulate": "Simulate the scheduler with other jobs, or on other machines.",
     "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",

@@ -1,0 +1,1 @@
+"""A router: one model name, behind which each prompt goes to the expert that suits it."""

@@ -1,0 +1,117 @@
+"""Let a model call real tools: arithmetic, a question to an SQLite database, a look at the clock.
+
+The model says which tool it wants, with arguments; this program runs it and tells the result, until the model answers.
+What a model asks for is checked as a stranger's: sums are parsed and never evaluated as a program, the database is
+opened for reading only. The vendor's client ``sambanova`` asks; that of ``openai`` does the same.
+"""
+
+import ast
+import json
+import operator
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import httpx
+from sambanova import SambaNova
+
+from rdukit_zoo.kits.model import KitModel, with_model
+
+_SIGNS: Final[dict[type, Callable[..., Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}  # fmt: skip
+
+
+def calculate(sum: str) -> float:
+    """Work out a sum of numbers with + - * / and brackets."""
+
+    def value(node: ast.AST) -> Any:
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return number
+            case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
+                return _SIGNS[type(sign)](value(left), value(right))
+            case ast.UnaryOp(ast.USub() as sign, inner):
+                return _SIGNS[type(sign)](value(inner))
+        raise ValueError("only numbers, + - * / and brackets are legal")
+
+    return value(ast.parse(sum, mode="eval").body)  # type: ignore[no-any-return]
+
+
+def clock() -> str:
+    """Tell the time in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def make_query(database: Path) -> Callable[[str], list[Any]]:
+    """Return the tool that reads from a database."""
+
+    def query(sql: str) -> list[Any]:
+        """Read rows of the SQLite database by one SELECT."""
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+            return connection.execute(sql).fetchmany(20)
+
+    return query
+
+
+def describe(tool: Callable[..., Any]) -> Any:
+    """Describe a tool to the model; all of its arguments are texts."""
+    names = [name for name in tool.__annotations__ if name != "return"]
+    texts = {name: {"type": "string", "maxLength": 200} for name in names}
+    schema = {"type": "object", "properties": texts, "required": names, "additionalProperties": False}
+    described = {"name": tool.__name__, "description": tool.__doc__, "parameters": schema}
+    return {"type": "function", "function": described}
+
+
+@click.command()
+@click.argument("question")
+@with_model
+@click.option("--database", type=click.Path(exists=True, path_type=Path), help="SQLite file that may be asked.")
+@click.option("--must-call", is_flag=True, help="The first answer has to be a call.")
+@click.option("--rounds", default=4, show_default=True, help="Answers after which the tools are taken away.")
+@click.option("--most", default=200, show_default=True, help="Most tokens of an answer.")
+def main(question: str, model: KitModel, database: Path | None, must_call: bool, rounds: int, most: int) -> None:
+    """Answer QUESTION with the help of tools.
+
+    Example: python -m rdukit_zoo.kits.tools "What is 17.5 * (3 + 4)?"
+    """
+    tools: dict[str, Callable[..., Any]] = {"calculate": calculate, "clock": clock}
+    if database is not None:
+        tools["query"] = make_query(database)
+    http = httpx.Client(trust_env=False)
+    with SambaNova(base_url=str(model.client.base_url), api_key=model.client.api_key, http_client=http) as client:
+        converse(client, model.name, question, tools, must_call, rounds, most)
+
+
+def converse(
+    client: Any, model: str, question: str, tools: dict[str, Callable[..., Any]], must_call: bool, rounds: int,
+    most: int,
+) -> None:  # fmt: skip
+    """Ask until an answer has no call, and print it."""
+    messages: list[Any] = [{"role": "user", "content": question}]
+    for turn in range(rounds):
+        choice = "none" if turn == rounds - 1 else "required" if must_call and turn == 0 else "auto"
+        answer = client.chat.completions.create(
+            model=model, messages=messages, tools=[describe(tool) for tool in tools.values()], tool_choice=choice,
+            max_tokens=most, temperature=0,
+        )  # fmt: skip
+        message = answer.choices[0].message
+        if not message.tool_calls:
+            click.echo(message.content)
+            return
+        messages.append(message.model_dump(exclude_none=True))
+        for call in message.tool_calls:
+            try:
+                result: object = tools[call.function.name](**json.loads(call.function.arguments))
+            except (ValueError, SyntaxError, ArithmeticError, RecursionError, sqlite3.Error, TypeError) as error:
+                result = f"error: {error}"
+            click.echo(f"{call.function.name}({call.function.arguments}) = {result}", err=True)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(result)})
+
+
+if __name__ == "__main__":
+    main()
