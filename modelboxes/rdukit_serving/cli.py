@@ -30,6 +30,8 @@ _PATH: Final = click.Path(path_type=Path)
 )
 @click.option("--mount", "mounts", multiple=True, type=_PATH, help="Another folder that the bundle may name files of.")
 @click.option("--checkpoint", type=_PATH, help="Its parameters: a safetensors file, or a folder that train made.")
+@click.option("--draft-pef", type=_PATH, help="A smaller language model that guesses the texts.")
+@click.option("--draft-checkpoint", type=_PATH, help="Its parameters.")
 @click.option("--name", help="Name of the model in requests [default: the PEF's file name].")
 @click.option("--max-batch-size", type=click.IntRange(1), help="Most rows of one call [default: the PEF's batch].")
 @click.option("--rest-port", type=PORT, default=8000, show_default=True, help="REST port; 0 takes a free one.")
@@ -42,6 +44,8 @@ def serve(
     bundle: Path | None,
     mounts: Sequence[Path],
     checkpoint: Path | None,
+    draft_pef: Path | None,
+    draft_checkpoint: Path | None,
     name: str | None,
     max_batch_size: int | None,
     rest_port: int,
@@ -57,17 +61,21 @@ def serve(
     Example: rdukit serve mlp.pef --checkpoint mlp.safetensors
     """
     from rdukit_serving import server
+    from rdukit_serving.device.client import draft_files
 
-    for path in (pef, checkpoint):
+    for path in (pef, checkpoint, draft_pef, draft_checkpoint):
         if path is not None and not path.exists():
             raise NotFound(f"there is no {path}")
-    if (pef is None) is (bundle is None) or (bundle is not None and (checkpoint or name or max_batch_size)):
+    of_one = (checkpoint, draft_pef, draft_checkpoint, name, max_batch_size)
+    if (pef is None) is (bundle is None) or (bundle is not None and any(of_one)):
         raise click.UsageError("Pass PEF, or --bundle alone: checkpoints, names and batches are in its file.")
     make_service: Callable[[], ServedFiles]
     if bundle is None:
         assert pef is not None
         model = name or pef.stem
-        make_service = partial(pef_service, model, pef, checkpoint, max_batch_size)
+        make_service = partial(
+            pef_service, model, pef, checkpoint, max_batch_size, draft_files(draft_pef, draft_checkpoint)
+        )
     else:
         from rdukit_serving.experts.bundle import load_bundle
         from rdukit_serving.experts.sizes import find_bundle
@@ -153,13 +161,16 @@ class ServedFiles:
         await self.models.close()
 
 
-def pef_service(name: str, pef: Path, checkpoint: Path | None, max_batch_size: int | None = None) -> ServedFiles:
-    """Return a PEF as the server sees it. Call on the event loop."""
+def pef_service(
+    name: str, pef: Path, checkpoint: Path | None, max_batch_size: int | None = None,
+    draft: tuple[Path, Path] | None = None,
+) -> ServedFiles:  # fmt: skip
+    """Return a PEF as the server sees it, with the files of its draft. Call on the event loop."""
     from rdukit_serving.models.served import ServedModels
 
     serving = {} if max_batch_size is None else {"max_batch_size": max_batch_size}
     models = ServedModels(name, serving, home_folder() / "served" / name, lambda: None, _refuse_path)
-    return ServedFiles(name, models, partial(models.start, pef, checkpoint), models.repository.why_not_ready)
+    return ServedFiles(name, models, partial(models.start, pef, checkpoint, draft), models.repository.why_not_ready)
 
 
 def bundle_service(found: "FoundBundle") -> ServedFiles:

@@ -28,6 +28,13 @@ READY_TIMEOUT_S: Final = Setting(
 )
 MAX_INFER_BYTES: Final = Setting("box.max_infer_bytes", 64 << 20, "Largest body of an inference request.", int)
 TEMPLATE_S: Final = Setting("box.template_s", 2.0, "Seconds that a model's chat template may take for one chat.", float)
+DRAFT_PEF: Final = Setting(
+    "box.draft_pef",
+    "",
+    "PEF of a smaller language model that guesses the texts of the served one; also --draft-pef.",
+    str,
+)
+DRAFT_CHECKPOINT: Final = Setting("box.draft_checkpoint", "", "Parameters of the draft; also --draft-checkpoint.", str)
 SPECULATION: Final = Setting(
     "box.speculation", 7, "Most tokens that are guessed for a text and tried in one run of its model; 0: none.", int
 )

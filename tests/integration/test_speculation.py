@@ -4,17 +4,20 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from rdukit_platform.backends.process import ProcessBox
-from support.helpers import wait_until
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, serve_text_model
 
-#: A box that makes three texts at once and guesses, and one that does not.
-Boxes = tuple[ProcessBox, ProcessBox]
+#: Boxes of one model that makes three texts at once: one guesses by lookup, one also by a draft, one does not guess.
+Boxes = dict[str, ProcessBox]
+#: Sizes of the draft, whose parameters are other ones: it guesses wrong, too.
+SMALL = {**TINY, "width": 8, "precision": "f32", "prompt_length": 32}
 
 SENTENCE = "the cat sat on the mat, the cat sat on the mat, the cat "
 SCHEMA = {
@@ -42,13 +45,20 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
-    folder = tmp_path_factory.mktemp("speculation")
+    folder, small = tmp_path_factory.mktemp("speculation"), tmp_path_factory.mktemp("draft")
     files = make_text_model(folder, make_tiny_llama(), {**TINY, "precision": "f32", "speculation": 7}, texts=3)
+    pef, checkpoint = make_text_model(small, make_tiny_llama({**TINY, "width": 8}), SMALL, texts=3)
+    settings = {
+        "lookup": {},
+        "draft": {"RDUKIT_BOX_DRAFT_PEF": str(pef), "RDUKIT_BOX_DRAFT_CHECKPOINT": str(checkpoint)},
+        "plain": {"RDUKIT_BOX_SPECULATION": "0"},
+    }
     with ExitStack() as stack:
-        started = [serve_text_model(folder, *files, RDUKIT_BOX_SPECULATION=most) for most in ("7", "0")]
-        for box in started:
-            stack.callback(box.stop)
-        yield started[0], started[1]
+        started: Boxes = {}
+        for name, environment in settings.items():
+            started[name] = serve_text_model(folder, *files, **environment)
+            stack.callback(started[name].stop)
+        yield started
 
 
 def ask(box: ProcessBox, request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -78,43 +88,51 @@ def metrics(box: ProcessBox) -> dict[str, float]:
 
 
 def test_texts_made_side_by_side_with_guesses_are_those_without(boxes: Boxes) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda request: ask(boxes[0], request), REQUESTS))
-    for request, (choices, usage) in zip(REQUESTS, found, strict=True):
-        expected, plain = ask(boxes[1], request)
-        assert choices == expected, request
-        assert usage["completion_tokens"] == plain["completion_tokens"]
-        assert plain["acceptance_rate"] is None
-    rates = [usage["acceptance_rate"] for _, usage in found]
-    assert rates[4] is None  # a prompt that is only rated is known, not guessed
-    assert all(rate is None or 0 <= rate <= 1 for rate in rates)
-    counts = metrics(boxes[0])
-    assert 0 < counts["accepted"] < counts["guessed"]
-    assert metrics(boxes[1])["guessed"] == 0
+    expected = [ask(boxes["plain"], request) for request in REQUESTS]
+    assert metrics(boxes["plain"])["guessed"] == 0
+    assert all(usage["acceptance_rate"] is None for _, usage in expected)
+    for name in ("lookup", "draft"):
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(partial(ask, boxes[name]), REQUESTS))
+        for request, (choices, usage), (gold, plain) in zip(REQUESTS, found, expected, strict=True):
+            assert choices == gold, (name, request)
+            assert usage["completion_tokens"] == plain["completion_tokens"]
+            assert usage["acceptance_rate"] is None or 0 <= usage["acceptance_rate"] <= 1
+        assert found[4][1]["acceptance_rate"] is None  # a prompt that is only rated is known, not guessed
+        counts = metrics(boxes[name])
+        assert 0 < counts["accepted"] < counts["guessed"]
 
 
-def test_a_text_that_repeats_itself_is_mostly_guessed_and_others_join_and_leave_meanwhile(boxes: Boxes) -> None:
-    request = {"prompt": "x", "temperature": 0, "logit_bias": {"97": 100.0, "98": 90.0}, "max_tokens": 150}
+@pytest.mark.parametrize("name", ["lookup", "draft"])
+def test_texts_join_and_leave_while_another_is_guessed(boxes: Boxes, name: str) -> None:
+    request = {"prompt": "x", "temperature": 0, "logit_bias": {"97": 100.0}, "max_tokens": 150}
     body = {"model": "llama", **request, "stream": True}
     with ThreadPoolExecutor(2) as pool:
-        whole = pool.submit(ask, boxes[0], request)
+        whole = pool.submit(ask, boxes[name], request)
         for _ in range(3):
-            with httpx.stream("POST", f"{boxes[0].rest_url}/v1/completions", json=body, trust_env=False) as left:
+            with httpx.stream("POST", f"{boxes[name].rest_url}/v1/completions", json=body, trust_env=False) as left:
                 next(line for line in left.iter_lines() if line)
         choices, usage = whole.result()
     assert choices[0]["text"] == "a" * 150
-    assert usage["acceptance_rate"] > 0.9
-    wait_until(
-        lambda: (
-            ask(boxes[0], {"prompt": "x", "temperature": 0})[0] == ask(boxes[1], {"prompt": "x", "temperature": 0})[0]
-        )
-    )
+    assert usage["acceptance_rate"] > 0.5
+    # Those that left have given their rows back, and what was guessed for them is nowhere.
+    again = {"prompt": SENTENCE[:40], "temperature": 0}
+    assert ask(boxes[name], again)[0] == ask(boxes["plain"], again)[0]
 
 
 def test_a_form_is_kept_whatever_was_guessed(boxes: Boxes) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
     requests = [{"prompt": SENTENCE, "seed": seed, "response_format": form, "max_tokens": 200} for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        for choices, _ in pool.map(lambda request: ask(boxes[0], request), requests):
-            if choices[0]["finish_reason"] == "stop":
-                assert set(json.loads(choices[0]["text"])) == {"name", "names"}
+        answers = [choices[0] for choices, _ in pool.map(partial(ask, boxes["draft"]), requests)]
+    ended = [json.loads(answer["text"]) for answer in answers if answer["finish_reason"] == "stop"]
+    assert ended and all(set(value) == {"name", "names"} for value in ended)
+
+
+def test_a_draft_is_changed_with_the_model_and_a_wrong_one_is_refused(boxes: Boxes, tmp_path: Path) -> None:
+    address = f"{boxes['draft'].rest_url}/v2/repository/models/llama/load"
+    answer = httpx.post(address, json={"parameters": {"draft_pef": str(tmp_path / "gone.pef")}}, trust_env=False)
+    assert answer.status_code in (400, 403, 404), answer.text
+    assert httpx.post(address, json={}, timeout=60, trust_env=False).status_code == 200  # again, with its draft
+    request = {"prompt": SENTENCE, "temperature": 0}
+    assert ask(boxes["draft"], request)[0] == ask(boxes["plain"], request)[0]

@@ -54,6 +54,8 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
 @click.option(
     "--checkpoint", help="The parameters to serve it with: a path, or a URI; also a folder that save_pretrained wrote."
 )
+@click.option("--draft-pef", help="A smaller language model that guesses the texts: a path, or a URI.")
+@click.option("--draft-checkpoint", help="Its parameters; of a folder that save_pretrained wrote the PEF is compiled.")
 @click.option(
     "--context",
     type=click.IntRange(2, 1 << 20),
@@ -71,6 +73,8 @@ def run(
     mounts: Sequence[Path],
     pef: str | None,
     checkpoint: str | None,
+    draft_pef: str | None,
+    draft_checkpoint: str | None,
     context: int | None,
     announce: Path | None,
     parent: int | None,
@@ -85,6 +89,9 @@ def run(
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
         made = _prepare(checkpoint, context)
         box_name, pef, checkpoint = box_name or made["box"], pef or made["pef"], made["checkpoint"]
+    if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):
+        made = _prepare(draft_checkpoint, context)
+        draft_pef, draft_checkpoint = draft_pef or made["pef"], made["checkpoint"]
     if box_name is None:
         raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
     from rdukit_modelbox.server.serve import BoxOptions, serve_box
@@ -101,7 +108,7 @@ def run(
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
-    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint), server)
+    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint), server)
 
 
 def is_hub_folder(path: Path) -> bool:

@@ -11,9 +11,10 @@ from rdukit_modelbox.artifacts.mounts import Mounts
 from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.access import Access
+from rdukit_serving.device.client import draft_files
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.server import ServerOptions, serve
-from rdukit_serving.settings import BUNDLE, CHECKPOINT, PEF
+from rdukit_serving.settings import BUNDLE, CHECKPOINT, DRAFT_CHECKPOINT, DRAFT_PEF, PEF
 
 if TYPE_CHECKING:
     from rdukit_serving.experts.models import ExpertModels
@@ -23,13 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BoxOptions:
-    """The box to run, and what it serves from the beginning; a PEF without parameters needs no checkpoint."""
+    """The box to run, and what it serves from the beginning; a PEF without parameters needs no checkpoint.
+
+    A draft guesses the texts of the served model.
+    """
 
     box_file: Path
     state: Path
     mounts: Sequence[Path] = ()
     pef: str | None = None
     checkpoint: str | None = None
+    draft_pef: str | None = None
+    draft_checkpoint: str | None = None
 
 
 def serve_box(box: BoxOptions, server: ServerOptions) -> None:
@@ -66,11 +72,13 @@ class ServedBox(BoxService):
         if self._experts is not None:
             await self._experts.load()
             return
-        texts = self._options.pef or resolve(PEF), self._options.checkpoint or resolve(CHECKPOINT)
+        options = self._options
+        texts = options.pef or resolve(PEF), options.checkpoint or resolve(CHECKPOINT)
+        drafts = options.draft_pef or resolve(DRAFT_PEF), options.draft_checkpoint or resolve(DRAFT_CHECKPOINT)
         if texts[0]:
-            pef, checkpoint = [await self._fetch(text) if text else None for text in texts]
+            pef, checkpoint, *draft = [await self._fetch(text) if text else None for text in (*texts, *drafts)]
             assert pef is not None
-            await self.models.start(pef, checkpoint)
+            await self.models.start(pef, checkpoint, draft_files(*draft))
 
     def make_routes(self, access: Access) -> "Application":
         """Build the control routes and OpenAI's."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.errors import RdukitError, RuntimeFault, Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, RAN, RUN, decode, encode, is_json
 from rdukit_serving.signature import ServedSignature
 
@@ -29,19 +29,36 @@ FINISH_GRACE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Files that a device process loads."""
+    """Files that a device process loads; ``draft``: PEF and checkpoint of a smaller model that guesses its texts."""
 
     name: str
     pef: Path
     checkpoint: Path | None
     serving: Mapping[str, Any]
+    draft: tuple[Path, Path] | None = None
 
     def message(self) -> bytes:
         """Encode the first packet to the process."""
         return encode(
             name=self.name, pef=str(self.pef), checkpoint=str(self.checkpoint or ""),
+            draft=[str(path) for path in self.draft or ()],
             serving=json.loads(json.dumps(self.serving, default=str)),
         )  # fmt: skip
+
+
+def draft_files(pef: Path | None, checkpoint: Path | None) -> tuple[Path, Path] | None:
+    """Return the files of a draft, None without any.
+
+    Raises:
+        InvalidArgument: there is only one of them.
+    """
+    if pef is None and checkpoint is None:
+        return None
+    if pef is None or checkpoint is None:
+        raise InvalidArgument(
+            f"draft_pef is {pef or 'missing'}, draft_checkpoint {checkpoint or 'missing'}; legal: both of them, or none"
+        )
+    return pef, checkpoint
 
 
 #: Called when a run has ended: nanoseconds of copying in, computing, copying out; or why it failed.

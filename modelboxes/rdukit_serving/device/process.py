@@ -53,6 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(box: socket.socket, first: dict[str, Any]) -> None:
+    from rdukit.errors import InvalidArgument
     from rdukit.pef import read_pef
     from rdukit_serving.shape import METADATA_KEY, shape_of
 
@@ -67,8 +68,11 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
     if METADATA_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
         from rdukit_serving.text.process import serve_text
 
-        serve_text(box, first["name"], pef, checkpoint)
+        draft = tuple(map(Path, first["draft"]))
+        serve_text(box, first["name"], pef, checkpoint, (draft[0], draft[1]) if draft else None)
         return
+    if first["draft"]:
+        raise InvalidArgument("a draft guesses texts, and the model makes none; serve it without one")
     from rdukit_serving.device.loaded_model import LoadedModel
 
     with contextlib.closing(LoadedModel(first["name"], pef, checkpoint, first["serving"])) as model:

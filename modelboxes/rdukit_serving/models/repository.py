@@ -10,7 +10,7 @@ from typing import Any, Final
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.settings import resolve
-from rdukit_serving.device.client import ModelFiles
+from rdukit_serving.device.client import ModelFiles, draft_files
 from rdukit_serving.models.version import ModelVersion, VersionState
 from rdukit_serving.settings import DRAIN_S
 from rdukit_serving.signature import ServedTensor
@@ -96,8 +96,9 @@ class Repository:
         return [version for version, each in self.versions.items() if each.state is VersionState.READY]
 
     async def load(
-        self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True
-    ) -> ModelVersion:
+        self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True,
+        draft: tuple[Path, Path] | None = None,
+    ) -> ModelVersion:  # fmt: skip
         """Load files as a version, probe it, switch to it, and drain the former one unless ``keep``.
 
         With ``switch`` off it answers only those who name it. Without ``version`` the next number is taken; one that
@@ -112,7 +113,7 @@ class Repository:
             )
         async with self._swapping:
             number = version or str(self._next)
-            files = ModelFiles(self.name, pef, checkpoint, self._serving)
+            files = ModelFiles(self.name, pef, checkpoint, self._serving, draft)
             fresh = ModelVersion(number, files, self._logs / f"model-{number}.log")
             former = self.versions.get(number)
             if former is None or former.state is VersionState.UNAVAILABLE:
@@ -192,7 +193,7 @@ class Repository:
 #: A path or URI, and what it is for → its file, fetched if it is elsewhere.
 BringFile = Callable[[str, str], Awaitable[Path]]
 
-LOAD_PARAMETERS = ("pef", "checkpoint", "version", "keep_others")
+LOAD_PARAMETERS = ("pef", "checkpoint", "version", "keep_others", "draft_pef", "draft_checkpoint")
 UNLOAD_PARAMETERS = ("version", "unload_dependents")
 
 
@@ -216,18 +217,24 @@ async def load_model(
         raise InvalidArgument(f"parameter 'keep_others' {keep!r} is not legal; legal: true or false")
     named = repository.versions.get(given.get("version", ""))
     newest = named or repository.current or repository.latest
+    draft = await _draft(given, resolve_path)
     if "pef" in given:
         pef = await _existing("pef", given["pef"], resolve_path)
         checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path) if "checkpoint" in given else None
     elif newest is not None:
-        pef, checkpoint = newest.files.pef, newest.files.checkpoint
+        pef, checkpoint, draft = newest.files.pef, newest.files.checkpoint, draft or newest.files.draft
         if "checkpoint" not in given and newest.state is VersionState.UNAVAILABLE:
             given.setdefault("version", newest.version)
         elif "checkpoint" in given:
             checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path)
     else:
         raise InvalidArgument("nothing was loaded before: pass the parameter pef, and checkpoint if it has parameters")
-    await repository.load(pef, checkpoint, given.get("version", ""), keep)
+    await repository.load(pef, checkpoint, given.get("version", ""), keep, draft=draft)
+
+
+async def _draft(given: Mapping[str, str], resolve_path: BringFile) -> tuple[Path, Path] | None:
+    keys = ("draft_pef", "draft_checkpoint")
+    return draft_files(*[await _existing(key, given[key], resolve_path) if key in given else None for key in keys])
 
 
 async def unload_model(repository: Repository, name: str, parameters: Mapping[str, object]) -> None:

@@ -59,13 +59,13 @@ class ServedModels:
         """
         return self.repository
 
-    async def start(self, pef: Path, checkpoint: Path | None) -> None:
-        """Serve these files from the beginning.
+    async def start(self, pef: Path, checkpoint: Path | None, draft: tuple[Path, Path] | None = None) -> None:
+        """Serve these files from the beginning; ``draft``: PEF and checkpoint of a model that guesses its texts.
 
         Raises:
             RdukitError: they cannot be loaded.
         """
-        await self.repository.load(pef, checkpoint)
+        await self.repository.load(pef, checkpoint, draft=draft)
 
     async def why_not_ready(self) -> str:
         """Return "" if an inference went through the device since the last call, or does now, or none is served."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,13 @@ from rdukit_serving.shape import TextSizes
 from rdukit_serving.text.constraints import Constraints, TextForm
 from rdukit_serving.text.rows import Row
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, log_probabilities
-from rdukit_serving.text.speculation import Lookup, Trust
+from rdukit_serving.text.speculation import Lookup, Outlook, Trust
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
+
+#: Share of a draft's guesses taken to be right before any was tried, and share of what is found in a text below which
+#: a draft is asked instead.
+_DRAFT_RATE: Final = 0.8
+_POOR_RATE: Final = 0.5
 
 
 class Tell(Protocol):
@@ -81,10 +86,12 @@ class Generation:
         self._made = 0
         #: The token that the next run writes.
         self._next = self.prompt[0]
-        self._lookup, self._trust = Lookup(), Trust()
+        self._lookup, self._trust, self._draft_trust = Lookup(), Trust(), Trust(_DRAFT_RATE)
         self._lookup.add(self.prompt)
-        #: What may come after the next token.
+        #: What may come after the next token, as found in the text, and what is tried of it or of a draft's guess.
+        self._found: Sequence[int] = ()
         self._guess: Sequence[int] = ()
+        self._is_drafted = False
         #: Guessed tokens that were tried, and those of them that were right.
         self._guessed = self._accepted = 0
         self.row: Row | None = None
@@ -121,24 +128,36 @@ class Generation:
         else:
             self._tell(self.number, kind="reading")
 
-    def guess(self, most: int) -> tuple[float, int]:
-        """Guess what may come after the next token.
+    @property
+    def tokens(self) -> list[int]:
+        """Return the tokens so far, with the one that the next run writes."""
+        assert self.row is not None
+        return [*self.row.tokens, self._next]
 
-        Returns:
-            How often guesses are right, and how many tokens this one has, at most ``most``.
-        """
+    def guess(self, most: int, has_draft: bool = False) -> Outlook:
+        """Guess at most ``most`` tokens after the next one, or say that a draft should ``propose`` some."""
         assert self.row is not None
         after = len(self.row.tokens) + 1
         if after < len(self.prompt):  # what is read to be scored is known
             self._guess = self.prompt[after : after + most]
-            return 1.0, len(self._guess)
-        self._guess = self._lookup.guess(min(most, self._most - self._made - 1))
-        return self._trust.rate, len(self._guess)
+            return Outlook(1.0, len(self._guess))
+        most = max(0, min(most, self._most - self._made - 1))
+        self._guess = self._found = self._lookup.guess(most)
+        self._is_drafted = has_draft and (not self._found or self._trust.rate < _POOR_RATE)
+        if self._is_drafted:
+            self._guess = ()
+            return Outlook(self._draft_trust.rate, most, is_drafted=True)
+        return Outlook(self._trust.rate, len(self._found))
+
+    def propose(self, guess: Sequence[int]) -> None:
+        """Take a draft's guess."""
+        self._guess = guess
 
     def written(self, tried: int = 0) -> list[tuple[int, int, int]]:
         """Return row, token and position of what the next run writes: a token, and so many of the guess to try."""
         assert self.row is not None
-        tokens = [self._next, *self._guess[:tried]]
+        self._guess = self._guess[:tried]
+        tokens = [self._next, *self._guess]
         return [(self.row.number, token, len(self.row.tokens) + i) for i, token in enumerate(tokens)]
 
     def take(self, logits_KV: NDArray[np.float32]) -> None:
@@ -148,20 +167,23 @@ class Generation:
             RuntimeFault: they are no numbers. InvalidArgument: the text's form became too complex.
         """
         assert self.row is not None
-        is_known, right, is_wrong = len(self.row.tokens) + 1 < len(self.prompt), 0, False
-        for logits_V in logits_KV:
+        is_known, made = len(self.row.tokens) + 1 < len(self.prompt), list[int]()
+        for i, logits_V in enumerate(logits_KV):
             self._take(logits_V)
-            if self.is_over or right == len(self._guess):
+            if self.is_over:
                 break
-            is_wrong = self._next != self._guess[right]
-            if is_wrong:
+            made.append(self._next)
+            if i < len(self._guess) and self._next != self._guess[i]:
                 break
-            right += 1
-        if not is_known:
-            self._trust.note(right, is_wrong)
-            self._guessed += len(logits_KV) - 1
-            self._accepted += min(right, len(logits_KV) - 1)
-        self._guess = ()
+        if is_known:
+            return
+        right = self._trust.note(self._found, made)
+        if self._is_drafted:
+            right = self._draft_trust.note(self._guess, made)
+            if not self._guess:
+                self._draft_trust.rest()
+        self._guessed += len(self._guess)
+        self._accepted += min(right, len(self._guess))
 
     def _take(self, logits_V: NDArray[np.float32]) -> None:
         assert self.row is not None

@@ -6,6 +6,7 @@ Before each run of the device, what came from the server meanwhile is read; afte
 import contextlib
 import itertools
 import json
+import logging
 import select
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,39 +15,48 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError
+from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError, RuntimeFault
 from rdukit.settings import resolve
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt, decode, encode
 from rdukit_serving.settings import SPECULATION
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
 from rdukit_serving.text.constraints import Constraints
+from rdukit_serving.text.draft import Draft, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.program import TextProgram, end_tokens
 from rdukit_serving.text.rows import RowTable, reads_next
 from rdukit_serving.text.speculation import share_places
 from rdukit_serving.text.token_bytes import TokenBytes
 
+logger = logging.getLogger(__name__)
+
 _VALUES_OF_A_PACKET: Final = 1024
 #: Bytes of events that are sent together.
 _EVENTS_BYTES: Final = MAX_PACKET_BYTES - 1024
 
 
-def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None) -> None:
-    """Load and answer ``generate`` until the box stops.
+def serve_text(
+    box: socket.socket, name: str, pef: Path, checkpoint: Path | None, draft: tuple[Path, Path] | None = None
+) -> None:  # fmt: skip
+    """Load and answer ``generate`` until the box stops; ``draft``: PEF and checkpoint of a model that guesses.
 
     Raises:
         NotFound: no checkpoint, or none with a tokenizer. RdukitError: as ``TextProgram``.
+        InvalidArgument: the draft has other tokens, or is compiled for less.
     """
     if checkpoint is None:
         raise NotFound(
             "a text model needs a checkpoint: the folder that train made, or a file with a tokenizer beside it"
         )
     file = tokenizer_file(checkpoint)
-    with TextProgram(pef, checkpoint, name=name) as program:
+    with contextlib.ExitStack() as loaded:
+        program = loaded.enter_context(TextProgram(pef, checkpoint, name=name))
         # Plans and touches everything before the first caller waits.
         program.warm_up()
+        tokens = read_tokens(file, checkpoint, program)
+        guessing = None if draft is None else load_draft(loaded, *draft, program.sizes, tokens.tokenizer, name)
         tell_ready(box, program)
-        TextLoop(box, program, read_tokens(file, checkpoint, program)).serve()
+        TextLoop(box, program, tokens, guessing).serve()
 
 
 def tokenizer_file(checkpoint: Path) -> Path:
@@ -84,7 +94,9 @@ def tell_ready(box: socket.socket, program: TextProgram) -> None:
 class TextLoop:
     """The texts that are made now, all by one model; ``ExpertLoop`` makes them by several."""
 
-    def __init__(self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens | None) -> None:
+    def __init__(
+        self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens | None, draft: Draft | None = None
+    ) -> None:  # fmt: skip
         self._box, self._program, self._tokens = box, program, vocabulary
         self._rows = RowTable(program.sizes.texts)
         #: By number, the oldest first.
@@ -92,7 +104,7 @@ class TextLoop:
         self._prompts: dict[int, LongPrompt] = {}
         self._events: list[str] = []
         self._has_read = False
-        self._most_guessed = resolve(SPECULATION)
+        self._most_guessed, self._draft = resolve(SPECULATION), draft
 
     def serve(self) -> None:
         """Make texts until the box stops or is gone."""
@@ -162,6 +174,8 @@ class TextLoop:
         place = self._rows.take(text.prompt, not text.is_scored, self._weights(message))
         if place.source is not None:
             self._program.copy(place.source, place.row.number)
+            if self._draft is not None:
+                self._draft.copy(place.source, place.row.number)
         text.begin(place.row, place.kept)
         self._made[text.number] = text
 
@@ -189,8 +203,18 @@ class TextLoop:
         """Return how many tokens to try of what is guessed for each text."""
         if not self._most_guessed:
             return [0] * len(making)
-        guesses = [text.guess(self._most_guessed) for text in making]
-        return share_places(guesses, self._program.sizes.widths, self._program.seconds)
+        draft = self._draft
+        outlooks = [text.guess(self._most_guessed, draft is not None) for text in making]
+        draft_seconds = 0.0 if draft is None else draft.seconds(outlooks)
+        counts = share_places(outlooks, self._program.sizes.widths, self._program.seconds, draft_seconds)
+        if draft is not None:
+            drafted = [text for text in zip(making, counts, outlooks, strict=True) if text[2].is_drafted and text[1]]
+            try:
+                draft.propose([(text, count) for text, count, _ in drafted])
+            except RuntimeFault as error:
+                logger.warning("texts go on without their draft: %s", error)
+                self._draft = None
+        return counts
 
     def _free_ended(self) -> None:
         for number in [number for number, text in self._made.items() if text.is_over]:

@@ -8,14 +8,14 @@ Decoding (2023).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 #: Lengths in tokens of what a text ends with that is looked for further ahead in it, the longest first.
 _ENDS: Final = (4, 3, 2)
-#: Share of guesses taken to be right before any was tried, and what each new one counts beside those before.
-_FIRST_RATE: Final = 0.5
+#: What a new guess counts beside those before, and how much is forgotten of them with each run without one.
 _NEWEST: Final = 1 / 8
+_FORGOTTEN: Final = 1 / 64
 #: A guess less likely to be right than this is not worth its place in a run, even one that is free.
 _LEAST_HOPE: Final = 0.05
 
@@ -49,43 +49,64 @@ class Lookup:
 
 @dataclass(slots=True)
 class Trust:
-    """Share of the guesses from one source that were right of late."""
+    """Share of the guesses from one source that were right of late; ``first`` before any was tried."""
 
-    rate: float = _FIRST_RATE
+    first: float = 0.5
+    rate: float = field(init=False)
 
-    def note(self, right: int, ends_wrong: bool) -> None:
-        """Note so many guesses that were right, and perhaps one after them that was not."""
+    def __post_init__(self) -> None:
+        self.rate = self.first
+
+    def note(self, guess: Sequence[int], made: Sequence[int]) -> int:
+        """Note a guess and the tokens that were made; return how many were right, up to the first that was not."""
+        known = min(len(guess), len(made))
+        right = next((i for i in range(known) if guess[i] != made[i]), known)
         for _ in range(right):
             self.rate += (1 - self.rate) * _NEWEST
-        if ends_wrong:
+        if right < known:
             self.rate -= self.rate * _NEWEST
+        return right
+
+    def rest(self) -> None:
+        """Forget a little: what was not asked for a while may be better now."""
+        self.rate += (self.first - self.rate) * _FORGOTTEN
 
 
-def count_right(guess: Sequence[int], made: Sequence[int]) -> int:
-    """Return how many tokens of a guess were made, up to the first that was not."""
-    return next((i for i, (a, b) in enumerate(zip(guess, made, strict=False)) if a != b), min(len(guess), len(made)))
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Outlook of a text's guesses: the rate at which they are right, how many tokens there are, and whether a draft
+    model would have to make them first.
+    """
+
+    rate: float
+    count: int
+    is_drafted: bool = False
 
 
 def share_places(
-    guesses: Sequence[tuple[float, int]], widths: Sequence[int], seconds: Mapping[int, float]
+    outlooks: Sequence[Outlook], widths: Sequence[int], seconds: Mapping[int, float], draft_seconds: float = 0.0
 ) -> list[int]:  # fmt: skip
     """Return how many guessed tokens of each text to try in the next run, for the most tokens a second.
 
-    Each text of the run has the rate at which guesses for it are right, and how many tokens are guessed; a token is
-    right only if those before it are. ``widths`` are those of the runs that there are, the narrowest first, at least
-    one as wide as there are texts; ``seconds`` what each takes.
+    A token is right only if those before it are. ``widths`` are those of the runs that there are, the narrowest first,
+    at least one as wide as there are texts; ``seconds`` what each takes, ``draft_seconds`` what a run of the draft
+    takes, which guesses a token of each text.
     """
-    texts = len(guesses)
+    texts = len(outlooks)
     hopes = sorted(
-        ((-(rate**depth), depth, text) for text, (rate, count) in enumerate(guesses) for depth in range(1, count + 1)
-         if rate**depth >= _LEAST_HOPE)
-    )  # fmt: skip
+        (-(outlook.rate**depth), depth, text)
+        for text, outlook in enumerate(outlooks)
+        for depth in range(1, outlook.count + 1)
+        if outlook.rate**depth >= _LEAST_HOPE
+    )
     best, chosen = 0.0, hopes[:0]
-    for width in (each for each in widths if each >= texts):
-        tried = hopes[: width - texts]
-        value = (texts - sum(hope for hope, _, _ in tried)) / seconds[width]
-        if value > best:
-            best, chosen = value, tried
+    for drafted in range(1 + max(outlook.count * outlook.is_drafted for outlook in outlooks)):
+        possible = [hope for hope in hopes if hope[1] <= drafted or not outlooks[hope[2]].is_drafted]
+        for width in (each for each in widths if each >= texts):
+            tried = possible[: width - texts]
+            value = (texts - sum(hope for hope, _, _ in tried)) / (seconds[width] + drafted * draft_seconds)
+            if value > best:
+                best, chosen = value, tried
     counts = [0] * texts
     for _, _, text in chosen:
         counts[text] += 1

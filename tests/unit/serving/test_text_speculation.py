@@ -1,9 +1,17 @@
 """Guesses of a text's next tokens: what is found in the text, how far it is trusted, and how many are tried."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_serving.text.speculation import Lookup, Trust, share_places
+from rdukit.errors import InvalidArgument
+from rdukit_serving.device.client import draft_files
+from rdukit_serving.shape import TextSizes
+from rdukit_serving.text.draft import check_draft
+from rdukit_serving.text.speculation import Lookup, Outlook, Trust, share_places
 
 
 def lookup_of(tokens: list[int]) -> Lookup:
@@ -46,39 +54,79 @@ def test_a_guess_is_what_plain_search_finds(text: list[int], most: int) -> None:
 
 def test_trust_follows_what_was_right_of_late() -> None:
     trust = Trust()
-    trust.note(40, False)
-    assert trust.rate > 0.99
+    assert trust.rate == trust.first == 0.5
+    assert trust.note([1, 2, 3], [1, 2]) == 2
+    assert trust.rate > 0.6
     for _ in range(20):
-        trust.note(0, True)
+        assert trust.note([1, 2], [3]) == 0
     assert trust.rate < 0.1
     for _ in range(20):
-        trust.note(1, True)
+        assert trust.note([1, 2], [1, 3]) == 1
     assert 0.4 < trust.rate < 0.6
+    # Nothing tried and nothing made say nothing.
+    before = trust.rate
+    assert trust.note([], [1]) == trust.note([1], []) == 0
+    assert trust.rate == before
+    for _ in range(20):
+        trust.note([1], [2])
+    for _ in range(400):
+        trust.rest()
+    assert trust.rate > 0.45
 
 
 WIDTHS = (1, 2, 4, 8)
 SECONDS = {1: 1.0, 2: 1.1, 4: 1.3, 8: 1.8}
 
 
+def share(*guesses: tuple[float, int], drafted: float | None = None) -> list[int]:
+    """Share the room among guesses, all of a draft that takes so many seconds or all found in the text."""
+    outlooks = [Outlook(rate, count, drafted is not None) for rate, count in guesses]
+    return share_places(outlooks, WIDTHS, SECONDS, drafted or 0.0)
+
+
 def test_as_many_guesses_are_tried_as_give_the_most_tokens_a_second() -> None:
-    assert share_places([(0.99, 7)], WIDTHS, SECONDS) == [7]
-    assert share_places([(0.5, 7)], WIDTHS, SECONDS) == [3]
-    assert share_places([(0.07, 7)], WIDTHS, SECONDS) == [0]
-    assert share_places([(0.99, 0)], WIDTHS, SECONDS) == [0]
+    assert share((0.99, 7)) == [7]
+    assert share((0.5, 7)) == [3]
+    assert share((0.07, 7)) == [0]
+    assert share((0.99, 0)) == [0]
     # A run that costs as much as the tokens one by one is not made wider.
-    assert share_places([(0.9, 7)], (1, 8), {1: 1.0, 8: 9.0}) == [0]
+    assert share_places([Outlook(0.9, 7)], (1, 8), {1: 1.0, 8: 9.0}) == [0]
+
+
+def test_a_draft_is_asked_as_long_as_its_runs_pay() -> None:
+    assert share((0.99, 7), drafted=0.01) == [7]
+    assert share((0.9, 7), drafted=0.2) == [3]
+    assert share((0.9, 7), drafted=0.9) == [0]
+    # What was found in the text costs no run of the draft.
+    outlooks = [Outlook(0.9, 7, is_drafted=True), Outlook(0.9, 7)]
+    assert share_places(outlooks, WIDTHS, SECONDS, 5.0) == [0, 6]
 
 
 def test_texts_share_the_room_by_how_far_they_are_trusted() -> None:
-    assert share_places([(0.9, 7), (0.0, 0), (0.75, 7), (0.9, 1)], WIDTHS, SECONDS) == [2, 0, 1, 1]
+    assert share((0.9, 7), (0.0, 0), (0.75, 7), (0.9, 1)) == [2, 0, 1, 1]
     # Where there is no room nothing is tried, and what is free anyway is used.
-    assert share_places([(0.99, 7)] * 8, WIDTHS, SECONDS) == [0] * 8
-    assert share_places([(0.1, 7)] * 7, WIDTHS, SECONDS) == [1] + [0] * 6
-    assert share_places([(0.01, 7)] * 7, WIDTHS, SECONDS) == [0] * 7
+    assert share(*[(0.99, 7)] * 8) == [0] * 8
+    assert share(*[(0.1, 7)] * 7) == [1] + [0] * 6
+    assert share(*[(0.01, 7)] * 7) == [0] * 7
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=8))
-def test_no_more_is_tried_than_is_guessed_or_has_room(guesses: list[tuple[float, int]]) -> None:
-    counts = share_places(guesses, WIDTHS, SECONDS)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=8), st.sampled_from([None, 0.1]))
+def test_no_more_is_tried_than_is_guessed_or_has_room(guesses: list[tuple[float, int]], drafted: float | None) -> None:
+    counts = share(*guesses, drafted=drafted)
     assert all(0 <= count <= guessed for count, (_, guessed) in zip(counts, guesses, strict=True))
     assert len(guesses) + sum(counts) <= 8
+
+
+def test_a_draft_of_other_tokens_or_for_less_is_refused() -> None:
+    model = TextSizes(context=256, prompt=64, vocabulary=300, texts=4)
+    check_draft(model, replace(model, context=512, texts=8, prompt=16))
+    with pytest.raises(InvalidArgument, match="draft has 301 tokens; legal: 300"):
+        check_draft(model, replace(model, vocabulary=301))
+    with pytest.raises(InvalidArgument, match="context_length=128; legal: 256 or more"):
+        check_draft(model, replace(model, context=128))
+    with pytest.raises(InvalidArgument, match="batch_size=1; legal: 4 or more"):
+        check_draft(model, replace(model, texts=1))
+    with pytest.raises(InvalidArgument, match="other tokens than the model's"):
+        check_draft(model, model, has_other_tokens=True)
+    with pytest.raises(InvalidArgument, match="draft_checkpoint missing; legal: both"):
+        draft_files(Path("a.pef"), None)

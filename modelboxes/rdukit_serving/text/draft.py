@@ -1,0 +1,132 @@
+"""A smaller language model that guesses what a text model will say; its caches have the same texts in the same rows."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from rdukit.errors import InvalidArgument
+from rdukit_serving.shape import TextSizes
+from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
+from rdukit_serving.text.generation import Generation
+from rdukit_serving.text.program import TextProgram
+from rdukit_serving.text.rows import common_length
+from rdukit_serving.text.speculation import Outlook
+
+#: Tokens of a text that are read together with a guess; what more there is, is read before, part by part.
+_READ_WITH_GUESS = 4
+
+
+class Draft:
+    """Draft model of the texts of another one.
+
+    Its rows follow the texts when it is asked for a guess only, so that texts it is not trusted with cost nothing.
+    """
+
+    def __init__(self, program: TextProgram) -> None:
+        self._program = program
+        #: Tokens that the caches hold, by row.
+        self._held: list[list[int]] = [[] for _ in range(program.sizes.texts)]
+
+    def seconds(self, outlooks: Sequence[Outlook]) -> float:
+        """Return what a run takes that guesses a token of each text that needs a draft."""
+        texts = sum(outlook.is_drafted for outlook in outlooks)
+        return next(self._program.seconds[width] for width in self._program.sizes.widths if width >= texts)
+
+    def copy(self, source: int, target: int) -> None:
+        """Give what one row holds to another, too."""
+        self._program.copy(source, target)
+        self._held[target] = list(self._held[source])
+
+    def propose(self, texts: Sequence[tuple[Generation, int]]) -> None:
+        """Propose as many tokens to each text, but to those that are still read.
+
+        Raises:
+            RuntimeFault: the draft's logits are no numbers.
+        """
+        asked = [(text, text.row.number, text.tokens, count) for text, count in texts if text.row is not None]
+        ready = [each for each in asked if self.follow(each[1], each[2])]
+        guesses = self.guess([(row, tokens, count) for _, row, tokens, count in ready])
+        for (text, *_), guess in zip(ready, guesses, strict=True):
+            text.propose(guess)
+
+    def follow(self, row: int, tokens: Sequence[int]) -> bool:
+        """Read a part of a row's text, if much of it is new; return whether a guess can follow at once.
+
+        Raises:
+            RuntimeFault: the draft's logits are no numbers.
+        """
+        held = self._held[row]
+        del held[common_length(held, tokens[:-1]) :]
+        behind = len(tokens) - len(held)
+        if behind > _READ_WITH_GUESS:
+            part = tokens[len(held) : len(held) + min(behind - 1, self._program.sizes.prompt)]
+            self._program.read(row, part, len(held))
+            held.extend(part)
+        return len(tokens) - len(held) <= _READ_WITH_GUESS
+
+    def guess(self, texts: Sequence[tuple[int, Sequence[int], int]]) -> list[list[int]]:
+        """Return the tokens after the texts: each is a row that ``follow`` has read, its tokens, and how many to guess.
+
+        All are guessed at once, a token a run.
+        """
+        if not texts:
+            return []
+        begins = [(row, tokens[len(self._held[row]) :], len(self._held[row])) for row, tokens, _ in texts]
+        guesses = [[token] for token in self._likeliest(begins)]
+        for depth in range(1, max(count for _, _, count in texts)):
+            going = [i for i, (_, _, count) in enumerate(texts) if count > depth]
+            ends = [(texts[i][0], guesses[i][-1:], len(self._held[texts[i][0]])) for i in going]
+            for i, token in zip(going, self._likeliest(ends), strict=True):
+                guesses[i].append(token)
+        return guesses
+
+    def _likeliest(self, parts: Sequence[tuple[int, Sequence[int], int]]) -> list[int]:
+        """Write tokens to rows from a position on; return the likeliest token after each part."""
+        places = [(row, token, at + i) for row, tokens, at in parts for i, token in enumerate(tokens)]
+        found: list[int] = []
+        most = self._program.sizes.widths[-1]
+        for at in range(0, len(places), most):
+            found.extend(self._program.advance(*zip(*places[at : at + most], strict=True)).argmax(-1).tolist())
+        for row, tokens, _ in parts:
+            self._held[row].extend(tokens)
+        return [found[end - 1] for end in itertools.accumulate(len(tokens) for _, tokens, _ in parts)]
+
+
+def load_draft(
+    loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes, tokenizer: Tokenizer, name: str
+) -> Draft:  # fmt: skip
+    """Load a draft for a model of these sizes and tokens; ``loaded`` ends it.
+
+    Raises:
+        InvalidArgument: its tokens are others, or it is compiled for less. RdukitError: as ``TextProgram``.
+    """
+    program = loaded.enter_context(TextProgram(pef, checkpoint, name=f"{name}-draft"))
+    file = companion(checkpoint, TOKENIZER_FILE)
+    has_others = file.is_file() and Tokenizer.from_file(str(file)).get_vocab() != tokenizer.get_vocab()
+    check_draft(sizes, program.sizes, has_others)
+    if not program.generates:
+        raise InvalidArgument(f"{pef} generates no text: it is no draft; legal: a language model")
+    program.warm_up()
+    return Draft(program)
+
+
+def check_draft(model: TextSizes, draft: TextSizes, has_other_tokens: bool = False) -> None:
+    """Refuse a draft whose tokens, context or rows are not those of the model.
+
+    Raises:
+        InvalidArgument: names what differs.
+    """
+    if draft.vocabulary != model.vocabulary:
+        raise InvalidArgument(
+            f"the draft has {draft.vocabulary} tokens; legal: {model.vocabulary}, as it needs the model's tokenizer"
+        )
+    if has_other_tokens:
+        raise InvalidArgument("the draft's tokenizer.json has other tokens than the model's; legal: the same ones")
+    for name, has, needs in (
+        ("context_length", draft.context, model.context), ("batch_size", draft.texts, model.texts)
+    ):  # fmt: skip
+        if has < needs:
+            raise InvalidArgument(f"the draft was compiled with {name}={has}; legal: {needs} or more, as the model's")
