@@ -14,7 +14,8 @@ import pytest
 from rdukit_platform.backends.process import ProcessBox
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, serve_text_model
 
-#: Boxes of one model that makes three texts at once: one guesses by lookup, one also by a draft, one does not guess.
+#: Boxes of one model that makes three texts at once: one guesses by lookup, one also by a draft, one by a draft that is
+#: the model itself, one does not guess.
 Boxes = dict[str, ProcessBox]
 #: Sizes of the draft, whose parameters are other ones: it guesses wrong, too.
 SMALL = {**TINY, "width": 8, "precision": "f32", "prompt_length": 32}
@@ -51,6 +52,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
     settings = {
         "lookup": {},
         "draft": {"RDUKIT_BOX_DRAFT_PEF": str(pef), "RDUKIT_BOX_DRAFT_CHECKPOINT": str(checkpoint)},
+        "twin": {"RDUKIT_BOX_DRAFT_PEF": str(files[0]), "RDUKIT_BOX_DRAFT_CHECKPOINT": str(files[1])},
         "plain": {"RDUKIT_BOX_SPECULATION": "0"},
     }
     with ExitStack() as stack:
@@ -118,6 +120,18 @@ def test_texts_join_and_leave_while_another_is_guessed(boxes: Boxes, name: str) 
     # Those that left have given their rows back, and what was guessed for them is nowhere.
     again = {"prompt": SENTENCE[:40], "temperature": 0}
     assert ask(boxes[name], again)[0] == ask(boxes["plain"], again)[0]
+
+
+def test_a_draft_keeps_step_with_all_texts(boxes: Boxes) -> None:
+    new = [{"prompt": [7 * n, 9, 250 - n, *range(n, 40 + 9 * n)], "temperature": 0, "max_tokens": 40} for n in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(partial(ask, boxes["twin"]), new))
+    again = [ask(boxes["twin"], request) for request in new]  # rows are copied and begun from elsewhere
+    for request, *answers in zip(new, found, again, strict=True):
+        gold, _ = ask(boxes["plain"], request)
+        assert all(choices == gold for choices, _ in answers)
+        # What was found in the text may be wrong, the model itself never is.
+        assert all(usage["acceptance_rate"] > 0.5 for _, usage in answers)
 
 
 def test_a_form_is_kept_whatever_was_guessed(boxes: Boxes) -> None:
