@@ -132,15 +132,16 @@ class ExpertRepository(Repository):
         return self._expert
 
     async def load(
-        self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True
-    ) -> ModelVersion:
+        self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True,
+        draft: tuple[Path, Path] | None = None,
+    ) -> ModelVersion:  # fmt: skip
         """Bring the expert into memory, as a request does.
 
         Raises:
             InvalidArgument: other files than its own are named. RdukitError: it cannot be loaded.
         """
         files = self._expert.files
-        if (pef, checkpoint) != (files.pef, files.checkpoint) or version not in ("", VERSION):
+        if (pef, checkpoint, draft) != (files.pef, files.checkpoint, files.draft) or version not in ("", VERSION):
             raise InvalidArgument(
                 f"the files of expert {self.name!r} are those of its bundle: leave the parameters out"
             )
