@@ -19,7 +19,7 @@ from rdukit_serving.text.speculation import Outlook
 _READ_WITH_GUESS = 4
 
 
-class Draft:
+class DraftModel:
     """Draft model of the texts of another one.
 
     Its rows follow the texts when it is asked for a guess only, so that texts it is not trusted with cost nothing.
@@ -97,7 +97,7 @@ class Draft:
 
 def load_draft(
     loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes, tokenizer: Tokenizer, name: str
-) -> Draft:  # fmt: skip
+) -> DraftModel:  # fmt: skip
     """Load a draft for a model of these sizes and tokens; ``loaded`` ends it.
 
     Raises:
@@ -110,7 +110,7 @@ def load_draft(
     if not program.generates:
         raise InvalidArgument(f"{pef} generates no text: it is no draft; legal: a language model")
     program.warm_up()
-    return Draft(program)
+    return DraftModel(program)
 
 
 def check_draft(model: TextSizes, draft: TextSizes, has_other_tokens: bool = False) -> None:

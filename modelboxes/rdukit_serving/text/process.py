@@ -21,7 +21,7 @@ from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt,
 from rdukit_serving.settings import SPECULATION
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
 from rdukit_serving.text.constraints import Constraints
-from rdukit_serving.text.draft import Draft, load_draft
+from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.program import TextProgram, end_tokens
 from rdukit_serving.text.rows import RowTable, reads_next
@@ -95,7 +95,7 @@ class TextLoop:
     """The texts that are made now, all by one model; ``ExpertLoop`` makes them by several."""
 
     def __init__(
-        self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens | None, draft: Draft | None = None
+        self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens | None, draft: DraftModel | None = None
     ) -> None:  # fmt: skip
         self._box, self._program, self._tokens = box, program, vocabulary
         self._rows = RowTable(program.sizes.texts)
