@@ -1,5 +1,6 @@
 """A bundle as the wires see it: each expert is a model by its name, in the repository, in OpenAI's list, in metrics."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ class ExpertVersion(ModelVersion):
             "generates": configuration.generates,
         }  # fmt: skip
         self._last_error = ""
+        self.loaded_at = time.time()
         pool.seat(entry.name, self)
 
     @property
@@ -91,7 +93,7 @@ class ExpertVersion(ModelVersion):
 
     def has_come(self, line: ExpertLine, seconds: float) -> None:
         """See ``ExpertTexts``."""
-        self.load_seconds, self._last_error = seconds, ""
+        self.load_seconds, self.loaded_at, self._last_error = seconds, time.time(), ""
         self.restarts = max(self._process.starts - 1, 0)
         self.texts.attach(line)
 

@@ -21,7 +21,7 @@ from rdukit_serving.experts.process import ExpertLine, ExpertProcess
 from rdukit_serving.experts.sizes import FoundBundle, FoundExpert
 from rdukit_serving.experts.table import ExpertState, ExpertTable, LoadExpert
 from rdukit_serving.experts.tiers import ExpertSwitch, MemoryTiers
-from rdukit_serving.settings import DRAIN_S
+from rdukit_serving.settings import DRAIN_S, RESTART_BACKOFF_S
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,9 @@ class ExpertPool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(process.close() for process in self.processes.values()))
-        for name in self._seats:
+        for name, seat in self._seats.items():
+            if seat.texts is not None:
+                seat.texts.has_gone("was ended: the server is stopping")
             self._refuse(name, Unavailable("the server is stopping"))
 
     async def _wait(self, name: str) -> None:
@@ -264,6 +266,21 @@ class ExpertPool:
             if self.table.texts(name) or seat.found.entry.pinned:
                 self.table.want(name)
         self._step()
+        if not self._is_closing:
+            self._spawn(self._revive(self.processes[configuration]))
+
+    async def _revive(self, process: ExpertProcess) -> None:
+        """Start a process again, with growing pauses, also if nobody asks for its experts."""
+        pause = 0.0
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await process.start()
+            except RdukitError as error:
+                logger.warning("not started configuration=%s reason=%s", process.configuration.name, error.message)
+                pause = min(30.0, max(pause * 2, resolve(RESTART_BACKOFF_S)))
+            else:
+                return
 
     def _count_switch(self, name: str) -> ExpertSwitch:
         configuration = self._seats[name].found.configuration.name
