@@ -95,7 +95,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         save_file(state, folder / "tokenizer" / f"expert-{number}.safetensors")
         models.append(model)
     bundle = {
-        "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "twenty", "memory": {"host": 1 << 40},
+        "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "twenty", "max_queue": 4, "memory": {"host": 1 << 40},
         "configurations": [{"name": "tiny", "pef": str(pef.relative_to(folder)), "batch": 2, "precision": "f32"}],
         "experts": [
             {"name": f"expert-{n}", "configuration": "tiny", "checkpoint": f"tokenizer/expert-{n}.safetensors",
@@ -185,6 +185,15 @@ def test_load_and_unload_by_the_inference_protocol(served: Served) -> None:
     assert served.http.post("/api/v2/predict/generic/any/expert-5", json=body).status_code == 200
 
 
+def test_who_waits_too_many_is_told_when_to_come_again(served: Served) -> None:
+    body = {"model": "expert-9", "prompt": "a", "max_tokens": 100, "temperature": 0, "ignore_eos": True}
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: served.http.post("/v1/completions", json=body), range(16)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused and all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert len({answer.json()["choices"][0]["text"] for answer in answers if answer.status_code == 200}) == 1
+
+
 def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
     reasons: list[str] = []
 
@@ -209,6 +218,7 @@ def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
             assert text.result() == served.gold(expert)
     assert all("process was killed by SIGKILL" in reason for reason in reasons)  # of texts that were being made
     wait_until(lambda: served.states()["expert-0"] == "Live")  # pinned: it comes back by itself
+    wait_until(lambda: served.http.get("/v2/health/ready").status_code == 200)
 
 
 def test_a_box_serves_a_bundle_instead_of_its_model(served: Served, tmp_path: Path) -> None:
