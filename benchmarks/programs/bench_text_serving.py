@@ -120,8 +120,10 @@ async def measure(server: Server, streams: int, texts: int, seed: int) -> Figure
 
 
 @contextmanager
-def our_box(folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, model: Llama) -> Iterator[Server]:
-    """Compile the model, and serve it in a box."""
+def our_box(
+    folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, model: Llama, tokenizer: Tokenizer | None = None
+) -> Iterator[Server]:  # fmt: skip
+    """Compile the model, and serve it in a box; without a tokenizer its tokens are words with numbers."""
     shape = Shape("llama", sizes, texts, precision, task="language-modelling", purpose="serve")
     pef = compile_text_serving(get_model("llama"), shape, "llama", folder, "o3", "sn30", 1)
     checkpoint = folder / "checkpoint"
@@ -129,7 +131,7 @@ def our_box(folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, 
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     save_file(state, checkpoint / "model.safetensors")
     words = {f"t{number} ": number for number in range(VOCABULARY)}
-    Tokenizer(models.WordLevel(words, unk_token="t0 ")).save(str(checkpoint / "tokenizer.json"))
+    (tokenizer or Tokenizer(models.WordLevel(words, unk_token="t0 "))).save(str(checkpoint / "tokenizer.json"))
     environment = {
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint / "model.safetensors"),
         "OMP_NUM_THREADS": "1",

@@ -237,6 +237,12 @@ def test_usage_has_the_vendors_times_and_rates(client: openai.OpenAI) -> None:
         assert (found["stop_reason"], found["is_last_response"]) == ("length", True)
 
 
+def test_options_of_a_stream_say_nothing_without_one_as_the_vendors_notebooks_send_them(client: openai.OpenAI) -> None:
+    options: Any = {"include_usage": True}
+    answer = client.completions.create(model="llama", prompt="one", max_tokens=1, stream_options=options)
+    assert answer.usage is not None
+
+
 def test_a_text_goes_on_past_its_end_where_that_is_asked_for(client: openai.OpenAI) -> None:
     def ask(**more: Any) -> Any:
         biased: Any = {"logit_bias": {str(END): 100}, "max_tokens": 5, "temperature": 0}
@@ -308,7 +314,6 @@ def test_a_stream_is_framed_byte_by_byte_as_clients_expect(box: ProcessBox, path
         ("/completions", {"best_of": 3, "n": 2}, "best_of", openai.BadRequestError),
         ("/completions", {"suffix": "x"}, "suffix", openai.BadRequestError),
         ("/completions", {"stop": ["a"] * 5}, "stop", openai.BadRequestError),
-        ("/completions", {"stream_options": {"include_usage": True}}, "stream_options", openai.BadRequestError),
         ("/chat/completions", {"tools": [{"type": "function"}]}, "tools", openai.BadRequestError),
         ("/chat/completions", {"tool_choice": "required"}, "tool_choice", openai.BadRequestError),
         ("/chat/completions", {"top_logprobs": 2}, "top_logprobs", openai.BadRequestError),

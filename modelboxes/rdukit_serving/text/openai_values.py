@@ -134,14 +134,8 @@ class _Generation(_Body, SamplingFields):
         return self.n or 1
 
     def wants_usage(self) -> bool:
-        """Return whether a stream ends with the counts of tokens.
-
-        Raises:
-            InvalidArgument: options of a stream without one.
-        """
-        if self.stream_options is not None and not self.stream:
-            raise InvalidArgument("stream_options is legal only with stream: true", field="stream_options")
-        return self.stream_options is not None and self.stream_options.include_usage
+        """Return whether a stream ends with the counts of tokens; without one its options say nothing."""
+        return bool(self.stream) and self.stream_options is not None and self.stream_options.include_usage
 
     def stops(self) -> Sequence[str]:
         """Return the texts that end a generation."""

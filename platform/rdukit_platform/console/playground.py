@@ -45,6 +45,10 @@ class ShownAnswer:
     finish: str
     prompt_tokens: int
     completion_tokens: int
+    #: Of the prompt, tokens that were in the caches; seconds to the first token, and tokens a second after it.
+    cached_tokens: int = 0
+    first_s: float | None = None
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,33 @@ def read_history(text: str) -> list[dict[str, str]]:
     return found
 
 
-def chat_body(
-    model: str, messages: Sequence[Mapping[str, str]], max_tokens: int, temperature: float, *, logprobs: bool
-) -> bytes:
-    """Return the body of ``POST /v1/chat/completions``."""
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """Choices of a form for a chat; an empty ``seed`` draws each time anew."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: str = ""
+    system: str = ""
+
+
+def chat_body(model: str, messages: Sequence[Mapping[str, str]], options: ChatOptions, *, logprobs: bool) -> bytes:
+    """Return the body of ``POST /v1/chat/completions``.
+
+    Raises:
+        InvalidArgument: the seed is no number.
+    """
+    told = [{"role": "system", "content": options.system}] if options.system.strip() else []
     body: dict[str, object] = {
-        "model": model, "messages": list(messages), "max_tokens": max_tokens, "temperature": temperature,
+        "model": model, "messages": [*told, *messages], "max_tokens": options.max_tokens,
+        "temperature": options.temperature, "top_p": options.top_p,
     }  # fmt: skip
+    if options.seed.strip():
+        try:
+            body["seed"] = int(options.seed) & ((1 << 63) - 1)
+        except ValueError as cause:
+            raise InvalidArgument(f"seed {options.seed[:40]!r} is no whole number; legal: one, or nothing") from cause
     return orjson.dumps(body | ({"logprobs": True, "top_logprobs": ALTERNATIVES} if logprobs else {}))
 
 
@@ -109,10 +133,16 @@ def read_chat(answer: bytes) -> ShownAnswer:
         tokens = tuple(_token(each) for each in content[:MAX_TOKENS_SHOWN])
         counts = [usage.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
         finish = str(choice.get("finish_reason") or "")
+        details = usage.get("prompt_tokens_details") or {}
+        counts.append(details.get("cached_tokens"))
+        times = [
+            find_number(usage.get(key)) for key in ("time_to_first_token", "completion_tokens_after_first_per_sec")
+        ]
     except (LookupError, TypeError, AttributeError) as cause:
         raise InvalidArgument("the endpoint's answer is no chat completion; does it serve a text model?") from cause
-    prompt, completion = (each if isinstance(each, int) else 0 for each in counts)
-    return ShownAnswer(str(text), tokens, finish[:40], prompt, completion)
+    prompt, completion, cached = (each if isinstance(each, int) else 0 for each in counts)
+    first_s, rate = (each if each is not None and 0 < each < math.inf else None for each in times)
+    return ShownAnswer(str(text), tokens, finish[:40], prompt, completion, cached, first_s, rate)
 
 
 def _token(value: Mapping[str, Any]) -> ShownToken:

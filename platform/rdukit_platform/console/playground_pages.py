@@ -1,7 +1,7 @@
 """The console's playground of an endpoint: a chat, or rows in and outputs out, without JavaScript."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Annotated, Final
 
@@ -19,6 +19,7 @@ from rdukit_platform.console.access import Player, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.playground import (
     MAX_TEXT,
+    ChatOptions,
     ShownAnswer,
     ShownOutput,
     chat_body,
@@ -84,11 +85,15 @@ async def play(
     beside: Annotated[str, Form(max_length=64)] = "",
     max_tokens: Annotated[int, Form(ge=1, le=4096)] = 64,
     temperature: Annotated[float, Form(ge=0, le=2)] = 0.0,
+    top_p: Annotated[float, Form(gt=0, le=1)] = 1.0,
+    seed: Annotated[str, Form(max_length=20)] = "",
+    system: Annotated[str, Form(max_length=MAX_TEXT)] = "",
     act: Annotated[str, Form()] = "",
 ) -> Response:
     """Call the endpoint, and a second one where that is asked for, and show what they answer."""
     found, _, others = await to_thread.run_sync(_look, request, caller, name)
-    given = {"prompt": prompt, "rows": rows, "beside": beside, "max_tokens": max_tokens, "temperature": temperature}
+    options = ChatOptions(max_tokens, temperature, top_p, seed, system)
+    given = {"prompt": prompt, "rows": rows, "beside": beside, **asdict(options)}
     names = [name, *([beside] if beside and beside != name else [])]
     if form == ROWS:
         played = await asyncio.gather(*(_infer(request, caller, each, rows) for each in names))
@@ -101,7 +106,7 @@ async def play(
         shown = [] if act == "new" else [Played(name, 0.0, error="Write something first.")]
         return _page(request, caller, found, others, CHAT, given, shown, chat)
     asked = [*chat, {"role": "user", "content": prompt}]
-    played = await asyncio.gather(*(_chat(request, caller, each, asked, max_tokens, temperature) for each in names))
+    played = await asyncio.gather(*(_chat(request, caller, each, asked, options) for each in names))
     if (answer := played[0].answer) is not None:
         chat = [*asked, {"role": "assistant", "content": answer.text[:MAX_TEXT]}]
         given["prompt"] = ""
@@ -109,12 +114,12 @@ async def play(
 
 
 async def _chat(
-    request: Request, caller: Caller, name: str, messages: list[dict[str, str]], max_tokens: int, temperature: float
+    request: Request, caller: Caller, name: str, messages: list[dict[str, str]], options: ChatOptions
 ) -> Played:
     began = perf_counter()
     try:
         found, _, _ = await to_thread.run_sync(_look, request, caller, name)
-        body = chat_body(found.model, messages, max_tokens, temperature, logprobs=True)
+        body = chat_body(found.model, messages, options, logprobs=True)
         answer = read_chat(await _call(request, caller, name, "POST", "v1/chat/completions", body))
     except RdukitError as error:
         return Played(name, perf_counter() - began, error=error.message)
@@ -192,7 +197,7 @@ def _page(
     request: Request, caller: Caller, found: Endpoint, others: list[str], kind: str, given: dict[str, object],
     played: list[Played] | tuple[Played, ...] = (), chat: list[dict[str, str]] | tuple[()] = (),
 ) -> Response:  # fmt: skip
-    defaults: dict[str, object] = {"prompt": "", "rows": "", "beside": "", "max_tokens": 64, "temperature": 0.0}
+    defaults: dict[str, object] = {"prompt": "", "rows": "", "beside": "", **asdict(ChatOptions())}
     return page(
         request, "playground.html", section="Endpoints", endpoint=found, others=others, kind=kind,
         given={**defaults, **given}, played=list(played), chat=list(chat), history=orjson.dumps(list(chat)).decode(),

@@ -7,6 +7,8 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit_platform.console.playground import (
     MAX_MESSAGES,
+    ChatOptions,
+    ShownAnswer,
     chat_body,
     example_rows,
     infer_body,
@@ -20,10 +22,15 @@ METADATA = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1
 
 def test_a_chat_is_sent_with_all_that_was_said() -> None:
     messages = [{"role": "user", "content": "Hello"}]
-    body = json.loads(chat_body("gpt2", messages, 8, 0.5, logprobs=True))
+    body = json.loads(chat_body("gpt2", messages, ChatOptions(8, 0.5, 0.9, " 7 ", "Be brief."), logprobs=True))
     assert body == {
-        "model": "gpt2", "messages": messages, "max_tokens": 8, "temperature": 0.5, "logprobs": True, "top_logprobs": 4,
+        "model": "gpt2", "messages": [{"role": "system", "content": "Be brief."}, *messages], "max_tokens": 8,
+        "temperature": 0.5, "top_p": 0.9, "seed": 7, "logprobs": True, "top_logprobs": 4,
     }  # fmt: skip
+    plain = json.loads(chat_body("gpt2", messages, ChatOptions(), logprobs=False))
+    assert plain == {"model": "gpt2", "messages": messages, "max_tokens": 64, "temperature": 0.0, "top_p": 1.0}
+    with pytest.raises(InvalidArgument, match="legal: one, or nothing"):
+        chat_body("gpt2", messages, ChatOptions(seed="x"), logprobs=False)
     assert read_history(json.dumps(messages)) == messages
     assert read_history("") == []
 
@@ -47,6 +54,19 @@ def test_tokens_are_shaded_by_their_probability_and_name_the_others() -> None:
     assert [(each.text, each.shade) for each in answer.tokens] == [("a", 0), ("b", 4), ("c", None)]
     assert answer.tokens[0].words == '100.0 %; likeliest: "a" 100.0 %, "b" 5.0 %'
     assert (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.finish) == ("abc", 2, 3, "length")
+
+
+def test_the_boxs_own_times_are_shown_where_they_are_times() -> None:
+    def answer(**usage: object) -> ShownAnswer:
+        return read_chat(json.dumps({"choices": [{"message": {"content": "a"}}], "usage": usage}).encode())
+
+    found = answer(
+        time_to_first_token=0.02, completion_tokens_after_first_per_sec=50.5, prompt_tokens_details={"cached_tokens": 9}
+    )
+    assert (found.first_s, found.rate, found.cached_tokens) == (0.02, 50.5, 9)
+    for wrong in ("x", -1, 0, True, None, [1]):
+        strange = answer(time_to_first_token=wrong, completion_tokens_after_first_per_sec=wrong)
+        assert (strange.first_s, strange.rate, strange.cached_tokens) == (None, None, 0)
 
 
 @pytest.mark.parametrize("answer", [b"no", b"[]", b"{}", b'{"choices": [1]}', b'{"choices": [{"message": null}]}'])
