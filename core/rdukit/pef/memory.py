@@ -50,6 +50,7 @@ def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
         PefMismatch: a section changes a parameter, or one shares its memory with another symbol.
     """
     written = {name for section in pef.sections for name in section.outputs}
+    written |= {name for section in pef.sections if section.type is SectionType.OPT for name in section.inputs}
     regions = [symbol.region for symbol in pef.symbols.values()]
     offsets: dict[str, int] = {}
     end = 0
