@@ -35,6 +35,8 @@ from support.text_boxes import TINY, make_tiny_llama
 EXPERTS, ROOM, IN_HBM, MADE = 20, 5, 3, 10
 RDUKIT = Path(sys.executable).with_name("rdukit")
 MODULE = "rdukit_serving.device.process"
+#: Experts of another configuration, which has a process of its own.
+OTHERS = (4, 11, 18)
 SWITCH_SECONDS = "rdukit_box_expert_emulated_switch_seconds_total"
 ALIAS = "Meta-Llama-3.3-70B-Instruct"
 
@@ -96,17 +98,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         models.append(model)
     bundle = {
         "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "twenty", "max_queue": 4, "memory": {"host": 1 << 40},
-        "configurations": [{"name": "tiny", "pef": str(pef.relative_to(folder)), "batch": 2, "precision": "f32"}],
+        "configurations": [
+            {"name": name, "pef": str(pef.relative_to(folder)), "batch": 2, "precision": "f32"}
+            for name in ("tiny", "other")
+        ],
         "experts": [
-            {"name": f"expert-{n}", "configuration": "tiny", "checkpoint": f"tokenizer/expert-{n}.safetensors",
-             "aliases": [ALIAS] if n == 3 else [], "pinned": n == 0}
+            {"name": f"expert-{n}", "configuration": "other" if n in OTHERS else "tiny", "pinned": n == 0,
+             "checkpoint": f"tokenizer/expert-{n}.safetensors", "aliases": [ALIAS] if n == 3 else []}
             for n in range(EXPERTS)
         ],
     }  # fmt: skip
     file = folder / "bundle.yaml"
     file.write_text(json.dumps(bundle))
     sizes_of = find_bundle(load_bundle(file)).fit.configurations[0]
-    fixed = sizes_of.caches_bytes + sizes_of.graphs_bytes
+    fixed = 2 * (sizes_of.caches_bytes + sizes_of.graphs_bytes)
     bundle["memory"] = {"host": ROOM * sizes_of.weights_bytes, "hbm": fixed + IN_HBM * sizes_of.weights_bytes}
     file.write_text(json.dumps(bundle))
     announced, log = folder / "announced.json", folder / "log"
@@ -208,7 +213,7 @@ def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(ask_until_answered, expert) for expert in range(EXPERTS)]
         found[2].result()
-        (process,) = [
+        process, _ = [
             facts.pid
             for facts in tree_of(served.process.pid)
             if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()

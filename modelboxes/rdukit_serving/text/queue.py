@@ -180,24 +180,33 @@ class TextQueue:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece | Done]:
         """Yield pieces as they are made, then ``Done``. Close the iterator to stop early.
 
+        When the process dies before the first piece, the text is made once more.
+
         Raises:
             InvalidArgument: the prompt is empty or too long. Overloaded: too many wait.
             Unavailable: the process died, or is not there.
         """
         async with self._admitted() as clock:
-            client = await self._take_turn()
-            clock.began = time.perf_counter_ns()
-            asked = self._events_of(client, request.prompt, **request.message())
-            async with contextlib.aclosing(asked) as events:
-                async for message in events:
-                    event = _event(message)
-                    if isinstance(event, Done):
-                        self.cached_tokens += event.cached_tokens
-                        self.guessed_tokens += event.guessed_tokens
-                        self.accepted_tokens += event.accepted_tokens
-                        waited, worked = self._count(clock, event.prompt_tokens, event.completion_tokens)
-                        event = replace(event, queue_us=waited, compute_us=worked)
-                    yield event
+            for is_again in itertools.count():
+                client = await self._take_turn()
+                clock.began = time.perf_counter_ns()
+                asked = self._events_of(client, request.prompt, **request.message())
+                async with contextlib.aclosing(asked) as events:
+                    has_begun = False
+                    async for message in events:
+                        if message["kind"] == "died" and not (has_begun or is_again):
+                            break  # nobody has seen anything of it: once more, as a batch is run
+                        has_begun = True
+                        event = _event(message)
+                        if isinstance(event, Done):
+                            self.cached_tokens += event.cached_tokens
+                            self.guessed_tokens += event.guessed_tokens
+                            self.accepted_tokens += event.accepted_tokens
+                            waited, worked = self._count(clock, event.prompt_tokens, event.completion_tokens)
+                            event = replace(event, queue_us=waited, compute_us=worked)
+                        yield event
+                    else:
+                        return
 
     async def embed(self, text: str | Sequence[int]) -> Embedding:
         """Embed a text as a vector.
