@@ -134,7 +134,8 @@ def test_when_the_process_dies_each_text_says_so_and_the_next_ones_are_made(
     client: openai.OpenAI, box: ProcessBox
 ) -> None:  # fmt: skip
     (process,) = [facts.pid for facts in tree_of(box.pid) if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()]
-    streams = [ask(client, letter, 240, stream=True) for letter in "abc"]
+    with ThreadPoolExecutor(3) as pool:  # at once: none may be whole before the others have begun
+        streams = list(pool.map(lambda letter: ask(client, letter, 240, stream=True), "abc"))
     for stream in streams:
         next(stream)
     os.kill(process, signal.SIGKILL)
