@@ -50,7 +50,7 @@ SIZES: Final[Mapping[str, Mapping[str, int]]] = {
     "110m": {"width": 768, "layers": 12, "heads": 12, "key_value_heads": 12, "feed_forward": 2048},
 }
 #: Our precision → the peer's format of weights.
-FORMATS: Final = {"f32": "f32", "bf16": "bf16"}
+FORMATS: Final = {"f32": "f32", "bf16": "bf16", "int8": "q8_0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,9 @@ def our_box(
     folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, model: Llama, tokenizer: Tokenizer | None = None
 ) -> Iterator[Server]:  # fmt: skip
     """Compile the model, and serve it in a box; without a tokenizer its tokens are words with numbers."""
+    weights, precision = ("int8", "f32") if precision == "int8" else ("same", precision)
     shape = Shape("llama", sizes, texts, precision, task="language-modelling", purpose="serve")
-    pef = compile_text_serving(get_model("llama"), shape, "llama", folder, "o3", "sn30", 1)
+    pef = compile_text_serving(get_model("llama"), shape, "llama", folder, "o3", "sn30", 1, weight_dtype=weights)
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -134,7 +135,7 @@ def our_box(
     (tokenizer or Tokenizer(models.WordLevel(words, unk_token="t0 "))).save(str(checkpoint / "tokenizer.json"))
     environment = {
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint / "model.safetensors"),
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1", "RDUKIT_BOX_SPECULATION": "0",  # texts of random weights repeat themselves
     }  # fmt: skip
     box = ProcessBackend().start(BoxSpec("llama", folder / "state", [folder], environment))
     try:

@@ -112,6 +112,22 @@ def test_greedy_texts_are_those_of_plain_torch_for_prompts_shorter_and_longer_th
         assert max(full) < 257  # tokens that the tokenizer lacks are never chosen
 
 
+def test_weights_of_a_byte_each_cost_little_perplexity(made: dict[str, Path]) -> None:
+    pef = run_verb(
+        "llama", "compile", made["folder"] / "int8", purpose="serve", batch_size=2, weight_dtype="int8", **TINY
+    ).outputs["pef"]  # fmt: skip
+    whole = infer(made, "serve", "whole", limit=20)
+    rounded = infer({**made, "serve": pef}, "serve", "rounded", limit=20)
+    assert rounded["perplexity"] == pytest.approx(whole["perplexity"], rel=0.02)
+    assert rounded["perplexity"] != whole["perplexity"]
+    model = plain_torch(made)
+    with TextProgram(pef, made["checkpoint"]) as program, torch.no_grad():
+        # int8 has two digits of a weight.
+        torch.testing.assert_close(
+            torch.from_numpy(program.embed([5, 6])), model.read(torch.tensor([[5, 6]])).mean(1)[0], rtol=0.05, atol=0.05
+        )
+
+
 def test_prompts_of_a_file_or_of_the_data_set_are_continued_the_same_way_again(made: dict[str, Path]) -> None:
     prompts = made["folder"] / "prompts.jsonl"
     prompts.write_text('{"prompt": "3 and 4:"}\n{"prompt": "10 and 1:"}\n')

@@ -20,7 +20,8 @@ _FLOATS: Final = frozenset({"float32", "bfloat16"})
 def quantize_weights(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
     """Make the weights of ``graphs``, which have device dtypes, int8 where that is possible."""
     refused = {name for graph in graphs for name in _refused(graph)}
-    return [_quantize(graph, refused) for graph in graphs]
+    chosen = {name for graph in graphs for name in _of_linear_layers(graph)} - refused
+    return [_quantize(graph, chosen) for graph in graphs]
 
 
 def scale_name(weight: str) -> str:
@@ -29,7 +30,7 @@ def scale_name(weight: str) -> str:
 
 
 def _refused(graph: ModelGraph) -> set[str]:
-    """Return the parameters that some operator reads in another way, or that no linear layer reads."""
+    """Return the parameters that some operator reads in another way."""
     found: set[str] = set()
     for name, consumers in graph.consumers().items():
         value = graph.values[name]
@@ -50,13 +51,18 @@ def _way(operator: Operator, weight: str) -> str | None:
     return _EMBEDDING if operator.op == _EMBEDDING and operator.args[0] == Ref(weight) else None
 
 
-def _quantize(graph: ModelGraph, refused: set[str]) -> ModelGraph:
+def _of_linear_layers(graph: ModelGraph) -> set[str]:
+    """Return the parameters that linear layers read; another graph may read them as tables only."""
     readers = graph.consumers()
-    chosen = [
+    return {
         value.name
         for value in graph.of_kind(ValueKind.PARAMETER)
-        if value.name not in refused and any(operator.op == _LINEAR for operator in readers[value.name])
-    ]
+        if any(operator.op == _LINEAR for operator in readers[value.name])
+    }
+
+
+def _quantize(graph: ModelGraph, wanted: set[str]) -> ModelGraph:
+    chosen = [value.name for value in graph.of_kind(ValueKind.PARAMETER) if value.name in wanted]
     values = dict(graph.values)
     for name in chosen:
         rows = values[name].shape[0]

@@ -24,6 +24,8 @@ from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 
 LANGUAGE_MODELLING: Final = "language-modelling"
+#: Weights have the dtype of the precision.
+SAME: Final = "same"
 #: Texts that one PEF can make at once: each has a row of the caches, and each width a graph.
 MAX_TEXTS: Final = 64
 
@@ -49,7 +51,8 @@ def run_compile(
     context.progress(Progress("compile", 1, 2))
     if program is None:
         guesses = int(parameters.get("speculation", 0))
-        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, guesses)
+        weights = str(parameters.get("weight_dtype", SAME))
+        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, guesses, weights)
     else:
         path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
         shape = program.shape
@@ -133,11 +136,11 @@ def unsaved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def compile_text_serving(
     entry: ModelEntry, shape: Shape, name: str, folder: Path, mode: str, target: str, num_tiles: int,
-    guesses: int = 0,
+    guesses: int = 0, weight_dtype: str = SAME,
 ) -> Path:  # fmt: skip
     """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
-    A run has room for ``guesses`` of a text beside its next token.
+    A run has room for ``guesses`` of a text beside its next token; ``weight_dtype`` int8 stores linear layers so.
 
     Raises:
         InvalidArgument: the model reads no texts.
@@ -174,6 +177,7 @@ def compile_text_serving(
             config_dict={
                 "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
                 "num_tiles": num_tiles, "precision": shape.precision, "log_level": SILENT,
+                "weight_dtype": "" if weight_dtype == SAME else weight_dtype,
             },
             pef_metadata=found.to_metadata(),
         )

@@ -56,6 +56,14 @@ def test_a_weight_that_any_graph_reads_otherwise_keeps_its_dtype_in_all() -> Non
         assert quantized.values["table"].dtype == "int8"
 
 
+def test_a_graph_that_reads_only_the_table_of_a_tied_head_reads_the_same_int8_weight() -> None:
+    graph = _graph()
+    reading = replace(graph, name="vectors", operators=graph.operators[:1], outputs=("x",))
+    whole, vectors = quantize_weights([graph, reading])
+    assert whole.values["table"] == vectors.values["table"] and vectors.values["table"].dtype == "int8"
+    assert vectors.operators[0] == whole.operators[0]
+
+
 def test_a_table_that_no_linear_layer_reads_stays_as_it_is() -> None:
     graph = _graph()
     (quantized,) = quantize_weights([replace(graph, operators=graph.operators[:2], outputs=("y",))])
