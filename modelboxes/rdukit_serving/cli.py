@@ -88,7 +88,7 @@ def serve(
         if announce is None:
             click.echo(f"kernels: {kernels}", err=True)
             where = f"{rest}/v1/models" if pef is None else f"{rest}/v2/models/{model}"
-            click.echo(f"serving {model}: {where}, gRPC {grpc}; Ctrl-C stops it", err=True)
+            click.echo(f"serving {model}: {where}, gRPC {grpc or 'off'}; Ctrl-C stops it", err=True)
 
     options = server.ServerOptions(host, rest_port, grpc_port, socket_folder, announce, on_ready=announce_ready)
     server.serve(options, make_service)

@@ -42,7 +42,7 @@ from rdukit.http.unix_sockets import (
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import BOX, name_service
 from rdukit_serving.access import Access, AccessLog
-from rdukit_serving.settings import ACCESS_LOG, HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS, running_file
+from rdukit_serving.settings import ACCESS_LOG, GRPC, HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS, running_file
 
 if TYPE_CHECKING:
     import grpc
@@ -168,14 +168,16 @@ async def _serve(options: ServerOptions, make_service: Callable[[], Service], pa
 
 @dataclass(frozen=True, slots=True)
 class _Servers:
-    """REST and gRPC, listening."""
+    """REST and, unless it is not wanted, gRPC, listening."""
 
     app: "ServerApp"
     rest: "_Server"
     #: Runs until the REST server has ended.
     serving: asyncio.Task[None]
-    grpc: "grpc.aio.Server"
+    #: ``None``: it is not served.
+    grpc: "grpc.aio.Server | None"
     rest_url: str
+    #: Empty: it is not served.
     grpc_address: str
     #: Keeps the folder of the gRPC socket open.
     held: ExitStack
@@ -197,21 +199,23 @@ class _Servers:
         if options.socket_folder is None:  # who reaches a socket is on this machine
             tls = find_server_files(resolve(TLS_CERTIFICATE), resolve(TLS_KEY), resolve(TLS_CA), "box")
         listener, rest_url, grpc_bound, grpc_name = _bind(options, held)
-        servicer = OpenInferenceServicer(service.models, access_log, service.why_not_ready)
-        services = [*service.grpc_services(), servicer.add_to]
-        try:
-            grpc_server, grpc_port = await start_grpc(service, grpc_bound, services, access, tls)
-        except RuntimeError as cause:
-            listener.close()
-            held.close()
-            raise InvalidArgument(
-                f"gRPC cannot listen at {grpc_name} ({cause}); pass another place, or port 0"
-            ) from cause
-        grpc_address = grpc_name
-        if options.socket_folder is None:
-            grpc_address = f"{options.host}:{grpc_port}"
-        else:
-            (options.socket_folder / GRPC_SOCKET).chmod(0o600)
+        grpc_server, grpc_address = None, ""
+        if resolve(GRPC):
+            servicer = OpenInferenceServicer(service.models, access_log, service.why_not_ready)
+            services = [*service.grpc_services(), servicer.add_to]
+            try:
+                grpc_server, grpc_port = await start_grpc(service, grpc_bound, services, access, tls)
+            except RuntimeError as cause:
+                listener.close()
+                held.close()
+                raise InvalidArgument(
+                    f"gRPC cannot listen at {grpc_name} ({cause}); pass another place, or port 0"
+                ) from cause
+            grpc_address = grpc_name
+            if options.socket_folder is None:
+                grpc_address = f"{options.host}:{grpc_port}"
+            else:
+                (options.socket_folder / GRPC_SOCKET).chmod(0o600)
         inference = OpenInferenceApp(service.models, access, access_log, service.why_not_ready)
         app = ServerApp(inference, partial(service.make_routes, access), access)
         # No page in a browser reaches a socket, and none knows a token.
@@ -235,7 +239,8 @@ class _Servers:
     async def stop(self, grace_s: float) -> None:
         """Take nothing more; calls under way over gRPC have ``grace_s`` to end."""
         self.rest.should_exit = True
-        await self.grpc.stop(grace=grace_s)
+        if self.grpc is not None:
+            await self.grpc.stop(grace=grace_s)
         await self.serving
         self.held.close()
 

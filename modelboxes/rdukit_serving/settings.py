@@ -10,6 +10,9 @@ CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters to serve it with; 
 BUNDLE: Final = Setting(
     "box.bundle", "", "File with a bundle of experts that a box serves from the beginning instead of a PEF.", str
 )
+GRPC: Final = Setting(
+    "box.grpc", True, "Serve gRPC beside REST. The platform sets it to false for the boxes of its jobs.", parse_bool
+)
 LOAD_TIMEOUT_S: Final = Setting("box.load_timeout_s", 60.0, "Seconds that loading a model may take.", float)
 INFER_TIMEOUT_S: Final = Setting(
     "box.infer_timeout_s", 30.0, "Seconds one batch may take before its process is killed and started again.", float

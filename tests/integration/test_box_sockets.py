@@ -70,6 +70,17 @@ def test_the_callers_reach_it(box: ProcessBox) -> None:
     assert inspected.exit_code == 0 and "logreg" in inspected.output, inspected.output
 
 
+def test_without_grpc_it_listens_at_one_socket(tmp_path: Path) -> None:
+    spec = BoxSpec("logreg", tmp_path / "box", environment={"RDUKIT_BOX_GRPC": "false"}, has_sockets=True)
+    box = ProcessBackend().start(spec)
+    try:
+        assert [file.name for file in (tmp_path / "box").glob("*.sock")] == ["rest.sock"]
+        with BoxClient(box.rest_url) as client:
+            assert client.wait(client.submit("preprocess")["id"])["state"] == "succeeded"
+    finally:
+        box.stop()
+
+
 def test_grpc_answers_over_a_socket(tmp_path: Path) -> None:
     box = ProcessBackend().start(BoxSpec("logreg", tmp_path / "box", has_sockets=True))
     try:

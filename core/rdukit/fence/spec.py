@@ -6,7 +6,7 @@ without capabilities and without a way to gain any, as a user of its own where w
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Final
 
@@ -112,7 +112,8 @@ def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
     """Encode a fence as the JSON that the launcher reads (pure)."""
     return json.dumps(
         {
-            **asdict(spec), "way": way, "system_calls": system_calls.hex(), "system": SYSTEM, "devices": DEVICES,
+            **{each.name: getattr(spec, each.name) for each in fields(spec)}, "limits": asdict(spec.limits),
+            "way": way, "system_calls": system_calls.hex(), "system": SYSTEM, "devices": DEVICES,
             "host_name": HOST_NAME, "user_name": USER_NAME, "not_fenced": NOT_FENCED, "alias": ALIAS,
             "disk_limit": DISK_LIMIT, "memory_limit": MEMORY_LIMIT,
         }

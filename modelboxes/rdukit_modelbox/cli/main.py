@@ -105,7 +105,7 @@ def run(
         if announce is None:
             if kernels:
                 click.echo(f"kernels: {kernels}", err=True)
-            click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
+            click.echo(f"serving {name}: REST {rest}, gRPC {grpc or 'off'}, state {folder}; Ctrl-C stops it", err=True)
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
     serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint), server)

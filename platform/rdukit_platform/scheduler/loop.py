@@ -72,7 +72,7 @@ PRUNE_S: Final = 3600.0
 #: How often sweeps go on.
 SWEEPS_S: Final = 0.5
 #: How often a pass is thorough: others, of which each job's coming and going wakes one, only admit.
-THOROUGH_S: Final = 0.1
+THOROUGH_S: Final = 0.25
 #: Seconds that the scheduler's end waits for a step of tidying.
 TIDY_STOP_S: Final = 5.0
 

@@ -45,13 +45,13 @@ from rdukit.telemetry.spans import begin_span, collecting, end_span, span, withi
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
-from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
+from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, spec_of
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
-from rdukit_platform.settings import BOX_DISK
+from rdukit_platform.settings import BOX_DISK, PROCESSES
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.carried import bring_work, keeping_work
@@ -316,9 +316,10 @@ class AttemptRun:
         except NotFenced as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
+        wires = WITHOUT_GRPC if context.backend.name in PROCESSES else {}
         spec = spec_of(
             context.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            {**environment_of(leases, link), **self._trace.environment(work.context)},
+            {**wires, **environment_of(leases, link), **self._trace.environment(work.context)},
             [*(each.socket for each in leases), *([] if link is None else [link.socket])], [lock], own, fence,
             BoxPlace(job.tiles * len(leases), job.run_limit_s, self._say_wait), None if link is None else link.part,
         )  # fmt: skip

@@ -90,7 +90,7 @@ class HostileBoxes:
     #: Variables that a box has.
     VARIABLES: ClassVar[frozenset[str]] = frozenset(
         {
-            "PATH", "HOME", "LANG", "TMPDIR", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "RDUKIT_HOME",
+            "RDUKIT_BOX_GRPC", "PATH", "HOME", "LANG", "TMPDIR", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "RDUKIT_HOME",
             "RDUKIT_ISOLATION_MODE", "RDUKIT_LOG_LEVEL", "RDUKIT_KERNELS", "LC_CTYPE",
             "RDUKIT_TELEMETRY_TRACEPARENT", "RDUKIT_TELEMETRY_SPAN_FILE", "RDUKIT_TELEMETRY_OTLP_ENDPOINT",
         }
