@@ -24,6 +24,8 @@ from rdukit_serving.text.queue import TextQueue
 
 #: The one version that an expert has.
 VERSION = "1"
+#: Names that an error lists.
+_MOST_NAMES = 50
 
 _STATES: Mapping[ExpertState, VersionState] = {
     ExpertState.LIVE: VersionState.READY, ExpertState.STARTING: VersionState.LOADING,
@@ -103,7 +105,7 @@ class ExpertVersion(ModelVersion):
 
     def has_failed(self, error: RdukitError) -> None:
         """See ``ExpertTexts``."""
-        self._last_error = f"; it could not be loaded: {error.message}"
+        self._last_error = f"; {error.message}"
         self.texts.refuse(error)
 
     async def unload(self, drain_s: float) -> None:
@@ -198,7 +200,9 @@ class ExpertModels(ServedModels):
         """
         found = self._names.get(name)
         if found is None:
-            raise NotFound(f"there is no model {name[:100]!r}; legal: {', '.join(self._names)}")
+            more = f" … ({len(self._names)}: /v1/models)" if len(self._names) > _MOST_NAMES else ""
+            legal = ", ".join(list(self._names)[:_MOST_NAMES])
+            raise NotFound(f"there is no model {name[:100]!r}; legal: {legal}{more}")
         return self._repositories[found]
 
     async def load(self) -> None:

@@ -213,7 +213,7 @@ class ExpertPool:
         except RdukitError as error:
             logger.warning("expert not loaded expert=%s reason=%s", name, error.message)
             self.table.gone(name)
-            self._refuse(name, error)
+            self._refuse(name, Unavailable(f"expert {name!r} cannot be loaded: {error.message}"))
         else:
             seat.counts.loads += 1
             self.table.loaded(name)
