@@ -212,7 +212,7 @@ class ExpertPool:
                 await self._bring(seat)
         except RdukitError as error:
             logger.warning("expert not loaded expert=%s reason=%s", name, error.message)
-            self.table.gone(name)
+            self._set_gone(name)
             self._refuse(name, Unavailable(f"expert {name!r} cannot be loaded: {error.message}"))
         else:
             seat.counts.loads += 1

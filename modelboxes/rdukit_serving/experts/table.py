@@ -107,11 +107,11 @@ class ExpertTable:
         self._entries[name].used = self._clock
 
     def leave(self, name: str) -> None:
-        """Let an expert go as soon as it has no texts, pinned or not; one that waits is not loaded."""
+        """Let an expert go as soon as it has come and has no texts, pinned or not; one that waits is not loaded."""
         entry = self._entries[name]
         if entry.state is ExpertState.QUEUED:
             self.forget(name)
-        elif entry.state is ExpertState.LIVE:
+        elif entry.state in {ExpertState.LIVE, ExpertState.STARTING}:
             entry.is_leaving = True
 
     def loaded(self, name: str) -> None:

@@ -41,6 +41,7 @@ class ParameterSet:
             raise InvalidArgument(f"{file} has {file.stat().st_size} bytes, the parameters of {pef.name} take {size}")
         storage = _map(file, size, shared=False)
         self.size = size
+        self._is_mapped = device.type == "cpu"
         self.addresses = range(storage.data_ptr(), storage.data_ptr() + size)
         self.tensors = _views(pef, offsets, storage)
         if device.type != "cpu":
@@ -56,6 +57,8 @@ class ParameterSet:
     def touch(self) -> None:
         """Bring all pages into memory, with the interpreter lock free; without help of the kernel runs do that."""
         begin = self.addresses.start
+        if not self._is_mapped:
+            return
         if _madvise(begin, self.size, _POPULATE_READ):
             _madvise(begin, self.size, mmap.MADV_WILLNEED)
 
