@@ -26,6 +26,8 @@ from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.experts.bundle import load_bundle
 from rdukit_serving.experts.sizes import find_bundle
+from rdukit_serving.router.training import learn
+from rdukit_serving.router.word_vectors import word_vector
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
 from support.boxes import run_verb
@@ -71,7 +73,8 @@ class Served:
         return b"".join(bytes([token]) if token < 256 else END_OF_TEXT.encode() for token in tokens)
 
     def states(self) -> dict[str, str]:
-        return {model["id"]: model["state"] for model in self.http.get("/v1/models").json()["data"]}
+        listed = self.http.get("/v1/models").json()["data"]
+        return {model["id"]: model["state"] for model in listed if model["id"] != "router"}
 
     def metric(self, name: str) -> dict[str, float]:
         text = self.http.get("/metrics").text
@@ -107,7 +110,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
              "checkpoint": f"tokenizer/expert-{n}.safetensors", "aliases": [ALIAS] if n == 3 else []}
             for n in range(EXPERTS)
         ],
+        "router": {"name": "router", "file": "router.safetensors", "default": "expert-2", "least": 0.55},
     }  # fmt: skip
+    texts = {"expert-4": "a sum of numbers", "expert-5": "a poem about rain"}
+    learn([word_vector(text, 64) for text in texts.values()], list(texts), 1).save(folder / "router.safetensors")
     file = folder / "bundle.yaml"
     file.write_text(json.dumps(bundle))
     sizes_of = find_bundle(load_bundle(file)).fit.configurations[0]
@@ -236,3 +242,16 @@ def test_a_box_serves_a_bundle_instead_of_its_model(served: Served, tmp_path: Pa
         assert "rdukit_box_expert_state" in httpx.get(f"{box.rest_url}/metrics", trust_env=False).text
     finally:
         box.stop()
+
+
+def test_a_router_chooses_an_expert_for_requests_that_name_none(served: Served) -> None:
+    def answered(prompt: str, model: str = "router") -> str:
+        messages: Any = [{"role": "user", "content": prompt}]
+        return str(served.client.chat.completions.create(model=model, messages=messages, max_tokens=1).model)
+
+    assert [answered(text) for text in ("Sum these numbers", "Write a poem on rain")] == ["expert-4", "expert-5"]
+    assert answered("Write a poem on rain", "expert-1") == "expert-1"
+    assert served.client.responses.create(model="router", input="numbers", max_output_tokens=1).model == "expert-4"
+    assert served.client.models.list().data[-1].id == "router"
+    with pytest.raises(openai.BadRequestError, match="name one as its model"):
+        served.client.completions.create(model="router", prompt=[1, 2], max_tokens=1)

@@ -56,6 +56,15 @@ class MemoryBudget(StrictModel):
     ddr: Bytes | None = Field(default=None, description="Emulated; by default that of the sockets.")
 
 
+class RouterEntry(StrictModel):
+    """Name behind which an expert is chosen for each prompt; an expert's own name always wins."""
+
+    name: ExpertName
+    file: FileOfBundle = Field(description="File in the bundle's folder that rdukit router train wrote.")
+    default: ExpertName | None = Field(default=None, description="Expert where the choice is less sure than least.")
+    least: float = Field(default=0.0, ge=0, le=1, description="Confidence below which it is the default.")
+
+
 class Bundle(StrictModel):
     """A document of a file for: rdukit serve --bundle FILE."""
 
@@ -71,6 +80,7 @@ class Bundle(StrictModel):
     )
     configurations: Annotated[tuple[Configuration, ...], Field(min_length=1, max_length=32)]
     experts: Annotated[tuple[ExpertEntry, ...], Field(min_length=1, max_length=MAX_EXPERTS)]
+    router: RouterEntry | None = Field(default=None, description="Chooses an expert for prompts that name none.")
 
     def names(self) -> Mapping[str, str]:
         """Return the expert that each name or alias means."""
@@ -170,3 +180,8 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
             if name in names:
                 yield path, f"{name!r} means {names[name]!r} already; legal: a name that nothing else has"
             names.setdefault(name, expert.name)
+    if (router := bundle.router) is not None:
+        if router.name in names:
+            yield ("router", "name"), f"{router.name!r} means {names[router.name]!r} already; legal: a name of its own"
+        if router.default is not None and router.default not in names:
+            yield ("router", "default"), f"{router.default!r} is no expert; legal: {', '.join(names)}"

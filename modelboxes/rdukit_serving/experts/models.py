@@ -179,6 +179,7 @@ class ExpertModels(ServedModels):
         bundle.require_fit()
         super().__init__(bundle.name, {}, folder, lambda: None, _refuse_path)
         self._names = bundle.names
+        self.router = bundle.router
         self.pool = ExpertPool(bundle, folder)
         limit = bundle.max_queue or resolve(MAX_QUEUE)
         self._repositories = {

@@ -9,8 +9,9 @@ from rdukit.hardware import ChipSpec, find_chip
 from rdukit.pef import Pef, read_pef
 from rdukit.pef.memory import lease_bytes, parameter_layout
 from rdukit.pef.model import SymbolKind
-from rdukit_serving.experts.bundle import BundleFiles, Configuration, ExpertEntry
+from rdukit_serving.experts.bundle import BundleFiles, Configuration, ExpertEntry, RouterEntry
 from rdukit_serving.experts.legalizer import BundleFit, ConfigurationSizes, ExpertSizes, device_memory, legalize
+from rdukit_serving.router.decision import NamedRouter, load_router
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
 
@@ -47,6 +48,7 @@ class FoundBundle:
     #: The expert that each name or alias means.
     names: Mapping[str, str]
     fit: BundleFit
+    router: NamedRouter | None = None
 
     def require_fit(self) -> None:
         """Check that all of it can be served.
@@ -89,7 +91,24 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     if memory.hbm and not device.hbm_bytes:
         raise files.fault(("memory", "hbm"), f"{device.chip} has no HBM; legal: to leave it out")
     fit = legalize(device, [each.sizes for each in found.values()], _sizes_of(experts))
-    return FoundBundle(bundle.name, bundle.max_queue, found, experts, bundle.names(), fit)
+    router = None if bundle.router is None else _read_router(files, bundle.router, bundle.names())
+    return FoundBundle(bundle.name, bundle.max_queue, found, experts, bundle.names(), fit, router)
+
+
+def _read_router(files: BundleFiles, entry: RouterEntry, names: Mapping[str, str]) -> NamedRouter:
+    """Read the router, whose experts must be the bundle's."""
+    path = files.find(entry.file, ("router", "file"))
+    try:
+        router, _ = load_router(path)
+    except InvalidArgument as error:
+        raise files.fault(("router", "file"), error.message) from error
+    if missing := sorted(set(router.experts) - set(names)):
+        words = f"it chooses among {', '.join(missing)}, too; legal: names of the bundle's experts"
+        raise files.fault(("router", "file"), words)
+    if router.model:
+        words = f"it needs vectors of {router.model!r}; legal here: a router by words, made without --embeddings"
+        raise files.fault(("router", "file"), words)
+    return NamedRouter(entry.name, router, entry.default or "", entry.least)
 
 
 def _sizes_of(experts: Mapping[str, FoundExpert]) -> Sequence[ExpertSizes]:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of
@@ -17,6 +17,9 @@ from rdukit_serving.models.repository import BringFile, Repository
 from rdukit_serving.models.version import ModelVersion, VersionState
 from rdukit_serving.settings import ROWS_IDLE_S
 from rdukit_serving.signature import InferRequest, RawTensor
+
+if TYPE_CHECKING:
+    from rdukit_serving.router.decision import NamedRouter
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ class ServedModels:
     ) -> None:
         self.repository = Repository(serving.get("name") or name, serving, logs)
         self.resolve_path = resolve_path
+        #: Chooses a model for requests that name it.
+        self.router: NamedRouter | None = None
         self._find_latest = find_latest
         #: Found, not asked for: version -> what stands for its files, and when it was last used.
         self._found: dict[str, str] = {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rdukit.cli.tables import print_fields, print_table
 from rdukit.errors import InvalidArgument
-from rdukit_serving.router.decision import load_router
+from rdukit_serving.router.decision import NamedRouter, load_router
 from rdukit_serving.router.training import Score, hold_out, judge, learn, read_examples
 from rdukit_serving.router.word_vectors import word_vector
 
@@ -151,7 +151,7 @@ def serve(
             )
         served.append(ServedExpert(expert, url.rstrip("/"), model))
     found, version = load_router(file)
-    make = partial(RouterDoor, name, found, served, fallback, least, (embeddings or "").rstrip("/"))
+    make = partial(RouterDoor, NamedRouter(name, found, fallback, least), served, (embeddings or "").rstrip("/"))
 
     def announce(url: str) -> None:
         click.echo(f"router {name} {version} of {', '.join(found.experts)}: {url}/v1; Ctrl-C stops it", err=True)

@@ -96,6 +96,29 @@ class Router:
         return version_of(content)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRouter:
+    """Router as a model name; texts whose choice is less sure than ``least`` go to ``fallback``, if there is one."""
+
+    name: str
+    router: Router
+    fallback: str = ""
+    least: float = 0.0
+
+    def choose(self, text: str) -> RoutedChoice:
+        """Choose the expert for a text by its words.
+
+        Raises:
+            InvalidArgument: the router needs vectors of a model.
+        """
+        return self.or_fallback(self.router.choose(text))
+
+    def or_fallback(self, choice: RoutedChoice) -> RoutedChoice:
+        """Return a choice, or the fallback where it is less sure than it should be."""
+        is_sure = not self.fallback or choice.confidence >= self.least
+        return choice if is_sure else RoutedChoice(self.fallback, choice.confidence)
+
+
 def load_router(path: Path) -> tuple[Router, str]:
     """Read a router and its version, the beginning of its digest.
 

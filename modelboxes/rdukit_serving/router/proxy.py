@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.strict_json import refuse_duplicates
-from rdukit_serving.router.decision import RoutedChoice, Router
+from rdukit_serving.router.decision import NamedRouter, RoutedChoice
 from rdukit_serving.router.word_vectors import routed_text
 from rdukit_serving.text.answers import unless_gone
 from rdukit_serving.text.openai_answers import error_body
@@ -46,15 +46,12 @@ class ServedExpert:
 class RouterDoor:
     """The routes of one router.
 
-    ``fallback``: the expert for texts whose choice is less sure than ``least``. ``embeddings``: where texts become
-    vectors, for a router that learned from a model's. ``transport``: None: over the network.
+    ``embeddings``: where texts become vectors, for a router that learned from a model's. ``transport``: None: over the
+    network.
     """
 
-    name: str
-    router: Router
+    named: NamedRouter
     experts: Sequence[ServedExpert]
-    fallback: str = ""
-    least: float = 0.0
     embeddings: str = ""
     transport: httpx.AsyncBaseTransport | None = None
     _client: httpx.AsyncClient = field(init=False)
@@ -63,14 +60,15 @@ class RouterDoor:
 
     def __post_init__(self) -> None:
         names = [expert.name for expert in self.experts]
-        missing = sorted({*self.router.experts, self.fallback} - {*names, ""})
-        if missing or len(set(names)) != len(names) or self.name in names:
+        router = self.named.router
+        missing = sorted({*router.experts, self.named.fallback} - {*names, ""})
+        if missing or len(set(names)) != len(names) or self.named.name in names:
             raise InvalidArgument(
-                f"the experts are {', '.join(names)}, the router {self.name}; legal: each expert of the router "
-                f"({', '.join(self.router.experts)}) once, and no expert with the router's name"
+                f"the experts are {', '.join(names)}, the router {self.named.name}; legal: each expert of the router "
+                f"({', '.join(router.experts)}) once, and no expert with the router's name"
             )
-        if self.router.model and not self.embeddings:
-            raise InvalidArgument(f"this router chooses by vectors of {self.router.model!r}: say where (--embeddings)")
+        if router.model and not self.embeddings:
+            raise InvalidArgument(f"this router chooses by vectors of {router.model!r}: say where (--embeddings)")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT, limits=limits, trust_env=False, transport=self.transport, follow_redirects=False
@@ -104,7 +102,7 @@ class RouterDoor:
         return JSONResponse(self._entry(name))
 
     def _names(self) -> list[str]:
-        return [self.name, *(expert.name for expert in self.experts)]
+        return [self.named.name, *(expert.name for expert in self.experts)]
 
     def _entry(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": 0, "owned_by": "rdukit"}
@@ -151,23 +149,17 @@ class RouterDoor:
         name = body["model"]
         if name in self._names()[1:]:
             return RoutedChoice(name, 1.0)
-        if name != self.name:
+        if name != self.named.name:
             raise self._unknown(name)
         if path == "embeddings":
             raise InvalidArgument("model: vectors of different experts have nothing in common; name one", field="model")
         text = routed_text(body)
-        if self.router.model:
-            choice = self.router.decide(await self._vector(text, headers))
-        else:
-            choice = self.router.choose(text)
-        return (
-            RoutedChoice(self.fallback, choice.confidence)
-            if self.fallback and choice.confidence < self.least
-            else choice
-        )
+        if not self.named.router.model:
+            return self.named.choose(text)
+        return self.named.or_fallback(self.named.router.decide(await self._vector(text, headers)))
 
     async def _vector(self, text: str, headers: Mapping[str, str]) -> NDArray[np.float32]:
-        (vector,) = await fetch_vectors(self._client, self.embeddings, self.router.model, [text], headers)
+        (vector,) = await fetch_vectors(self._client, self.embeddings, self.named.router.model, [text], headers)
         return vector
 
     async def _model_of(self, expert: ServedExpert, headers: Mapping[str, str]) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from tokenizers import Tokenizer
@@ -21,6 +22,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_serving.access import Access
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
+from rdukit_serving.router.word_vectors import routed_text
 from rdukit_serving.text.answers import Turn, server_timing, unless_gone
 from rdukit_serving.text.anthropic_messages import CountBody, MessageAnswer, MessagesBody, messages_error
 from rdukit_serving.text.chat_template import (
@@ -43,6 +45,8 @@ from rdukit_serving.text.studio_generic import (
 )
 
 Respond = Callable[[Request], Awaitable[Response]]
+#: Bodies whose model may be the router.
+Named = TypeVar("Named", CompletionBody, ChatBody, ResponseBody, MessagesBody, CountBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,10 @@ class _Routes:
     async def list_models(self, request: Request) -> Response:
         """List the models that are served: the one, or all experts, whatever their state."""
         listed = [each.current for each in self._models.repositories if each.current is not None]
-        return JSONResponse({"object": "list", "data": [_model(version) for version in listed]})
+        data = [_model(version) for version in listed]
+        if (router := self._models.router) is not None:
+            data.append({"id": router.name, "object": "model", "created": 0, "owned_by": "rdukit"})
+        return JSONResponse({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
         """Describe the model if it has that name."""
@@ -149,7 +156,7 @@ class _Routes:
 
     async def complete(self, request: Request) -> Response:
         """Complete prompts."""
-        body = parse_body(CompletionBody, await request.body())
+        body = await self._read(CompletionBody, request)
         version = await _text_model(self._models, body.model)
         answer = Completion(
             version.files.name, version, body.requests(), body.choices, is_chat=False,
@@ -159,7 +166,7 @@ class _Routes:
 
     async def chat(self, request: Request) -> Response:
         """Write the next message of a chat."""
-        body = parse_body(ChatBody, await request.body())
+        body = await self._read(ChatBody, request)
         version = await _text_model(self._models, body.model)
         template = find_chat_template(version.files.checkpoint, body.has_tools)
         prompt = await self._renderer.render(template, *body.for_template(template))
@@ -171,20 +178,20 @@ class _Routes:
 
     async def answer_responses(self, request: Request) -> Response:
         """Answer with items: what is said, and calls."""
-        body = parse_body(ResponseBody, await request.body())
+        body = await self._read(ResponseBody, request)
         turn = await self._turn(body.chat())
         return await ResponseAnswer(turn.version.files.name, body, turn).respond(request, bool(body.stream))
 
     async def answer_messages(self, request: Request) -> Response:
         """Answer with blocks: what is said, and calls."""
-        body = parse_body(MessagesBody, await request.body())
+        body = await self._read(MessagesBody, request)
         turn = await self._turn(body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
         answer = MessageAnswer(turn.version.files.name, body.max_tokens, turn)
         return await answer.respond(request, body.stream)
 
     async def count_tokens(self, request: Request) -> Response:
         """Count the tokens that a request for a message would have; no text waits for that."""
-        body = parse_body(CountBody, await request.body())
+        body = await self._read(CountBody, request)
         turn = await self._turn(body.chat(), body.beginning)
         prompt, checkpoint = str(turn.request.prompt), turn.version.files.checkpoint
         assert checkpoint is not None, "a text model has one"
@@ -210,6 +217,19 @@ class _Routes:
                 turn = Turn(version, GenerationRequest(prompt, most, params.sampling(0), params.stops()))
             turns.append((item, prompt, turn))
         return await GenericAnswer(turns, is_v2).respond(request, is_stream)
+
+    async def _read(self, kind: type[Named], request: Request) -> Named:
+        """Read a body; where it names the router, its model becomes the expert that suits its text.
+
+        Raises:
+            InvalidArgument: it is wrong, or has no text that an expert could be chosen by.
+        """
+        raw = await request.body()
+        body = parse_body(kind, raw)
+        router = self._models.router
+        if router is not None and body.model == router.name:
+            body.model = router.choose(routed_text(orjson.loads(raw))).expert
+        return body
 
     async def _turn(self, chat: ChatBody, beginning: str = "") -> Turn:
         """Return the one text that a chat asks for, which goes on from ``beginning``.

@@ -56,6 +56,8 @@ def test_a_bundle_says_who_is_meant_by_which_name() -> None:
         ("pinned: true", "pinnd: true", 8, "experts.0.pinnd: unknown key; did you mean 'pinned'?"),
         ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is no configuration of the bundle; legal: 4k"),
         ("meta-llama/Llama-3.1-8B-Instruct", "poet", 12, "experts.1.aliases.0: 'poet' means 'poet' already"),
+        ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' means 'poet' already"),
+        ("name: five\n", "name: five\nrouter: {name: r, file: r, default: x}\n", 4, "router.default: 'x' is no expert"),
         ("batch: 4", "batch: 0", 6, "configurations.0.batch: 0 is not legal; legal: at least 1"),
         ("kind: Bundle", "kind: Job", 2, "'Job' is not legal; legal: 'Bundle'"),
         ("name: five", "name: ../five", 3, "'../five' is not legal; legal: text with the pattern"),
