@@ -39,7 +39,7 @@ def schemas() -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         name, {"type": "integer", "minimum": 0, "maximum": 999}, {"type": "boolean"}, {"enum": ["red", "green"]},
         {"type": "string", "pattern": "^[0-9]{4}-[01][0-9]-[0-3][0-9]$"}, {"anyOf": [{"type": "null"}, name]},
-        {"type": "array", "items": {"enum": [1, 2, 3]}, "maxItems": 4}, {"type": "number", "minimum": -1, "maximum": 1},
+        {"type": "array", "items": {"enum": [1, 2, 3]}, "maxItems": 4}, {"enum": [0.5, -1.25, 3]},
     ]  # fmt: skip
     found = []
     for number in range(20):
@@ -58,8 +58,9 @@ class Caller:
         self._url, self._http = f"http://127.0.0.1:{server.port}/v1/completions", http
 
     async def stream(self, prompt: list[int], most: int) -> tuple[list[float], dict[str, Any]]:
-        """Return the times at which the tokens of a greedy text came, the request's own first, and its usage."""
-        body = {"model": "llama", "prompt": prompt, "max_tokens": most, "temperature": 0, "ignore_eos": True,
+        """Return the times at which the tokens of a text came, the request's own first, and its usage."""
+        # Drawn, as several tokens of a greedy text that repeats itself may come at once.
+        body = {"model": "llama", "prompt": prompt, "max_tokens": most, "temperature": 1, "ignore_eos": True,
                 "stream": True, "logprobs": 0, "stream_options": {"include_usage": True}}  # fmt: skip
         times, usage = [time.perf_counter()], {}
         async with self._http.stream("POST", self._url, json=body) as answer:

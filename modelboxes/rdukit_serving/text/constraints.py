@@ -78,8 +78,8 @@ class Constraint:
         """Return whether the form is complete and nothing may follow."""
         return bool(self._matcher.is_stopped())
 
-    def masked(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return logits [V], minus infinity where a token may not come next.
+    def legal_tokens(self, logits_V: NDArray[np.float32]) -> NDArray[np.intp]:
+        """Return the tokens that may come next, in order.
 
         Raises:
             InvalidArgument: the form became too complex to go on.
@@ -88,13 +88,12 @@ class Constraint:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
             raise self._refused()
-        is_legal_V = np.unpackbits(bits, count=self._tokens, bitorder="little").view(np.bool_)
-        masked_V = np.full_like(logits_V, -np.inf)
         # A model may have room for tokens that the tokenizer lacks.
-        np.copyto(masked_V[: self._tokens], logits_V[: self._tokens], where=is_legal_V[: len(logits_V)])
-        if masked_V.max() == -np.inf:
+        count = min(self._tokens, len(logits_V))
+        legal = np.flatnonzero(np.unpackbits(bits, count=count, bitorder="little"))
+        if not len(legal) or logits_V[legal].max() == -np.inf:
             raise RuntimeFault("the model has no token with which the text could go on in its form")
-        return masked_V
+        return legal
 
     def take(self, token: int) -> None:
         """Take the token that was chosen.

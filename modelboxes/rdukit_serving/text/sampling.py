@@ -92,10 +92,11 @@ class Sampler:
         """Choose the next token."""
         if self._options.bias or self._chosen or self._seen:
             logits_V = self._adjusted(logits_V)
-        if self._constraint is not None:
-            logits_V = self._constraint.masked(logits_V)
-        token = self._draw(logits_V)
-        if self._constraint is not None:
+        if self._constraint is None:
+            token = self._draw(logits_V)
+        else:
+            legal = self._constraint.legal_tokens(logits_V)
+            token = int(legal[self._draw(logits_V[legal])])
             self._constraint.take(token)
         if self._has_penalties:
             self._chosen[token] = self._chosen.get(token, 0) + 1
