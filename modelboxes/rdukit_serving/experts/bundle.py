@@ -33,7 +33,7 @@ class Configuration(StrictModel):
     pef: FileOfBundle = Field(description="File in the bundle's folder.")
     context: Positive | None = Field(default=None, description="Most tokens of a text.")
     batch: Positive | None = Field(default=None, description="Texts that are made at once.")
-    precision: Literal["f32", "bf16", "int8", "int4"] | None = None
+    precision: Literal["f32", "bf16"] | None = None
 
 
 class ExpertEntry(StrictModel):
