@@ -1,6 +1,7 @@
 """A smaller language model that guesses what a text model will say; its caches have the same texts in the same rows."""
 
 import itertools
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,11 +30,14 @@ class DraftModel:
         self._program = program
         #: Tokens that the caches hold, by row.
         self._held: list[list[int]] = [[] for _ in range(program.sizes.texts)]
+        #: What a guessed token of each of so many texts took of late, with all that belongs to it.
+        self._seconds: dict[int, float] = {}
 
     def seconds(self, outlooks: Sequence[Outlook]) -> float:
         """Return what a run takes that guesses a token of each text that needs a draft."""
         texts = sum(outlook.is_drafted for outlook in outlooks)
-        return next(self._program.seconds[width] for width in self._program.sizes.widths if width >= texts)
+        least = next(self._program.seconds[width] for width in self._program.sizes.widths if width >= texts)
+        return self._seconds.get(texts, least)
 
     def copy(self, source: int, target: int) -> None:
         """Give what one row holds to another, too."""
@@ -48,7 +52,11 @@ class DraftModel:
         """
         asked = [(text, text.row.number, text.tokens, count) for text, count in texts if text.row is not None]
         ready = [each for each in asked if self.follow(each[1], each[2])]
+        began = time.thread_time()
         guesses = self.guess([(row, tokens, count) for _, row, tokens, count in ready])
+        if ready:
+            took = (time.thread_time() - began) / max(count for *_, count in ready)
+            self._seconds[len(ready)] = self._seconds.get(len(ready), took) * 7 / 8 + took / 8
         for (text, *_), guess in zip(ready, guesses, strict=True):
             text.propose(guess)
 

@@ -18,6 +18,9 @@ _NEWEST: Final = 1 / 8
 _FORGOTTEN: Final = 1 / 64
 #: A guess less likely to be right than this is not worth its place in a run, even one that is free.
 _LEAST_HOPE: Final = 0.05
+#: How many times the tokens a second without a draft one must promise: what it takes from the processor's caches is in
+#: no figure.
+_WORTH_DRAFTING: Final = 1.1
 
 
 class Lookup:
@@ -99,14 +102,15 @@ def share_places(
         for depth in range(1, outlook.count + 1)
         if outlook.rate**depth >= _LEAST_HOPE
     )
-    best, chosen = 0.0, hopes[:0]
+    best, plain, chosen = 0.0, 0.0, hopes[:0]
     for drafted in range(1 + max(outlook.count * outlook.is_drafted for outlook in outlooks)):
         possible = [hope for hope in hopes if hope[1] <= drafted or not outlooks[hope[2]].is_drafted]
         for width in (each for each in widths if each >= texts):
             tried = possible[: width - texts]
             value = (texts - sum(hope for hope, _, _ in tried)) / (seconds[width] + drafted * draft_seconds)
-            if value > best:
+            if value > (max(best, plain * _WORTH_DRAFTING) if drafted else best):
                 best, chosen = value, tried
+        plain = plain if drafted else best
     counts = [0] * texts
     for _, _, text in chosen:
         counts[text] += 1

@@ -97,6 +97,9 @@ def test_a_draft_is_asked_as_long_as_its_runs_pay() -> None:
     assert share((0.99, 7), drafted=0.01) == [7]
     assert share((0.9, 7), drafted=0.2) == [3]
     assert share((0.9, 7), drafted=0.9) == [0]
+    # Little is not worth it.
+    assert share((0.9, 1), drafted=0.5) == [1]
+    assert share((0.9, 1), drafted=0.65) == [0]
     # What was found in the text costs no run of the draft.
     outlooks = [Outlook(0.9, 7, is_drafted=True), Outlook(0.9, 7)]
     assert share_places(outlooks, WIDTHS, SECONDS, 5.0) == [0, 6]
