@@ -35,7 +35,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from rdukit.errors import CompileError
-from rdukit_modelbox.verbs.compile import compile_text_serving
+from rdukit_modelbox.verbs.compile import TextExtras, compile_text_serving
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_serving.shape import Shape
@@ -124,9 +124,10 @@ def our_box(
     folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, model: Llama, tokenizer: Tokenizer | None = None
 ) -> Iterator[Server]:  # fmt: skip
     """Compile the model, and serve it in a box; without a tokenizer its tokens are words with numbers."""
-    weights, precision = ("int8", "f32") if precision == "int8" else ("same", precision)
+    extras = TextExtras(weight_dtype="int8") if precision == "int8" else TextExtras()
+    precision = "f32" if precision == "int8" else precision
     shape = Shape("llama", sizes, texts, precision, task="language-modelling", purpose="serve")
-    pef = compile_text_serving(get_model("llama"), shape, "llama", folder, "o3", "sn30", 1, weight_dtype=weights)
+    pef = compile_text_serving(get_model("llama"), shape, "llama", folder, "o3", "sn30", 1, extras)
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}

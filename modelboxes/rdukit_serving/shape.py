@@ -25,7 +25,8 @@ SizeValue = int | float | str | bool
 class TextSizes:
     """Sizes of a text program: lengths in tokens, the number of tokens that there are, and of texts made at once.
 
-    A run has room for as many texts, and for ``guesses`` of one text beside its next token.
+    A run has room for as many texts, and for ``guesses`` of one text beside its next token. Each text may take one of
+    as many ``adapters``, updates of the rank ``adapter_rank`` beside the weights.
     """
 
     context: int
@@ -33,6 +34,8 @@ class TextSizes:
     vocabulary: int
     texts: int = 1
     guesses: int = 0
+    adapters: int = 0
+    adapter_rank: int = 0
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
@@ -110,7 +113,8 @@ class Shape:
         if self.text is not None:
             sizes = self.text
             value["text"] = [sizes.context, sizes.prompt, sizes.vocabulary, sizes.texts]
-            value["text"] += [sizes.guesses] if sizes.guesses else []
+            value["text"] += [sizes.guesses] if sizes.guesses or sizes.adapters else []
+            value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha]
         if self.graphs:

@@ -2,10 +2,12 @@
 
 Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021), arXiv 2106.09685.
 
-Axes: I inputs, O outputs, R rank.
+Axes: I inputs, O outputs, R rank, N adapters, B texts of a call, T tokens of each.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,64 @@ class AdaptedLinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + self.lora_scale * update
 
 
+@dataclass(slots=True)
+class AdapterShares:
+    """What the texts of a call take of the ranks of all adapters [B, 1, N * R], ones and zeros; None: nothing."""
+
+    value: torch.Tensor | None = None
+
+
+class SharedLinear(nn.Linear):
+    """A linear layer and updates of several adapters beside it: A [N * R, I], and B [O, N * R] with the scales in it.
+
+    Each text of a call takes the ranks that are its adapter's: x W^T + b + ((x A^T) * shares) B^T.
+    """
+
+    lora_A: torch.Tensor
+    lora_B: torch.Tensor
+    shares: AdapterShares
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        plain = F.linear(x, self.weight, self.bias)
+        if self.shares.value is None:
+            return plain
+        return plain + F.linear(F.linear(x, self.lora_A) * self.shares.value, self.lora_B)
+
+
+def share_adapters(model: nn.Module, adapters: int, rank: int, *outputs: int) -> None:
+    """Give each linear layer but heads room for the updates of several adapters, of a rank each or less.
+
+    The model takes one more input then, ``AdapterShares.value``, where texts are to take any of them.
+
+    Raises:
+        InvalidArgument: there is no such layer, or the rank is as large as one.
+    """
+    shares = AdapterShares()
+    for layer in _layers_to_adapt(model, rank, "adapter_rank", *outputs):
+        layer.__class__ = SharedLinear
+        # Buffers, as a checkpoint need not have them.
+        layer.register_buffer("lora_A", torch.zeros(adapters * rank, layer.in_features))
+        layer.register_buffer("lora_B", torch.zeros(layer.out_features, adapters * rank))
+        layer.shares = shares
+
+    def take_shares(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        has_shares = inputs[-1].dim() == 3
+        shares.value = inputs[-1] if has_shares else None
+        return inputs[:-1] if has_shares else inputs
+
+    model.register_forward_pre_hook(take_shares)
+
+
+def _layers_to_adapt(model: nn.Module, rank: int, name: str, *outputs: int) -> list[Any]:
+    layers = [m for m in model.modules() if type(m) is nn.Linear and m.out_features not in outputs]
+    if not layers:
+        raise InvalidArgument(f"the model has no linear layer that could get an adapter; legal: {name}=0")
+    narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
+    if rank >= narrowest:
+        raise InvalidArgument(f"{name} is {rank}; legal: 0 to {narrowest - 1}, less than the narrowest layer")
+    return layers
+
+
 def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int) -> None:
     """Freeze the model, and give each linear layer an update, but heads: they have one of these numbers of ``outputs``.
 
@@ -36,12 +96,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int) -> No
     Raises:
         InvalidArgument: there is no such layer, or the rank is as large as one.
     """
-    layers = [m for m in model.modules() if type(m) is nn.Linear and m.out_features not in outputs]
-    if not layers:
-        raise InvalidArgument("the model has no linear layer that could get an adapter; legal: lora_rank=0")
-    narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
-    if rank >= narrowest:
-        raise InvalidArgument(f"lora_rank is {rank}; legal: 0 to {narrowest - 1}, less than the narrowest layer")
+    layers = _layers_to_adapt(model, rank, "lora_rank", *outputs)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for layer in layers:

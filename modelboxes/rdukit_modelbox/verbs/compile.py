@@ -1,7 +1,7 @@
 """Compile: the box's model → a PEF, to train or to serve."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from rdukit.pef import Pef, SectionType, read_pef
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of, model_name_of
+from rdukit_modelbox.tasks.adapters import share_adapters
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import read_constants
@@ -28,6 +29,18 @@ LANGUAGE_MODELLING: Final = "language-modelling"
 SAME: Final = "same"
 #: Texts that one PEF can make at once: each has a row of the caches, and each width a graph.
 MAX_TEXTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TextExtras:
+    """Options of a PEF for texts: room for guesses and adapters (see ``TextSizes``), and ``weight_dtype``, int8 or that
+    of the precision.
+    """
+
+    guesses: int = 0
+    adapters: int = 0
+    adapter_rank: int = 0
+    weight_dtype: str = SAME
 
 
 def run_compile(
@@ -50,9 +63,11 @@ def run_compile(
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
     if program is None:
-        guesses = int(parameters.get("speculation", 0))
-        weights = str(parameters.get("weight_dtype", SAME))
-        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, guesses, weights)
+        extras = TextExtras(
+            int(parameters.get("speculation", 0)), int(parameters.get("adapters", 0)),
+            int(parameters.get("adapter_rank", 0)), str(parameters.get("weight_dtype", SAME)),
+        )  # fmt: skip
+        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, extras)
     else:
         path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
         shape = program.shape
@@ -136,11 +151,9 @@ def unsaved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def compile_text_serving(
     entry: ModelEntry, shape: Shape, name: str, folder: Path, mode: str, target: str, num_tiles: int,
-    guesses: int = 0, weight_dtype: str = SAME,
+    extras: TextExtras | None = None,
 ) -> Path:  # fmt: skip
     """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
-
-    A run has room for ``guesses`` of a text beside its next token; ``weight_dtype`` int8 stores linear layers so.
 
     Raises:
         InvalidArgument: the model reads no texts.
@@ -158,10 +171,18 @@ def compile_text_serving(
     context, prompt, vocabulary = (
         int(shape.sizes[name]) for name in (serving.context, serving.prompt, serving.vocabulary)
     )
-    text = TextSizes(context, prompt, vocabulary, shape.batch_size if is_language else 1, guesses)
+    extras = extras or TextExtras()
+    text = TextSizes(context, prompt, vocabulary)
+    if is_language:
+        rank = extras.adapter_rank if extras.adapters else 0
+        text = replace(
+            text, texts=shape.batch_size, guesses=extras.guesses, adapters=extras.adapters, adapter_rank=rank
+        )
     session = samba.session
     session.reset()
     model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
+    if text.adapters:
+        share_adapters(model, text.adapters, text.adapter_rank, text.vocabulary)
     samba.from_torch_model_(model)
     graphs = text_graphs(text) if is_language else {}
     embedded = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
@@ -177,7 +198,7 @@ def compile_text_serving(
             config_dict={
                 "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
                 "num_tiles": num_tiles, "precision": shape.precision, "log_level": SILENT,
-                "weight_dtype": "" if weight_dtype == SAME else weight_dtype,
+                "weight_dtype": "" if extras.weight_dtype == SAME else extras.weight_dtype,
             },
             pef_metadata=found.to_metadata(),
         )
@@ -195,7 +216,9 @@ def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
 
     def tokens(graph: str, batch: int, count: int, **more: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:
         each = (batch, count)
-        return inputs(graph, tokens=each, positions=each, rows=(batch,), targets=each, **more)
+        found = inputs(graph, tokens=each, positions=each, rows=(batch,), targets=each, **more)
+        ranks = text.adapters * text.adapter_rank
+        return (*found, samba.zeros(batch, 1, ranks, name=f"{graph}_shares")) if ranks else found
 
     graphs = {f"prefill_{count}": tokens(f"prefill_{count}", 1, count, last=(1,)) for count in text.prompt_lengths}
     graphs |= {f"decode_{batch}": tokens(f"decode_{batch}", batch, 1) for batch in text.widths}

@@ -6,7 +6,7 @@ Bringing an expert into memory is then mapping a file, and several servers of it
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +16,23 @@ from rdukit.pef import Pef
 from rdukit.pef.memory import parameter_layout
 from rdukit_runtime.engine.device import engine_device
 from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
+from rdukit_serving.device.adapters import place_adapters
 from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, read_constants
 
 
-def prepare_weights(pef: Pef, checkpoint: Path, file: Path) -> None:
-    """Write the parameters of a checkpoint for a PEF to ``file``, unless they are there.
+def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
+    """Write the parameters of a checkpoint for a PEF to ``file``, unless they are there, with adapters beside them.
 
     Raises:
-        NotFound, InvalidArgument: there is no such checkpoint, it is damaged, or of another model.
+        NotFound, InvalidArgument: there is no such checkpoint, it is damaged, or of another model; an adapter does not
+            fit.
     """
     if file.is_file() and file.stat().st_size == parameter_layout(pef)[1]:
         return
     _, stored = load_parameters(checkpoint)
     parameters = merge_adapters(stored)
+    if adapters:
+        parameters = {**parameters, **place_adapters(pef, parameters, adapters)}
     symbols = match_parameters(pef, parameters)
     values = [*read_constants(pef).items(), *((symbol, parameters[name]) for name, symbol in symbols.items())]
     with atomic_target(file) as temporary:
@@ -60,11 +64,11 @@ class WeightsReader:
         """Return the descriptor to wait for."""
         return self._event
 
-    def ask(self, number: int, checkpoint: Path, file: Path) -> None:
-        """Ask for the weights of a checkpoint, prepared as ``file``."""
+    def ask(self, number: int, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
+        """Ask for the weights of a checkpoint with adapters beside them, prepared as ``file``."""
 
         def read() -> ParameterSet:
-            prepare_weights(self._pef, checkpoint, file)
+            prepare_weights(self._pef, checkpoint, file, adapters)
             parameters = ParameterSet(self._pef, file, engine_device())
             parameters.touch()
             return parameters

@@ -21,6 +21,10 @@ ExpertName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 #: As vendors call models: ``meta-llama/Llama-3.1-8B-Instruct``.
 ModelAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$")]
 FileOfBundle = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Aliases = Annotated[
+    tuple[ModelAlias, ...],
+    Field(max_length=32, description="Other names that mean it, such as a vendor's name of a model."),
+]
 Positive = Annotated[int, Strict(), Field(ge=1)]
 
 MAX_EXPERTS: Final = 1000
@@ -36,14 +40,25 @@ class Configuration(StrictModel):
     precision: Literal["f32", "bf16"] | None = None
 
 
+class AdapterEntry(StrictModel):
+    """An adapter (LoRA) beside the weights of an expert, and the names by which requests mean it."""
+
+    name: ExpertName
+    checkpoint: FileOfBundle = Field(
+        description="Checkpoint of a training with lora_rank, or folder of PEFT's, in the bundle's folder."
+    )
+    aliases: Aliases = ()
+
+
 class ExpertEntry(StrictModel):
     """A checkpoint for one configuration, and the names by which requests mean it."""
 
     name: ExpertName
     configuration: ExpertName = Field(description="Name of one of the configurations.")
     checkpoint: FileOfBundle = Field(description="Folder or safetensors file in the bundle's folder.")
-    aliases: tuple[ModelAlias, ...] = Field(
-        default=(), max_length=32, description="Other names that mean it, such as a vendor's name of a model."
+    aliases: Aliases = ()
+    adapters: Annotated[tuple[AdapterEntry, ...], Field(max_length=64)] = Field(
+        default=(), description="Models that are adapters beside its weights; all are in one run with it."
     )
     pinned: Annotated[bool, Strict()] = Field(default=False, description="Loaded at the start, and kept in memory.")
 
@@ -83,8 +98,10 @@ class Bundle(StrictModel):
     router: RouterEntry | None = Field(default=None, description="Chooses an expert for prompts that name none.")
 
     def names(self) -> Mapping[str, str]:
-        """Return the expert that each name or alias means."""
-        return {name: expert.name for expert in self.experts for name in (expert.name, *expert.aliases)}
+        """Return the expert or adapter that each name or alias means."""
+        models: list[ExpertEntry | AdapterEntry] = [*self.experts]
+        models += [adapter for expert in self.experts for adapter in expert.adapters]
+        return {name: model.name for model in models for name in (model.name, *model.aliases)}
 
 
 class BundleFiles:
@@ -174,12 +191,15 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
             legal = ", ".join(sorted(configurations))
             words = f"{expert.configuration!r} is no configuration of the bundle; legal: {legal}"
             yield ("experts", at, "configuration"), words
-        places: list[tuple[KeyPath, str]] = [(("experts", at, "name"), expert.name)]
-        places += [(("experts", at, "aliases", number), alias) for number, alias in enumerate(expert.aliases)]
-        for path, name in places:
-            if name in names:
-                yield path, f"{name!r} means {names[name]!r} already; legal: a name that nothing else has"
-            names.setdefault(name, expert.name)
+        models: list[tuple[KeyPath, ExpertEntry | AdapterEntry]] = [(("experts", at), expert)]
+        models += [(("experts", at, "adapters", number), each) for number, each in enumerate(expert.adapters)]
+        for where, model in models:
+            places: list[tuple[KeyPath, str]] = [((*where, "name"), model.name)]
+            places += [((*where, "aliases", number), alias) for number, alias in enumerate(model.aliases)]
+            for path, name in places:
+                if name in names:
+                    yield path, f"{name!r} means {names[name]!r} already; legal: a name that nothing else has"
+                names.setdefault(name, model.name)
     if (router := bundle.router) is not None:
         if router.name in names:
             yield ("router", "name"), f"{router.name!r} means {names[router.name]!r} already; legal: a name of its own"

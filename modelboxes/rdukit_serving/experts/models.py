@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit.settings import resolve
 from rdukit_serving.device.client import ModelFiles
+from rdukit_serving.experts.bundle import AdapterEntry
 from rdukit_serving.experts.pool import ExpertPool
 from rdukit_serving.experts.process import ExpertLine
 from rdukit_serving.experts.sizes import FoundBundle, FoundExpert
@@ -36,9 +37,14 @@ _STATES: Mapping[ExpertState, VersionState] = {
 class ExpertVersion(ModelVersion):
     """An expert: a version whose process is shared, and which is loaded when it is asked for."""
 
-    def __init__(self, found: FoundExpert, pool: ExpertPool, log_file: Path, max_queue: int) -> None:
+    def __init__(
+        self, found: FoundExpert, pool: ExpertPool, log_file: Path, max_queue: int, adapter: AdapterEntry | None = None
+    ) -> None:  # fmt: skip
+        """``adapter``: the one that this is, beside the weights of the expert; None: the expert itself."""
         entry, configuration = found.entry, found.configuration
-        files = ModelFiles(entry.name, configuration.pef, found.checkpoint, {"max_queue": max_queue})
+        self.entry = adapter or entry
+        self.adapter = "" if adapter is None else adapter.name
+        files = ModelFiles(self.entry.name, configuration.pef, found.checkpoint, {"max_queue": max_queue})
         super().__init__(VERSION, files, log_file)
         self.found = found
         self._pool, self._process = pool, pool.process_of(entry.name)
@@ -53,7 +59,11 @@ class ExpertVersion(ModelVersion):
         }  # fmt: skip
         self._last_error = ""
         self.loaded_at = time.time()
-        pool.seat(entry.name, self)
+        #: Adapters beside it, which come and go with it.
+        self.adapters: list[ExpertVersion] = []
+        if adapter is None:
+            self.adapters = [ExpertVersion(found, pool, log_file, max_queue, each) for each in entry.adapters]
+            pool.seat(entry.name, self)
 
     @property
     def state(self) -> VersionState:
@@ -67,7 +77,7 @@ class ExpertVersion(ModelVersion):
     @property
     def expert_state(self) -> ExpertState:
         """Return the expert's state."""
-        return self._pool.table.state(self.files.name)
+        return self._pool.table.state(self.found.entry.name)
 
     @property
     def signature(self) -> ServedSignature:
@@ -84,7 +94,8 @@ class ExpertVersion(ModelVersion):
         """Return what the list of models tells of it."""
         return {
             **super().describe(), "state": str(self.expert_state), "configuration": self.found.configuration.name,
-            "aliases": list(self.found.entry.aliases), "pinned": self.found.entry.pinned,
+            "aliases": list(self.entry.aliases), "pinned": self.found.entry.pinned,
+            **({"adapter_of": self.found.entry.name} if self.adapter else {}),
         }  # fmt: skip
 
     async def why_not_ready(self, timeout_s: float | None = None) -> str:
@@ -98,19 +109,25 @@ class ExpertVersion(ModelVersion):
         self.load_seconds, self.loaded_at, self._last_error = seconds, time.time(), ""
         self.restarts = max(self._process.starts - 1, 0)
         self.texts.attach(line)
+        for adapter in self.adapters:
+            adapter.has_come(self._process.line(self.found.entry.name, adapter.adapter), seconds)
 
     def has_gone(self, ending: str) -> None:
         """See ``ExpertTexts``."""
         self.texts.detach(ending)
+        for adapter in self.adapters:
+            adapter.has_gone(ending)
 
     def has_failed(self, error: RdukitError) -> None:
         """See ``ExpertTexts``."""
         self._last_error = f"; {error.message}"
         self.texts.refuse(error)
+        for adapter in self.adapters:
+            adapter.has_failed(error)
 
     async def unload(self, drain_s: float) -> None:
         """Let it go when its texts have ended."""
-        await self._pool.unload(self.files.name)
+        await self._pool.unload(self.found.entry.name)
 
 
 class ExpertRepository(Repository):
@@ -149,7 +166,7 @@ class ExpertRepository(Repository):
             raise InvalidArgument(
                 f"the files of expert {self.name!r} are those of its bundle: leave the parameters out"
             )
-        await self._pool.load(self.name)
+        await self._pool.load(self._expert.found.entry.name)
         return self._expert
 
     async def unload(self, version: str = "") -> None:
@@ -159,7 +176,7 @@ class ExpertRepository(Repository):
             NotFound: it has no such version.
         """
         self.find(self.name, version)
-        await self._pool.unload(self.name)
+        await self._expert.unload(0)
 
     def index(self) -> list[dict[str, str]]:
         """Return its entry in the repository extension's index; ``reason`` is its own state."""
@@ -182,10 +199,12 @@ class ExpertModels(ServedModels):
         self.router = bundle.router
         self.pool = ExpertPool(bundle, folder)
         limit = bundle.max_queue or resolve(MAX_QUEUE)
+        found = bundle.experts.items()
+        experts = [ExpertVersion(each, self.pool, folder / f"{name}.log", limit) for name, each in found]
         self._repositories = {
-            name: ExpertRepository(ExpertVersion(found, self.pool, folder / f"{name}.log", limit), self.pool, folder)
-            for name, found in bundle.experts.items()
-        }
+            model.files.name: ExpertRepository(model, self.pool, folder)
+            for expert in experts for model in (expert, *expert.adapters)
+        }  # fmt: skip
         self.repository = next(iter(self._repositories.values()))
 
     @property

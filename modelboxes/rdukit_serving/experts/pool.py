@@ -228,7 +228,7 @@ class ExpertPool:
     async def _bring(self, seat: _Seat) -> None:
         found = seat.found
         await seat.process.start()
-        await seat.process.load(found.entry.name, found.checkpoint, self._file_of(found))
+        await seat.process.load(found.entry.name, found.checkpoint, self._file_of(found), found.adapters)
 
     async def _evict(self, name: str) -> None:
         seat = self._seats[name]
@@ -295,8 +295,9 @@ class ExpertPool:
         return switch
 
     def _file_of(self, found: FoundExpert) -> Path:
-        """Return the file of prepared weights, whose name changes with the PEF and the checkpoint."""
-        key = f"{found.configuration.key} {_checkpoint_key(found.checkpoint)}"
+        """Return the file of prepared weights, whose name changes with the PEF, the checkpoint and the adapters."""
+        adapters = [f"{name} {_checkpoint_key(path)}" for name, path in found.adapters.items()]
+        key = " ".join([found.configuration.key, _checkpoint_key(found.checkpoint), *adapters])
         return self._weights / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.weights"
 
     def _prune(self) -> None:

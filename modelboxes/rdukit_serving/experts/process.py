@@ -23,10 +23,10 @@ CountSwitch = Callable[[str], ExpertSwitch]
 
 
 class ExpertLine:
-    """The part of a device process that is an expert: a ``TextDevice``."""
+    """The part of a device process that is an expert, or an adapter beside one: a ``TextDevice``."""
 
-    def __init__(self, process: "ExpertProcess", expert: str, text: Mapping[str, int]) -> None:
-        self.expert = expert
+    def __init__(self, process: "ExpertProcess", expert: str, text: Mapping[str, int], adapter: str = "") -> None:
+        self.expert, self.adapter = expert, adapter
         self.text: Mapping[str, int] | None = text
         self.on_message: Callable[[dict[str, Any]], None] = lambda message: None
         self.busy_since: float | None = None
@@ -86,19 +86,20 @@ class ExpertProcess:
             self.starts += 1
             self._watching = asyncio.create_task(self._watch(client))
 
-    def line(self, expert: str) -> ExpertLine:
-        """Return a line for the texts of an expert that is loaded."""
+    def line(self, expert: str, adapter: str = "") -> ExpertLine:
+        """Return a line for the texts of an expert that is loaded, or of an adapter beside it."""
         text = self.configuration.text
         sizes = {"context": text.context, "prompt": text.prompt, "vocabulary": text.vocabulary, "texts": text.texts}
-        return ExpertLine(self, expert, sizes)
+        return ExpertLine(self, expert, sizes, adapter)
 
-    async def load(self, expert: str, checkpoint: Path, file: Path) -> None:
-        """Bring the weights of an expert into memory, prepared as ``file``.
+    async def load(self, expert: str, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
+        """Bring the weights of an expert into memory, with adapters beside them, prepared as ``file``.
 
         Raises:
             RdukitError: the checkpoint cannot be used. Unavailable: the process ended.
         """
-        await self._ask(kind="load", expert=expert, checkpoint=str(checkpoint), file=str(file))
+        files = {name: str(path) for name, path in adapters.items()}
+        await self._ask(kind="load", expert=expert, checkpoint=str(checkpoint), file=str(file), adapters=files)
 
     async def unload(self, expert: str) -> None:
         """Let the weights of an expert go.
@@ -115,7 +116,7 @@ class ExpertProcess:
         if message["kind"] != "cancel":
             self._lines[number] = line
         if self._client is not None:
-            self._client.send(**message, expert=line.expert)
+            self._client.send(**message, expert=line.expert, adapter=line.adapter)
 
     async def close(self) -> None:
         """End the process."""

@@ -1,7 +1,7 @@
 """A bundle with its files: PEFs read for their sizes and checkpoints found, without torch and without a device."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument, NotFound
@@ -35,6 +35,8 @@ class FoundExpert:
     entry: ExpertEntry
     configuration: FoundConfiguration
     checkpoint: Path
+    #: Files of the adapters beside its weights, by name.
+    adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,18 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
         if not companion(checkpoint, TOKENIZER_FILE).is_file():
             words = f"there is no {TOKENIZER_FILE} beside {entry.checkpoint!r}: a text model needs its tokenizer there"
             raise NotFound(files.fault(("experts", at, "checkpoint"), words).message)
-        experts[entry.name] = FoundExpert(entry, found[entry.configuration], checkpoint)
+        its = found[entry.configuration]
+        if len(entry.adapters) > its.text.adapters:
+            words = (
+                f"{len(entry.adapters)} adapters do not fit; legal: {its.text.adapters}, as the PEF of "
+                f"{its.name!r} was compiled with adapters={its.text.adapters}"
+            )
+            raise files.fault(("experts", at, "adapters"), words)
+        adapters = {
+            each.name: files.find(each.checkpoint, ("experts", at, "adapters", number, "checkpoint"))
+            for number, each in enumerate(entry.adapters)
+        }
+        experts[entry.name] = FoundExpert(entry, its, checkpoint, adapters)
     memory = bundle.memory
     device = device_memory(chips[0], bundle.sockets, memory.host, memory.hbm, memory.ddr)
     if memory.hbm and not device.hbm_bytes:
@@ -144,17 +157,21 @@ def _read(files: BundleFiles, at: int, said: Configuration, path: Path, pef: Pef
 
 
 def check_checkpoints(found: FoundBundle) -> None:
-    """Check that each checkpoint can be read and has a tensor for each parameter of its PEF.
+    """Check that each checkpoint can be read and has a tensor for each parameter of its PEF, and that adapters fit.
 
     Raises:
         NotFound, InvalidArgument: one does not; names the expert.
     """
-    from rdukit_serving.device.parameters import match_parameters, open_parameters  # torch: what only serves needs none
+    from rdukit_serving.device.adapters import place_adapters  # torch: what only serves needs none
+    from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, open_parameters
 
     pefs = {name: read_pef(each.pef).pef for name, each in found.configurations.items()}
     for name, expert in found.experts.items():
         try:
             with open_parameters(expert.checkpoint) as stored:
                 match_parameters(pefs[expert.configuration.name], stored.names)
+            if expert.adapters:
+                base = merge_adapters(load_parameters(expert.checkpoint)[1])
+                place_adapters(pefs[expert.configuration.name], base, expert.adapters)
         except (InvalidArgument, NotFound) as cause:
             raise type(cause)(f"expert {name}: {cause.message}", **cause.detail) from cause

@@ -1,7 +1,8 @@
 """Texts of several experts in one device process: they share its PEF, its kernels and its caches, not their weights.
 
-A run is of one expert. The experts that have texts take turns of some runs; between two turns the program takes its
-parameters from other memory, which copies nothing. On the device it would: the server counts that (``tiers.py``).
+A run is of one expert, and of the adapters beside its weights. The experts that have texts take turns of some runs;
+between two turns the program takes its parameters from other memory, which copies nothing. On the device it would: the
+server counts that (``tiers.py``).
 """
 
 import select
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdukit.errors import RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of_file
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.messages import Prompt
@@ -45,6 +46,8 @@ class LoadedExpert:
     tokens: ModelTokens
     #: How many tokens its tokenizer has; None: as many as the model.
     known: int | None
+    #: Adapters beside its weights, by number.
+    adapters: tuple[str, ...] = ()
 
 
 class ExpertLoop(TextLoop):
@@ -81,7 +84,7 @@ class ExpertLoop(TextLoop):
         kind = message["kind"]
         if kind == "load":
             self._loading[number] = message
-            self._reader.ask(number, Path(message["checkpoint"]), Path(message["file"]))
+            self._reader.ask(number, Path(message["checkpoint"]), Path(message["file"]), _adapters_of(message))
         elif kind == "unload":
             self._unload(message["expert"])
             self._tell(number, kind="unloaded")
@@ -98,7 +101,8 @@ class ExpertLoop(TextLoop):
                 name, checkpoint = message["expert"], Path(message["checkpoint"])
                 tokens, known = self._tokens_of(checkpoint), known_tokens(checkpoint)
                 self._unload(name)
-                self._experts[name] = LoadedExpert(name, message["file"], parameters, tokens, known)
+                adapters = tuple(_adapters_of(message))
+                self._experts[name] = LoadedExpert(name, message["file"], parameters, tokens, known, adapters)
                 self._tell(number, kind="loaded")
             except RdukitError as failure:
                 self._tell(number, kind="refused", **failure.body())
@@ -133,13 +137,18 @@ class ExpertLoop(TextLoop):
         return self._expert(message).tokens
 
     def _weights(self, message: Mapping[str, Any]) -> str:
-        return self._expert(message).weights
+        return f"{self._expert(message).weights} {message['adapter']}"
+
+    def _adapter(self, message: Mapping[str, Any]) -> int | None:
+        return self._expert(message).adapters.index(message["adapter"]) if message["adapter"] else None
 
     def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
         self._expert_of[message["number"]] = self._expert(message).name
         super()._begin(prompt, message)
 
     def _embed(self, number: int, prompt: Prompt, message: Mapping[str, Any]) -> None:
+        if message["adapter"]:
+            raise InvalidArgument(f"an adapter gives no vectors; legal: those of its expert, {message['expert']}")
         self._use(self._expert(message).name, number)
         super()._embed(number, prompt, message)
 
@@ -160,3 +169,7 @@ class ExpertLoop(TextLoop):
         self._program.use(expert.parameters, expert.known)
         self._current, self._runs = name, 0
         self._tell(number, kind="switched")
+
+
+def _adapters_of(message: Mapping[str, Any]) -> Mapping[str, Path]:
+    return {name: Path(path) for name, path in message["adapters"].items()}

@@ -57,9 +57,11 @@ class Generation:
     """
 
     def __init__(
-        self, prompt: Prompt, message: Mapping[str, Any], vocabulary: ModelTokens, sizes: TextSizes, tell: Tell
-    ) -> None:
+        self, prompt: Prompt, message: Mapping[str, Any], vocabulary: ModelTokens, sizes: TextSizes, tell: Tell,
+        adapter: int | None = None,
+    ) -> None:  # fmt: skip
         self.number: int = message["number"]
+        self.adapter = adapter
         self.prompt = vocabulary.tokens_of(prompt, message["is_rendered"])
         options = SamplingOptions(**message["sampling"])
         sizes.check_tokens([token for token, _ in options.bias], "logit_bias")
@@ -153,12 +155,12 @@ class Generation:
         """Take a draft's guess."""
         self._guess = guess
 
-    def written(self, tried: int = 0) -> list[tuple[int, int, int]]:
-        """Return row, token and position of what the next run writes: a token, and so many of the guess to try."""
+    def written(self, tried: int = 0) -> list[tuple[int, int, int, int | None]]:
+        """Return row, token, position and adapter of what the next run writes: a token, and some of its guess."""
         assert self.row is not None
         self._guess = self._guess[:tried]
         tokens = [self._next, *self._guess]
-        return [(self.row.number, token, len(self.row.tokens) + i) for i, token in enumerate(tokens)]
+        return [(self.row.number, token, len(self.row.tokens) + i, self.adapter) for i, token in enumerate(tokens)]
 
     def take(self, logits_KV: NDArray[np.float32]) -> None:
         """Take the logits [K, V] after each of the K tokens that were written, as far as these are the text's.

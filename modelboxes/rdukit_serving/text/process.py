@@ -142,6 +142,10 @@ class TextLoop:
         """Name the weights that a request's text is made with: only texts of the same ones go on from each other."""
         return ""
 
+    def _adapter(self, message: Mapping[str, Any]) -> int | None:
+        """Return the number of the adapter that a request's text takes; None: none."""
+        return None
+
     def _turn(self) -> list[Generation]:
         """Return the texts that the next run is for, the oldest first."""
         return list(self._made.values())
@@ -170,7 +174,8 @@ class TextLoop:
             self._begin(prompt, message)
 
     def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
-        text = Generation(prompt, message, self._vocabulary(message), self._program.sizes, self._tell)
+        sizes, adapter = self._program.sizes, self._adapter(message)
+        text = Generation(prompt, message, self._vocabulary(message), sizes, self._tell, adapter)
         place = self._rows.take(text.prompt, not text.is_scored, self._weights(message))
         if place.source is not None:
             self._program.copy(place.source, place.row.number)
@@ -188,7 +193,7 @@ class TextLoop:
             row, part = text.row, text.part(self._program.sizes.prompt)
             assert row is not None
             with self._refusing(text):
-                text.take_part(part, self._program.read(row.number, part, len(row.tokens)))
+                text.take_part(part, self._program.read(row.number, part, len(row.tokens), text.adapter))
         else:
             making = [text for text in texts if not text.is_reading]
             written = [text.written(tried) for text, tried in zip(making, self._guess(making), strict=True)]

@@ -124,8 +124,12 @@ class TextProgram:
         check_numbers("decode", logits_V)
         return logits_V
 
-    def read(self, row: int, tokens: Sequence[int], position: int) -> NDArray[np.float32]:
+    def read(
+        self, row: int, tokens: Sequence[int], position: int, adapter: int | None = None
+    ) -> NDArray[np.float32]:  # fmt: skip
         """Read at most ``sizes.prompt`` tokens of a row's text from ``position`` on; return logits [V] after them.
+
+        ``adapter``: the number of the one that the text takes; None: none.
 
         Raises:
             RuntimeFault: they are no numbers.
@@ -138,18 +142,19 @@ class TextProgram:
         given[2, 0, :count] = row
         graph, last = f"prefill_{size}", np.array([count - 1])
         logits_V = self._run(
-            graph, tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2], last=last
-        )
+            graph, tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2], last=last,
+            **self._shares([adapter], 1),
+        )  # fmt: skip
         check_numbers(graph, logits_V)
         return logits_V
 
     def advance(
-        self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
+        self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int], adapters: Sequence[int | None] = (),
     ) -> NDArray[np.float32]:  # fmt: skip
         """Write a token to the text of each row and return the logits [B, V] after them; none is checked.
 
         A row may be there several times with positions that follow each other: the tokens are written before any
-        looks back.
+        looks back. ``adapters``: the number of the one that each takes; None: none, as for all without them.
         """
         count = len(rows)
         width = next(each for each in self.sizes.widths if each >= count)
@@ -158,8 +163,9 @@ class TextProgram:
         given[0, :count, 0], given[1, :count, 0], given[2, :count, 0] = tokens, positions, rows
         began = time.thread_time()  # which others on the machine do not lengthen
         logits = self._run(
-            f"decode_{width}", tokens=given[0], positions=given[1], rows=given[2, :, 0], targets=given[2]
-        )
+            f"decode_{width}", tokens=given[0], positions=given[1], rows=given[2, :, 0], targets=given[2],
+            **self._shares(adapters, width),
+        )  # fmt: skip
         took = time.thread_time() - began
         self.seconds[width] = min(self.seconds.get(width, took), took)
         return logits.reshape(width, -1)[:count]
@@ -235,7 +241,17 @@ class TextProgram:
     ) -> None:
         self.stop()
 
-    def _run(self, graph: str, **values: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _shares(self, adapters: Sequence[int | None], width: int) -> dict[str, NDArray[np.float32]]:
+        """Return what each text of a run takes of the ranks of all adapters [B, 1, N * R]: those of its own."""
+        if not self.sizes.adapters:
+            return {}
+        shares = np.zeros((width, self.sizes.adapters, self.sizes.adapter_rank), np.float32)
+        for place, number in enumerate(adapters):
+            if number is not None:
+                shares[place, number] = 1.0
+        return {"shares": shares.reshape(width, 1, -1)}
+
+    def _run(self, graph: str, **values: NDArray[Any]) -> NDArray[np.float32]:
         """Return what a graph that has logits gives; tokens that the tokenizer lacks are minus infinity."""
         self._program.write_all([(f"{graph}_{name}", torch.from_numpy(value)) for name, value in values.items()])
         found = self._outcome(graph)

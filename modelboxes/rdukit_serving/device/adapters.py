@@ -1,0 +1,156 @@
+"""Adapters of a text model: updates of low rank beside weights that all share, of which each text takes one or none.
+
+Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021), arXiv 2106.09685; the files of the library
+PEFT, ``adapter_model.safetensors`` and ``adapter_config.json``.
+
+Axes: r rank, I inputs and O outputs of a layer.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef import Pef
+from rdukit_serving.device.parameters import ADAPTER_PARTS, Tensors, load_parameters, match_parameters
+from rdukit_serving.shape import shape_of
+
+PEFT_CONFIG: Final = "adapter_config.json"
+PEFT_FILE: Final = "adapter_model.safetensors"
+_PEFT_PREFIX: Final = "base_model.model."
+#: What PEFT can do beside, and what each of these says where it does nothing.
+_PLAIN: Final[Mapping[str, Any]] = {
+    "bias": "none", "use_dora": False, "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {},
+    "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LayerUpdate:
+    """Update of a layer: A [r, I] and B [O, r], with the scale in it."""
+
+    down: torch.Tensor
+    up: torch.Tensor
+
+
+def read_adapter(path: Path) -> tuple[Mapping[str, LayerUpdate], Tensors]:
+    """Read an adapter: the updates by layer, and the other tensors of the file, by which its weights are known.
+
+    ``path`` is a checkpoint that train made with ``lora_rank``, or a folder of PEFT's, which has no others.
+
+    Raises:
+        NotFound: there is no such checkpoint.
+        InvalidArgument: it is damaged, has no adapter, or does what is not served; names that.
+    """
+    is_peft = path.is_dir() and (path / PEFT_CONFIG).is_file()
+    _, found = load_parameters(path / PEFT_FILE if is_peft else path)
+    if is_peft:
+        found = _named_as_ours(found, _peft_scale(path / PEFT_CONFIG))
+    others = {name: value for name, value in found.items() if not name.endswith(ADAPTER_PARTS)}
+    updates = {}
+    for layer in sorted({name.rpartition(".")[0] for name in found.keys() - others.keys()}):
+        try:
+            down, up, scale = (found[layer + part].float() for part in ADAPTER_PARTS)
+        except KeyError as cause:
+            raise InvalidArgument(f"{path} has an adapter for {layer} without {cause}") from cause
+        updates[layer] = LayerUpdate(down, up * scale)
+    if not updates:
+        raise InvalidArgument(
+            f"{path} has no adapter; legal: a checkpoint of a training with lora_rank, or a folder with {PEFT_FILE}"
+        )
+    return updates, others
+
+
+def _peft_scale(file: Path) -> float:
+    try:
+        config = json.loads(file.read_text())
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    except (ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{file} is damaged: {cause!r}") from cause
+    if config.get("peft_type", "LORA") != "LORA":
+        raise InvalidArgument(f"{file}: peft_type is {config['peft_type']!r}; legal: LORA")
+    for key, plain in _PLAIN.items():
+        if config.get(key, plain) not in (plain, None, False, {}, []):
+            raise InvalidArgument(f"{file}: {key} is {config[key]!r}, which is not served; legal: {plain!r}")
+    if rank < 1:
+        raise InvalidArgument(f"{file}: r is {rank}; legal: 1 and more")
+    return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+
+
+def _named_as_ours(tensors: Tensors, scale: float) -> Tensors:
+    found: dict[str, torch.Tensor] = {}
+    for name, value in tensors.items():
+        layer, _, part = name.removeprefix(_PEFT_PREFIX).removesuffix(".weight").rpartition(".")
+        if f".{part}" not in ADAPTER_PARTS[:2]:
+            raise InvalidArgument(
+                f"{PEFT_FILE}: {name!r} is no part of an adapter; legal: …lora_A.weight, …lora_B.weight"
+            )
+        found[f"{layer}.{part}"] = value
+        found[layer + ADAPTER_PARTS[2]] = torch.tensor([scale])
+    return found
+
+
+def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Tensors:
+    """Return adapters beside the weights of a base as tensors by the names that a checkpoint would have.
+
+    Args:
+        base: the parameters that they were trained beside. adapters: files by name, in the order of their numbers.
+
+    Raises:
+        InvalidArgument: one does not fit into this PEF, or was trained beside other weights.
+        NotFound: as ``read_adapter``.
+    """
+    text = shape_of(pef, pef.name).text
+    room, most = (text.adapters, text.adapter_rank) if text is not None else (0, 0)
+    if len(adapters) > room:
+        raise InvalidArgument(
+            f"adapter {list(adapters)[room]!r} is one too many; legal: {room}, as the PEF was compiled with "
+            f"adapters={room}"
+        )
+    weights = {name: value for name, value in base.items() if name.endswith(".weight") and value.dim() == 2}
+    placed: dict[str, torch.Tensor] = {}
+    for name, value in weights.items():
+        layer = name.removesuffix(".weight")
+        placed[f"{layer}.lora_A"] = torch.zeros(room * most, value.shape[1])
+        placed[f"{layer}.lora_B"] = torch.zeros(value.shape[0], room * most)
+    known = match_parameters(pef, [*base, *placed])
+    placed = {name: value for name, value in placed.items() if name in known}
+    for number, (name, path) in enumerate(adapters.items()):
+        updates, others = read_adapter(path)
+        changed = [key for key, value in others.items() if key in base and not _are_alike(value, base[key])]
+        if changed:
+            raise InvalidArgument(f"adapter {name!r} was trained beside other weights: {changed[0]} differs")
+        for layer, update in updates.items():
+            _place(placed, name, layer, update, number * most, most)
+    return placed
+
+
+def _place(
+    placed: Mapping[str, torch.Tensor], name: str, layer: str, update: LayerUpdate, begin: int, most: int
+) -> None:  # fmt: skip
+    down, up = (placed.get(f"{layer}{part}") for part in ADAPTER_PARTS[:2])
+    if down is None or up is None:
+        raise InvalidArgument(f"adapter {name!r} has an update for {layer}, where this model takes none")
+    rank = len(update.down)
+    if rank > most:
+        raise InvalidArgument(
+            f"adapter {name!r} has the rank {rank}; legal: 1 to {most}, as the PEF was compiled with "
+            f"adapter_rank={most}"
+        )
+    legal = ((rank, down.shape[1]), (up.shape[0], rank))
+    if (update.down.shape, update.up.shape) != legal:
+        raise InvalidArgument(
+            f"adapter {name!r}: {layer} has updates {tuple(update.down.shape)} and {tuple(update.up.shape)}; "
+            f"legal: {legal[0]} and {legal[1]}"
+        )
+    down[begin : begin + rank] = update.down
+    up[:, begin : begin + rank] = update.up
+
+
+def _are_alike(some: torch.Tensor, other: torch.Tensor) -> bool:
+    return some.shape == other.shape and torch.equal(some.float(), other.float())
