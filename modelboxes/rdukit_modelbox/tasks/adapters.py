@@ -32,7 +32,7 @@ class AdaptedLinear(nn.Linear):
 
 @dataclass(slots=True)
 class AdapterShares:
-    """What the texts of a call take of the ranks of all adapters [B, 1, N * R], ones and zeros; None: nothing."""
+    """Ranks of all adapters that the texts of a call take [B, 1, N * R], ones and zeros; None: none."""
 
     value: torch.Tensor | None = None
 
