@@ -20,7 +20,7 @@ from rdukit_serving.device.adapters import place_adapters
 from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, read_constants
 
 
-def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
+def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[str, Path] | None = None) -> None:
     """Write the parameters of a checkpoint for a PEF to ``file``, unless they are there, with adapters beside them.
 
     Raises:
