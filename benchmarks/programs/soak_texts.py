@@ -1,10 +1,11 @@
 """Texts for minutes, with callers that leave and a model's process that is killed: each stream ends and says why.
 
 Sixteen callers ask a box of four rows for streamed texts of random lengths, some of a JSON schema, and leave one of
-five before its end. Every half a minute the model's process is killed with SIGKILL. At the end the box must answer as
-at the beginning, and must not have grown. Ends with 1 otherwise. ::
+five before its end. Every half a minute the model's process is killed with SIGKILL. With ``--experts`` the box serves
+a bundle of so many, in memory for a third of them, and each text is one of theirs. At the end the box must answer as at
+the beginning, and must not have grown. Ends with 1 otherwise. ::
 
-    PYTHONPATH=tests python benchmarks/programs/soak_texts.py [--minutes 10] [--callers 16] [-o FILE]
+    PYTHONPATH=tests python benchmarks/programs/soak_texts.py [--minutes 10] [--callers 16] [--experts 12] [-o FILE]
 """
 
 import argparse
@@ -19,16 +20,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import torch
 from rdukit_bench.comparisons.machine import write_json
+from safetensors.torch import save_file
 
-from rdukit_platform.backends.process import ProcessBox
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_platform.backends.process_tree import tree_of
-from support.text_boxes import TINY, make_tiny_llama, start_text_box
+from support.text_boxes import TINY, make_text_model, make_tiny_llama, start_text_box
 
 ROWS, KILL_EVERY_S = 4, 30.0
 #: Megabytes by which a process may grow: the allocator's arenas move a little.
@@ -49,11 +53,13 @@ def _megabytes(pid: int) -> float:
     return pages * os.sysconf("SC_PAGESIZE") / 1e6
 
 
-async def _caller(client: httpx.AsyncClient, seed: int, until: float, ends: Counter[str]) -> None:
+async def _caller(
+    client: httpx.AsyncClient, names: Sequence[str], seed: int, until: float, ends: Counter[str]
+) -> None:  # fmt: skip
     draw = random.Random(seed)
     while time.monotonic() < until:
         body: dict[str, Any] = {
-            "model": "llama", "prompt": [draw.randrange(256) for _ in range(draw.randint(1, 120))],
+            "model": draw.choice(names), "prompt": [draw.randrange(256) for _ in range(draw.randint(1, 120))],
             "max_tokens": draw.randint(1, 120), "stream": True, "temperature": draw.choice([0, 1]),
         }  # fmt: skip
         if draw.random() < 0.2:
@@ -93,12 +99,12 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
             yield line
 
 
-async def _soak(box: ProcessBox, minutes: float, callers: int) -> tuple[Counter[str], int]:
+async def _soak(box: ProcessBox, names: Sequence[str], minutes: float, callers: int) -> tuple[Counter[str], int]:
     ends: Counter[str] = Counter()
     kills, until = 0, time.monotonic() + 60 * minutes
     limits = httpx.Limits(max_connections=callers)
     async with httpx.AsyncClient(base_url=box.rest_url, trust_env=False, timeout=120, limits=limits) as client:
-        tasks = [asyncio.create_task(_caller(client, seed, until, ends)) for seed in range(callers)]
+        tasks = [asyncio.create_task(_caller(client, names, seed, until, ends)) for seed in range(callers)]
         while time.monotonic() + KILL_EVERY_S < until:
             await asyncio.sleep(KILL_EVERY_S)
             if (pid := _process_of_the_model(box)) is not None:
@@ -108,29 +114,57 @@ async def _soak(box: ProcessBox, minutes: float, callers: int) -> tuple[Counter[
     return ends, kills
 
 
+def start_bundle_box(folder: Path, names: Sequence[str]) -> ProcessBox:
+    """Serve experts of these names with other parameters each, a third of which are in memory at a time."""
+    model = make_tiny_llama()
+    pef, checkpoint = make_text_model(folder, model, TINY, ROWS)
+    for seed, name in enumerate(names):
+        torch.manual_seed(seed)
+        state = {key: torch.randn_like(value) * 0.3 for key, value in model.state_dict().items()}
+        save_file(state, checkpoint / f"{name}.safetensors")
+    weights = sum(value.nbytes for value in model.state_dict().values())
+    bundle = {
+        "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "soak",
+        "memory": {"host": weights * max(len(names) // 3, 1)},
+        "configurations": [{"name": "tiny", "pef": str(pef.relative_to(folder))}],
+        "experts": [
+            {"name": name, "configuration": "tiny", "checkpoint": f"checkpoint/{name}.safetensors"} for name in names
+        ],
+    }  # fmt: skip
+    file = folder / "bundle.yaml"
+    file.write_text(json.dumps(bundle))
+    values = {"RDUKIT_BOX_BUNDLE": str(file), "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    return ProcessBackend().start(BoxSpec("llama", folder / "state", [folder], values))
+
+
 def main() -> int:
     """Soak and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--callers", type=int, default=16)
     parser.add_argument("-o", "--output", type=Path, help="JSON file")
+    parser.add_argument("--experts", type=int, default=0, help="Experts of a bundle; 0: one model.")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-texts-"))
-    box = start_text_box(folder, make_tiny_llama(), TINY, ROWS)
+    names = [f"e{number}" for number in range(options.experts)] or ["llama"]
+    if options.experts:
+        box = start_bundle_box(folder, names)
+    else:
+        box = start_text_box(folder, make_tiny_llama(), TINY, ROWS)
     try:
-        probe = {"model": "llama", "prompt": "steady", "max_tokens": 20, "temperature": 0}
+        probe = {"model": names[0], "prompt": "steady", "max_tokens": 20, "temperature": 0}
         with httpx.Client(base_url=box.rest_url, trust_env=False, timeout=60) as client:
-            asyncio.run(_soak(box, 0.2, options.callers))  # everything is allocated
+            asyncio.run(_soak(box, names, 0.2, options.callers))  # everything is allocated
             first = client.post("/v1/completions", json=probe).json()["choices"][0]["text"]
             before = _megabytes(box.pid)
-            ends, kills = asyncio.run(_soak(box, options.minutes, options.callers))
+            ends, kills = asyncio.run(_soak(box, names, options.minutes, options.callers))
             last = client.post("/v1/completions", json=probe).json()["choices"][0]["text"]
             after, waiting = _megabytes(box.pid), client.get("/metrics").text
     finally:
         box.stop()
         shutil.rmtree(folder, ignore_errors=True)
     lost = sum(count for how, count in ends.items() if how.startswith("LOST"))
-    idle = 'nv_inference_pending_request_count{model="llama",version="1"} 0.0' in waiting
+    idle = all(f'nv_inference_pending_request_count{{model="{name}",version="1"}} 0.0' in waiting for name in names)
     figures = {"ends": dict(ends), "kills": kills, "lost": lost, "before_mb": before, "after_mb": after, "idle": idle}
     print(json.dumps(figures, indent=2))
     if options.output:
