@@ -146,9 +146,9 @@ def test_an_asynchronous_program_does_all_that_another_does(example: Filled, tmp
 def test_sweeps_webhooks_and_the_tenants_use_are_there(example: Filled) -> None:
     platform, _, _ = example
     sweep = platform.sweeps.submit(
-        "logreg", "preprocess", space={"limit": [1, 2]}, maximize="rows", max_parallel=1, name="few"
+        "logreg", "preprocess", space={"limit": [1, 2]}, maximize="train_samples", max_parallel=1, name="few"
     )
-    assert (sweep.info.objective, sweep.info.max_trials) == ({"metric": "rows", "goal": "maximize"}, 2)
+    assert (sweep.info.objective, sweep.info.max_trials) == ({"metric": "train_samples", "goal": "maximize"}, 2)
     with pytest.raises(DeadlineExceeded, match="it goes on"):
         sweep.wait(timeout_s=0.3)
     assert next(platform.sweeps.list()).id == sweep.id and platform.sweeps.get(sweep.id).info.trials == ()

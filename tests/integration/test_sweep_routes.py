@@ -15,7 +15,7 @@ from support.platform.processes import run_rdukit, short_folder
 
 BODY = {
     "name": "limits", "job": {"box": "logreg", "verb": "preprocess"}, "space": {"limit": {"values": [10, 20, 30]}},
-    "objective": {"metric": "loss"},
+    "objective": {"metric": "train_samples"},
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_whoever_stops_waiting_is_told_what_goes_on(gateway: GatewayUnderTest, t
         "--grid",
         "limit=10,20",
         "--minimize",
-        "rows",
+        "train_samples",
     ]
     with subprocess.Popen(
         [rdukit, *words, "--wait", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -108,10 +108,10 @@ def test_whoever_stops_waiting_is_told_what_goes_on(gateway: GatewayUnderTest, t
 
 def test_the_commands_submit_list_show_and_cancel(gateway: GatewayUnderTest, token: str, tmp_path: Path) -> None:
     words = ["--box", "logreg", "--verb", "preprocess", "--grid", "limit=10,20", "--set", "bad_rows=skip"]
-    sweep = run_rdukit("sweep", "submit", *words, "--maximize", "rows").strip()
+    sweep = run_rdukit("sweep", "submit", *words, "--maximize", "train_samples").strip()
     advance_sweeps(gateway.platform.database, 2.0)
     told = run_rdukit("sweep", "show", sweep)
-    for word in ("maximize rows", "limit", "queued", "grid, 2 at once, seed 0"):
+    for word in ("maximize train_samples", "limit", "queued", "grid, 2 at once, seed 0"):
         assert word in told
     assert "logreg preprocess" in run_rdukit("sweep", "list")
     assert f"{sweep} is cancelled" in run_rdukit("sweep", "cancel", sweep)

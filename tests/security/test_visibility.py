@@ -44,7 +44,7 @@ def victim(gateway: GatewayUnderTest) -> dict[str, str]:
     pipeline = gateway.ask("GET", "/v1/pipelines", token).json()["pipelines"]
     found = {**ids, "token": token, "tenant": tenant, "artifact": artifact, "expert": "exp-secret"}
     job = {"box": "logreg", "verb": "preprocess"}
-    asked = {"job": job, "space": {"limit": {"values": [10, 20]}}, "objective": {"metric": "loss"}}
+    asked = {"job": job, "space": {"limit": {"values": [10, 20]}}, "objective": {"metric": "train_samples"}}
     found["sweep"] = gateway.ask("POST", "/v1/sweeps", token, json=asked).json()["id"]
     with platform.database.write() as session:
         promote_job(session, Boxes({}), tenant, ids["succeeded"], found["expert"], time.time(), "digits")
