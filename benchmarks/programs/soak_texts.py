@@ -34,7 +34,7 @@ from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_platform.backends.process_tree import tree_of
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, start_text_box
 
-ROWS, KILL_EVERY_S = 4, 30.0
+ROWS = 4
 #: Megabytes by which a process may grow: the allocator's arenas move a little.
 FLAT_MB: Final = 24.0
 SCHEMA: Final = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -99,14 +99,16 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
             yield line
 
 
-async def _soak(box: ProcessBox, names: Sequence[str], minutes: float, callers: int) -> tuple[Counter[str], int]:
+async def _soak(
+    box: ProcessBox, names: Sequence[str], minutes: float, callers: int, kill_every_s: float
+) -> tuple[Counter[str], int]:
     ends: Counter[str] = Counter()
     kills, until = 0, time.monotonic() + 60 * minutes
     limits = httpx.Limits(max_connections=callers)
     async with httpx.AsyncClient(base_url=box.rest_url, trust_env=False, timeout=120, limits=limits) as client:
         tasks = [asyncio.create_task(_caller(client, names, seed, until, ends)) for seed in range(callers)]
-        while time.monotonic() + KILL_EVERY_S < until:
-            await asyncio.sleep(KILL_EVERY_S)
+        while time.monotonic() + kill_every_s < until:
+            await asyncio.sleep(kill_every_s)
             if (pid := _process_of_the_model(box)) is not None:
                 os.kill(pid, signal.SIGKILL)
                 kills += 1
@@ -142,6 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--callers", type=int, default=16)
+    parser.add_argument("--kill-every", type=float, default=30.0, help="Seconds between two kills.")
     parser.add_argument("-o", "--output", type=Path, help="JSON file")
     parser.add_argument("--experts", type=int, default=0, help="Experts of a bundle; 0: one model.")
     options = parser.parse_args()
@@ -154,10 +157,10 @@ def main() -> int:
     try:
         probe = {"model": names[0], "prompt": "steady", "max_tokens": 20, "temperature": 0}
         with httpx.Client(base_url=box.rest_url, trust_env=False, timeout=60) as client:
-            asyncio.run(_soak(box, names, 0.2, options.callers))  # everything is allocated
+            asyncio.run(_soak(box, names, 0.2, options.callers, options.kill_every))  # everything is allocated
             first = client.post("/v1/completions", json=probe).json()["choices"][0]["text"]
             before = _megabytes(box.pid)
-            ends, kills = asyncio.run(_soak(box, names, options.minutes, options.callers))
+            ends, kills = asyncio.run(_soak(box, names, options.minutes, options.callers, options.kill_every))
             last = client.post("/v1/completions", json=probe).json()["choices"][0]["text"]
             after, waiting = _megabytes(box.pid), client.get("/metrics").text
     finally:

@@ -228,7 +228,11 @@ class ExpertPool:
     async def _bring(self, seat: _Seat) -> None:
         found = seat.found
         await seat.process.start()
+        start = seat.process.starts
         await seat.process.load(found.entry.name, found.checkpoint, self._file_of(found), found.adapters)
+        # Its end may have been seen after its answer, and before it was taken here.
+        if seat.process.pid is None or seat.process.starts != start:
+            raise Unavailable("the inference process ended once it had loaded the expert")
 
     async def _evict(self, name: str) -> None:
         seat = self._seats[name]

@@ -110,13 +110,15 @@ class ExpertProcess:
         await self._ask(kind="unload", expert=expert)
 
     def send(self, line: ExpertLine, message: Mapping[str, object]) -> None:
-        """Send a message about a text; its answers go to ``line``. A process that is gone shows by its end."""
+        """Send a message about a text; its answers go to ``line``. Where there is no process, that is the answer."""
         number = message["number"]
         assert isinstance(number, int)
+        if self._client is None:
+            line.on_message({"events": [{"number": number, "kind": "died", "ending": "is not there"}]})
+            return
         if message["kind"] != "cancel":
             self._lines[number] = line
-        if self._client is not None:
-            self._client.send(**message, expert=line.expert, adapter=line.adapter)
+        self._client.send(**message, expert=line.expert, adapter=line.adapter)
 
     async def close(self) -> None:
         """End the process."""

@@ -273,18 +273,17 @@ class TextQueue:
 
     async def _take_turn(self) -> TextDevice:
         """Wait for the process and for a row of its caches; ``_events_of`` gives it back."""
-        await self._ready.wait()
-        if self.turns is None:
-            raise self._refusal or Unavailable("the model was unloaded")
-        await self.turns.acquire()
-        try:
+        while True:
             await self._ready.wait()
-            if self._client is None:
+            if self.turns is None:
                 raise self._refusal or Unavailable("the model was unloaded")
-        except BaseException:
+            await self.turns.acquire()
+            if self._ready.is_set() and self._client is not None:
+                return self._client
+            # Nobody waits for the process with a row: an expert may come back only after texts of others have ended.
             self.turns.release()
-            raise
-        return self._client
+            if self._ready.is_set():
+                raise self._refusal or Unavailable("the model was unloaded")
 
     def _take(self, message: Mapping[str, Any]) -> None:
         """Give each event of a packet to its text; of one whose caller went away only the end matters."""
