@@ -37,6 +37,10 @@ class TextSizes:
     adapters: int = 0
     adapter_rank: int = 0
 
+    def figures(self) -> dict[str, int]:
+        """Return what a server says of them."""
+        return {"context": self.context, "prompt": self.prompt, "vocabulary": self.vocabulary, "texts": self.texts}
+
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
         """Return how many tokens of a prompt a run can read, the fewest first."""

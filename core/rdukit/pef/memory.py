@@ -12,6 +12,7 @@ includes scratch, and a lease asks for the peak without.
 Source: ours. That an application's device memory is its own, and asked for before it runs: runtime reference 3.1, 3.3.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -51,17 +52,17 @@ def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
     """
     written = {name for section in pef.sections for name in section.outputs}
     written |= {name for section in pef.sections if section.type is SectionType.OPT for name in section.inputs}
-    regions = [symbol.region for symbol in pef.symbols.values()]
+    sharers = Counter(symbol.region for symbol in pef.symbols.values())
     offsets: dict[str, int] = {}
     end = 0
     for name, symbol in sorted(pef.symbols.items()):
-        if symbol.kind is SymbolKind.PARAMETER and (name in written or regions.count(symbol.region) > 1):
+        if symbol.kind is SymbolKind.PARAMETER and (name in written or sharers[symbol.region] > 1):
             how = "is changed by runs" if name in written else "shares its memory with another tensor"
             raise PefMismatch(
                 f"parameter {name!r} of {pef.name} {how}: no other checkpoint can take its place; compile "
                 "with purpose=serve"
             )
-        is_buffer = symbol.kind is SymbolKind.BUFFER and name not in written and regions.count(symbol.region) == 1
+        is_buffer = symbol.kind is SymbolKind.BUFFER and name not in written and sharers[symbol.region] == 1
         if symbol.kind is SymbolKind.PARAMETER or is_buffer:
             offsets[name] = end
             end += -(-max(symbol.bytes, 1) // ALIGNMENT) * ALIGNMENT
@@ -70,9 +71,7 @@ def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
 
 def shared_outputs(pef: Pef) -> frozenset[str]:
     """Return outputs that share their region with an input or with another graph's output: they outlive the run."""
-    count: dict[str, int] = {}
-    for symbol in pef.symbols.values():
-        count[symbol.region] = count.get(symbol.region, 0) + 1
+    count = Counter(symbol.region for symbol in pef.symbols.values())
     return frozenset(
         symbol.name
         for symbol in pef.symbols.values()

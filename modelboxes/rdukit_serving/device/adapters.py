@@ -9,7 +9,6 @@ Axes: r rank, I inputs and O outputs of a layer.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,14 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef import Pef
-from rdukit_serving.device.parameters import ADAPTER_PARTS, Tensors, load_parameters, match_parameters
+from rdukit_serving.device.parameters import (
+    ADAPTER_PARTS,
+    LayerUpdate,
+    Tensors,
+    load_parameters,
+    match_parameters,
+    split_adapters,
+)
 from rdukit_serving.shape import shape_of
 
 PEFT_CONFIG: Final = "adapter_config.json"
@@ -28,14 +34,6 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "bias": "none", "use_dora": False, "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {},
     "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class LayerUpdate:
-    """Update of a layer: A [r, I] and B [O, r], with the scale in it."""
-
-    down: torch.Tensor
-    up: torch.Tensor
 
 
 def read_adapter(path: Path) -> tuple[Mapping[str, LayerUpdate], Tensors]:
@@ -51,14 +49,7 @@ def read_adapter(path: Path) -> tuple[Mapping[str, LayerUpdate], Tensors]:
     _, found = load_parameters(path / PEFT_FILE if is_peft else path)
     if is_peft:
         found = _named_as_ours(found, _peft_scale(path / PEFT_CONFIG))
-    others = {name: value for name, value in found.items() if not name.endswith(ADAPTER_PARTS)}
-    updates = {}
-    for layer in sorted({name.rpartition(".")[0] for name in found.keys() - others.keys()}):
-        try:
-            down, up, scale = (found[layer + part].float() for part in ADAPTER_PARTS)
-        except KeyError as cause:
-            raise InvalidArgument(f"{path} has an adapter for {layer} without {cause}") from cause
-        updates[layer] = LayerUpdate(down, up * scale)
+    updates, others = split_adapters(found)
     if not updates:
         raise InvalidArgument(
             f"{path} has no adapter; legal: a checkpoint of a training with lora_rank, or a folder with {PEFT_FILE}"
@@ -149,7 +140,7 @@ def _place(
             f"legal: {legal[0]} and {legal[1]}"
         )
     down[begin : begin + rank] = update.down
-    up[:, begin : begin + rank] = update.up
+    up[:, begin : begin + rank] = update.up * update.scale
 
 
 def _are_alike(some: torch.Tensor, other: torch.Tensor) -> bool:

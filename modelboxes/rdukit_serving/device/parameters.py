@@ -93,21 +93,42 @@ def find_checkpoint_file(folder: Path, which: str) -> Path:
     return path
 
 
+class LayerUpdate(NamedTuple):
+    """Update of low rank of a layer: A [r, I] and B [O, r], whose product is multiplied by the scale [1]; f32."""
+
+    down: torch.Tensor
+    up: torch.Tensor
+    scale: torch.Tensor
+
+
+def split_adapters(parameters: Tensors) -> tuple[Mapping[str, LayerUpdate], dict[str, torch.Tensor]]:
+    """Return the updates of low rank by layer, and the other parameters.
+
+    Raises:
+        InvalidArgument: an update lacks a part.
+    """
+    others = {name: value for name, value in parameters.items() if not name.endswith(ADAPTER_PARTS)}
+    updates: dict[str, LayerUpdate] = {}
+    for layer in sorted({name.rpartition(".")[0] for name in parameters.keys() - others.keys()}):
+        try:
+            updates[layer] = LayerUpdate(*(parameters[layer + part].float() for part in ADAPTER_PARTS))
+        except KeyError as cause:
+            raise InvalidArgument(f"the checkpoint has an adapter for {layer} without {cause}") from cause
+    return updates, others
+
+
 def merge_adapters(parameters: Tensors) -> Tensors:
     """Add the updates of low rank to the weights that they belong to: W + scale · B A, in f32.
 
     Raises:
         InvalidArgument: an update lacks a part, or its weight.
     """
-    found = {name: value for name, value in parameters.items() if not name.endswith(ADAPTER_PARTS)}
-    layers = {name.rpartition(".")[0] for name in parameters if name.endswith(ADAPTER_PARTS)}
-    for layer in sorted(layers):
-        try:
-            down, up, scale = (parameters[layer + part].float() for part in ADAPTER_PARTS)
-            weight = found[f"{layer}.weight"]
-        except KeyError as cause:
-            raise InvalidArgument(f"the checkpoint has an adapter for {layer} without {cause}") from cause
-        found[f"{layer}.weight"] = (weight.float() + scale * (up @ down)).to(weight.dtype)
+    updates, found = split_adapters(parameters)
+    for layer, update in updates.items():
+        weight = found.get(f"{layer}.weight")
+        if weight is None:
+            raise InvalidArgument(f"the checkpoint has an adapter for {layer} without '{layer}.weight'")
+        found[f"{layer}.weight"] = (weight.float() + update.scale * (update.up @ update.down)).to(weight.dtype)
     return found
 
 

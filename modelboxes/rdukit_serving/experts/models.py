@@ -52,11 +52,7 @@ class ExpertVersion(ModelVersion):
             max_queue, self.statistics, admit=partial(pool.admit, entry.name), turns=self._process.turns,
             numbers=self._process.numbers,
         )  # fmt: skip
-        text = configuration.text
-        self.text = {
-            "context": text.context, "prompt": text.prompt, "vocabulary": text.vocabulary, "texts": text.texts,
-            "generates": configuration.generates,
-        }  # fmt: skip
+        self.text = {**configuration.text.figures(), "generates": configuration.generates}
         self._last_error = ""
         self.loaded_at = time.time()
         #: Adapters beside it, which come and go with it.

@@ -88,9 +88,7 @@ class ExpertProcess:
 
     def line(self, expert: str, adapter: str = "") -> ExpertLine:
         """Return a line for the texts of an expert that is loaded, or of an adapter beside it."""
-        text = self.configuration.text
-        sizes = {"context": text.context, "prompt": text.prompt, "vocabulary": text.vocabulary, "texts": text.texts}
-        return ExpertLine(self, expert, sizes, adapter)
+        return ExpertLine(self, expert, self.configuration.text.figures(), adapter)
 
     async def load(self, expert: str, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
         """Bring the weights of an expert into memory, with adapters beside them, prepared as ``file``.

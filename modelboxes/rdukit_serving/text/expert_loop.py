@@ -153,8 +153,7 @@ class ExpertLoop(TextLoop):
         super()._embed(number, prompt, message)
 
     def _turn(self) -> list[Generation]:
-        names = {number: self._expert_of[number] for number in self._made}
-        self._expert_of = dict(names)
+        self._expert_of = names = {number: self._expert_of[number] for number in self._made}
         chosen = choose_turn(list(names.values()), self._current, self._runs)
         texts = [text for number, text in self._made.items() if names[number] == chosen]
         self._use(chosen, texts[0].number)

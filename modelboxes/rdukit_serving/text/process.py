@@ -83,11 +83,7 @@ def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelToke
 
 def tell_ready(box: socket.socket, program: TextProgram) -> None:
     """Tell the box that texts can be made."""
-    sizes = program.sizes
-    text = {
-        "context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary, "texts": sizes.texts,
-        "generates": program.generates,
-    }  # fmt: skip
+    text = {**program.sizes.figures(), "generates": program.generates}
     box.send(encode(kind="ready", text=text, properties=program.properties()))
 
 
