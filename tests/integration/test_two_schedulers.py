@@ -6,13 +6,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from support import wait_until
+from rdukit.errors import LeaseLost
+from rdukit.interfaces import SystemClock
+from rdukit_platform.db.engine import Database
+from rdukit_platform.scheduler.lease import SchedulerLease
+from support import FakeClock, wait_until
 from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import postgres_server
@@ -57,16 +65,20 @@ def two_schedulers(variables: dict[str, str]) -> Iterator[tuple[PlatformUnderTes
             second.stop()
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[PlatformUnderTest, SchedulerUnderTest]]:
     if request.param == "sqlite":
         with two_schedulers({}) as both:
             yield both
         return
-    with (
-        postgres_server() as server,
-        two_schedulers({"RDUKIT_DATABASE_URL": migrated_database(server, "schedulers")}) as both,
-    ):
+    url = migrated_database(request.getfixturevalue("server"), "schedulers")
+    with two_schedulers({"RDUKIT_DATABASE_URL": url}) as both:
         yield both
 
 
@@ -131,3 +143,35 @@ def test_a_standby_takes_over_from_a_killed_and_from_a_frozen_scheduler(
     wait_until(lambda: "decides no more" in second.log.read_text(), 60, "it notices that it is not the one any more")
     check_each_ran_once(platform, late)
     assert schedulers(platform)[other] is False, "it stands by now"
+
+
+def test_a_holder_frozen_while_it_renews_its_lease_does_not_keep_the_row(
+    server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    url, clock, lease_s = migrated_database(server, "frozen"), FakeClock(), 1.0
+    database = Database(url)
+    request.addfinalizer(database.close)
+    holder = SchedulerLease(database, "scheduler@there:1", lease_s, clock)
+    standby = SchedulerLease(database, "scheduler@here:2", lease_s, SystemClock())
+    assert holder.wait(threading.Event(), 0.1, lambda: None)
+    clock.advance(lease_s)
+    is_frozen, goes_on = threading.Event(), threading.Event()
+
+    def freeze_holder(session: Session, service: str, *rest: object) -> None:
+        if service == "scheduler@there:1":
+            is_frozen.set()
+            goes_on.wait(120)
+
+    monkeypatch.setattr("rdukit_platform.scheduler.lease.is_running", lambda pid: True)
+    monkeypatch.setattr("rdukit_platform.scheduler.lease.beat_service", freeze_holder)
+    with ThreadPoolExecutor(2) as threads:
+        renewal = threads.submit(holder.renew)
+        try:
+            assert is_frozen.wait(60), "the lease's row is locked"
+            assert threads.submit(standby.wait, threading.Event(), 0.1, lambda: None).result(60) is True
+        finally:
+            goes_on.set()
+        with pytest.raises(DBAPIError):
+            renewal.result(60)
+    with pytest.raises(LeaseLost):
+        holder.renew()

@@ -125,6 +125,7 @@ class SchedulerLease:
         if self._clock.monotonic() - self._beaten_at < self._lease_s / _PART:
             return
         with self._database.write(is_durable=False) as session:
+            self._limit_pause(session)
             now = self._clock.now()
             mine = (SchedulerLeaseRow.name == NAME, SchedulerLeaseRow.token == self._token)
             values = {"beats": SchedulerLeaseRow.beats + 1, "beat_at": now}
@@ -136,13 +137,10 @@ class SchedulerLease:
     def check(self, session: Session) -> None:
         """Begin a transaction of the holder: until it ends, nobody can take the lease.
 
-        Where the database is a server, it ends a transaction whose holder has been frozen for the lease's length.
-
         Raises:
             LeaseLost: another process has the lease; nothing may be written.
         """
-        if session.get_bind().dialect.name == "postgresql":
-            session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {int(self._lease_s * 1000)}"))
+        self._limit_pause(session)
         query = select(SchedulerLeaseRow.token).where(SchedulerLeaseRow.name == NAME).with_for_update(read=True)
         if self._token is None or session.scalar(query) != self._token:
             raise self._lost()
@@ -158,6 +156,14 @@ class SchedulerLease:
                 logger.warning("lease not given back error=%s", error)
         end_service(self._database, self._service)
 
+    def _limit_pause(self, session: Session) -> None:
+        """Let a server end this transaction when its process has been frozen in it for the lease's length.
+
+        What the transaction has locked, the lease's row above all, would be locked for as long as that.
+        """
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {int(self._lease_s * 1000)}"))
+
     def _lost(self) -> LeaseLost:
         return LeaseLost(f"{self._service} is not the scheduler that decides any more: another has taken over")
 
@@ -170,6 +176,7 @@ class SchedulerLease:
         values = {"holder": self._service, "place": self._place, "token": token, "beats": 0, "beat_at": now}
         try:
             with self._database.write() as session:
+                self._limit_pause(session)
                 if holder.token == 0:
                     session.add(SchedulerLeaseRow(name=NAME, **values))
                     session.flush()
