@@ -2,10 +2,13 @@
 
 Each part is a pytest of its own with files of one folder. One part more than there are cores runs at a time, as many
 wait for processes that they start; whoever is done takes the next, so that none is left over at the end. What a part
-says comes as a whole, when it has ended (or is stopped); the last line counts all. With a path among the arguments, or
-on one core, it is one pytest as usual.
+says comes as a whole, when it has ended (or is stopped); the last line counts all.
+
+What failed beside others is repeated once with the machine to itself, a few tests at most: what fails again fails, and
+what passes then is told as flaky. With a path among the arguments, or on one core, it is one pytest as usual.
 """
 
+import json
 import os
 import re
 import signal
@@ -30,7 +33,9 @@ FOLDERS = {
 PYTEST = [str(Path(sys.executable).with_name("pytest")), "-q"]
 #: What pytest counts, in the order in which it is told here.
 COUNTED = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "error")
-NOTHING_CHOSEN = 5
+SOME_FAILED, NOTHING_CHOSEN = 1, 5
+#: Failures that are repeated at most: of more it is not a busy machine that is at fault.
+REPEATED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,15 @@ class Part:
 
     name: str
     files: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Part that has run: its exit status, and the lines that it said."""
+
+    part: Part
+    status: int
+    output: list[str]
 
 
 def deal(folder: str, files: list[str], count: int) -> list[Part]:
@@ -80,14 +94,25 @@ def choose_status(statuses: list[int]) -> int:
     return failed[0] if failed else min(statuses)
 
 
+def cache_of(part: Part) -> Path:
+    """Return where a part remembers its failures, for ``--lf``."""
+    return Path(".pytest_cache") / part.name.replace("/", "-").replace(" ", "-")
+
+
+def read_failures(part: Part) -> list[str]:
+    """Return the tests that failed when a part was last run."""
+    file = cache_of(part) / "v/cache/lastfailed"
+    return sorted(json.loads(file.read_text())) if file.exists() else []
+
+
 class Running:
-    """A part at work, in a session of its own: Ctrl-C comes from here, once. It remembers its failures for ``--lf``."""
+    """A part at work, in a session of its own: Ctrl-C comes from here, once."""
 
     def __init__(self, part: Part, arguments: list[str]) -> None:
         self.part = part
         self._began = time.monotonic()
         self._kept: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by tell)
-        cache = ["-o", f"cache_dir=.pytest_cache/{part.name.replace('/', '-').replace(' ', '-')}"]
+        cache = ["-o", f"cache_dir={cache_of(part)}"]
         # Tests start hundreds of programs: each would compile a thousand modules anew where bytecode is not to be kept.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self.process = subprocess.Popen(
@@ -107,29 +132,51 @@ class Running:
         return said.decode(errors="replace").splitlines()
 
 
-def run(parts: list[Part], arguments: list[str], at_once: int) -> int:
-    """Run all parts; returns the exit status."""
-    began = time.monotonic()
-    waiting, running = list(parts), list[Running]()
-    outputs, statuses = list[list[str]](), list[int]()
+def run_beside(parts: list[Part], arguments: list[str], at_once: int) -> list[Ended]:
+    """Run all parts, so many at once; returns them in the order in which they ended."""
+    waiting, running, ended = list(parts), list[Running](), list[Ended]()
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 running.append(Running(waiting.pop(0), arguments))
             # Any of the children; which one it is, poll finds out: nothing else is started here.
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            for ended in [one for one in running if one.process.poll() is not None]:
-                running.remove(ended)
-                outputs.append(ended.tell())
-                statuses.append(ended.process.returncode)
+            for one in [one for one in running if one.process.poll() is not None]:
+                running.remove(one)
+                output = one.tell()
+                ended.append(Ended(one.part, one.process.returncode, output))
     except KeyboardInterrupt:  # they clean up
         for one in running:
             one.process.send_signal(signal.SIGINT)
         for one in running:
             one.tell()
         raise
-    print(f"test: {total(outputs)} in {time.monotonic() - began:.0f} s")
-    return choose_status(statuses)
+    return ended
+
+
+def repeat(failed: list[Part], arguments: list[str]) -> list[Ended]:
+    """Run what failed of parts once more, each by itself; nothing where that is much."""
+    tests = {part.name: read_failures(part) for part in failed}
+    if not all(tests.values()) or sum(map(len, tests.values())) > REPEATED:
+        return []
+    again = [each for part in failed for each in run_beside([part], [*arguments, "--lf", "--lfnf=none"], 1)]
+    for each in again:
+        if each.status == 0:
+            print(f"test: flaky, failed beside others and passed alone: {', '.join(tests[each.part.name])}")
+    return again
+
+
+def run(parts: list[Part], arguments: list[str], at_once: int) -> int:
+    """Run all parts, then what failed; returns the exit status."""
+    began = time.monotonic()
+    ended = run_beside(parts, arguments, at_once)
+    line, statuses = total([each.output for each in ended]), {each.part.name: each.status for each in ended}
+    if choose_status([*statuses.values()]) == SOME_FAILED:
+        again = repeat([each.part for each in ended if each.status not in (0, NOTHING_CHOSEN)], arguments)
+        line += "".join(f"; repeated alone: {total([each.output])}" for each in again)
+        statuses |= {each.part.name: each.status for each in again}
+    print(f"test: {line} in {time.monotonic() - began:.0f} s")
+    return choose_status([*statuses.values()])
 
 
 def stop(number: int, frame: object) -> NoReturn:

@@ -48,6 +48,35 @@ def test_all_parts_are_run_and_counted_and_a_failure_is_told(
     assert said.splitlines()[-1].startswith("test: 1 failed, 4 passed in ")
 
 
+def test_what_fails_beside_others_and_passes_alone_is_told_as_flaky_and_what_fails_twice_fails(
+    script: ModuleType, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").touch()
+    once = "def test_once() -> None:\n    seen = Path(__file__).with_suffix('.seen')\n    was = seen.exists()\n"
+    (tmp_path / "test_once.py").write_text(f"from pathlib import Path\n{once}    seen.touch()\n    assert was\n")
+    (tmp_path / "test_good.py").write_text("def test_good() -> None:\n    pass\n")
+    parts = [script.Part("good", ["test_good.py"]), script.Part("once", ["test_once.py"])]
+    assert script.run(parts, [], 2) == 0
+    said = capfdbinary.readouterr().out.decode().splitlines()
+    assert "test: flaky, failed beside others and passed alone: test_once.py::test_once" in said
+    assert said[-1].startswith("test: 1 failed, 1 passed; repeated alone: 1 passed in ")
+    (tmp_path / "test_good.py").write_text("def test_good() -> None:\n    assert False\n")
+    assert script.run(parts, [], 2) == 1
+    assert "; repeated alone: 1 failed in " in capfdbinary.readouterr().out.decode().splitlines()[-1]
+
+
+def test_many_failures_are_not_repeated(
+    script: ModuleType, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").touch()
+    tests = "".join(f"def test_{number}() -> None:\n    assert False\n" for number in range(script.REPEATED + 1))
+    (tmp_path / "test_bad.py").write_text(tests)
+    assert script.run([script.Part("bad", ["test_bad.py"])], [], 2) == 1
+    assert "repeated" not in capfdbinary.readouterr().out.decode()
+
+
 def test_the_last_line_counts_all_parts(script: ModuleType) -> None:
     one = [
         "FAILED tests/x.py::test_x - assert 7 == 3 passed",
