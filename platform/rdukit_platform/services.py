@@ -36,8 +36,8 @@ def beat_service(
 
 def workers_have_walls(session: Session) -> bool:
     """Return whether there are workers and all isolate the boxes of their jobs; a killed one counts for a while."""
-    told = session.scalars(select(ServiceRow.walls).where(ServiceRow.kind == "worker")).all()
-    return bool(told) and not any(walls.partition(": ")[0] in {UNFENCED, ""} for walls in told)
+    found = session.scalars(select(ServiceRow.walls).where(ServiceRow.kind == "worker")).all()
+    return bool(found) and not any(walls.partition(": ")[0] in {UNFENCED, ""} for walls in found)
 
 
 def end_service(database: Database, service_id: str) -> None:

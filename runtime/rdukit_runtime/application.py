@@ -117,16 +117,16 @@ class Application(Closable):
         program, before, earlier = self.program, self.program.counters, self.program.section_seconds
         is_split = resolve(TELEMETRY_SECTIONS) and earlier is None
         about: dict[str, Attribute] = {"rdukit.graph": graph.name, "rdukit.sections": len(sections)}
-        with span(f"run {graph.name}", about, parent=self._span.context) as told:
+        with span(f"run {graph.name}", about, parent=self._span.context) as run_span:
             try:
                 if is_split:
                     program.section_seconds = []
                 program.run(graph, sections, scalars)
             finally:
                 measured, program.section_seconds = program.section_seconds, earlier
-            told.set({"rdukit.emulated.cycles": program.counters.emulated_cycles - before.emulated_cycles})
+            run_span.set({"rdukit.emulated.cycles": program.counters.emulated_cycles - before.emulated_cycles})
             if is_split:
-                self._tell_sections(told, measured or ())
+                self._tell_sections(run_span, measured or ())
 
     def _tell_sections(self, run: Span, measured: Sequence[tuple[int, float]]) -> None:
         """Record sections by their measured seconds, one after the other from the run's beginning."""

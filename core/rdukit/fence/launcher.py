@@ -104,17 +104,17 @@ def _launch(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> i
     # Where memory runs out, the system ends what is fenced rather than who fenced it. Root's word is the least, too.
     _write("/proc/self/oom_score_adj", str(_OUT_OF_MEMORY_FIRST))
     _leave_namespaces(spec)
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     first = os.fork()
     if first == 0:
-        os.close(told)
+        os.close(reader)
         if parent is not None:
             os.close(parent)
         relay.forget()
-        _be_first(spec, relay, tell, become)
-    os.close(tell)
+        _be_first(spec, relay, writer, become)
+    os.close(writer)
     relay.begin(first)
-    words, (kind, excess) = _watch(spec, first, told, parent)
+    words, (kind, excess) = _watch(spec, first, reader, parent)
     _, status = os.waitpid(first, 0)
     if excess:
         print(f"fence: {kind}: {excess}; the program was ended", file=sys.stderr, flush=True)
@@ -156,10 +156,10 @@ def _leave_namespaces(spec: dict[str, Any]) -> None:
         raise PartMissing("namespaces", f"the kernel refuses them to user {uid}: {error.strerror}") from error
 
 
-def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> tuple[str, tuple[str, str]]:
+def _watch(spec: dict[str, Any], first: int, reader: int, parent: int | None) -> tuple[str, tuple[str, str]]:
     """Wait for the program's end. Returns what its first process said last, and of what it used too much, and how."""
     poll = select.poll()
-    poll.register(told, select.POLLIN)
+    poll.register(reader, select.POLLIN)
     if parent is not None:
         poll.register(parent, select.POLLIN)
     limits, words, next_disk_s = spec["limits"], b"", time.monotonic() + watch.WATCH_S
@@ -168,8 +168,8 @@ def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> t
         if parent in ready:
             os.kill(first, signal.SIGKILL)
             return "", _NOTHING
-        if told in ready:
-            block = os.read(told, 4096)
+        if reader in ready:
+            block = os.read(reader, 4096)
             words += block
             if not block:
                 return words.decode(errors="replace").rpartition("\n")[2], _NOTHING
@@ -200,10 +200,10 @@ def _end_as(status: int) -> int:
 # -- the first process inside ----------------------------------------------------------------------------------------
 
 
-def _be_first(spec: dict[str, Any], relay: _Relay, tell: int, become: Callable[[dict[str, Any]], None]) -> None:
+def _be_first(spec: dict[str, Any], relay: _Relay, writer: int, become: Callable[[dict[str, Any]], None]) -> None:
     """Put up the fence, start the program, wait for its end and tell its status. Never returns."""
     try:
-        _put_up(spec, tell)
+        _put_up(spec, writer)
         program = os.fork()
         if program == 0:
             _become(spec, become)
@@ -212,13 +212,13 @@ def _be_first(spec: dict[str, Any], relay: _Relay, tell: int, become: Callable[[
             child, status = os.wait()
             if child == program:
                 break
-        os.write(tell, f"\nstatus {status}".encode())
+        os.write(writer, f"\nstatus {status}".encode())
     except BaseException as error:  # noqa: BLE001 the process's boundary
-        os.write(tell, f"\nmissing {error if isinstance(error, PartMissing) else f'root: {error!r}'}".encode())
+        os.write(writer, f"\nmissing {error if isinstance(error, PartMissing) else f'root: {error!r}'}".encode())
     os._exit(0)
 
 
-def _put_up(spec: dict[str, Any], tell: int) -> None:
+def _put_up(spec: dict[str, Any], writer: int) -> None:
     for part, put_up in (
         ("network", _choose_ports), ("root", _make_root), ("network", _bring_up_network), ("limits", _limit),
         ("user", _switch_user), ("root", _write_files), ("capabilities", _drop), ("landlock", _lock_land),
@@ -235,7 +235,7 @@ def _put_up(spec: dict[str, Any], tell: int) -> None:
             # Changing the user has made the kernel forget it.
             kernel.signal_on_parent_death(signal.SIGKILL)
             poll = select.poll()
-            poll.register(tell, select.POLLOUT)
+            poll.register(writer, select.POLLOUT)
             if any(events & select.POLLERR for _, events in poll.poll(0)):
                 os._exit(1)  # who would hear of the end has gone before
 

@@ -272,23 +272,23 @@ class ForkServer(Closable):
             stack.callback(os.close, text)
             with os.fdopen(os.dup(text), "wb") as stream:
                 stream.write(json.dumps(body).encode())
-            told, tell = os.pipe2(os.O_CLOEXEC)
-            stack.callback(os.close, tell)
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            stack.callback(os.close, writer)
             if stdin is None:
                 stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, stdin)
-            descriptors = array.array("i", [text, tell, stdin, output, *others])
+            descriptors = array.array("i", [text, writer, stdin, output, *others])
             try:
                 with self._lock:
                     self._channel.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
             except OSError as cause:
-                os.close(told)
+                os.close(reader)
                 raise Unavailable(f"the fork server takes no request: {cause}") from cause
-        pid = _read_number(told)
+        pid = _read_number(reader)
         if pid is None:
-            os.close(told)
+            os.close(reader)
             raise Unavailable("the fork server ended before it forked")
-        return ForkedProcess(pid, told)
+        return ForkedProcess(pid, reader)
 
     def close(self) -> None:
         """End the server; its forks see the end of their parent."""

@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
@@ -38,7 +38,7 @@ class JsonLines(logging.Formatter):
             **(_ids.get() or {}),
         }
         if (context := current_context()) is not None:
-            told |= {"trace_id": context.trace_id, "span_id": context.span_id}
+            fields |= {"trace_id": context.trace_id, "span_id": context.span_id}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False, default=str)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)

@@ -57,7 +57,7 @@ class SpanFile:
 
 def to_otlp(span: Span, service: str) -> dict[str, object]:
     """Return a span as one export of OTLP (pure)."""
-    told: dict[str, object] = {
+    data: dict[str, object] = {
         "traceId": span.context.trace_id,
         "spanId": span.context.span_id,
         "name": span.name,
@@ -67,13 +67,13 @@ def to_otlp(span: Span, service: str) -> dict[str, object]:
         "attributes": [{"key": key, "value": _value(value)} for key, value in span.attributes.items()],
     }
     if span.parent_id:
-        told["parentSpanId"] = span.parent_id
+        data["parentSpanId"] = span.parent_id
     if span.links:
-        told["links"] = [{"traceId": link.trace_id, "spanId": link.span_id} for link in span.links]
+        data["links"] = [{"traceId": link.trace_id, "spanId": link.span_id} for link in span.links]
     if span.error:
-        told["status"] = {"code": 2, "message": span.error}
+        data["status"] = {"code": 2, "message": span.error}
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": f"rdukit-{service}"}}]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "rdukit"}, "spans": [told]}]}]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "rdukit"}, "spans": [data]}]}]}
 
 
 def _value(value: Attribute) -> dict[str, object]:
@@ -96,8 +96,8 @@ def read_span_file(path: Path, max_spans: int, max_bytes: int) -> list[Span]:
         os.close(descriptor)
     found = list[Span]()
     for line in data.splitlines():
-        for told in _spans_in(line):
-            span = find_span(told)
+        for each in _spans_in(line):
+            span = find_span(each)
             if span is not None:
                 found.append(span)
             if len(found) >= max_spans:
@@ -125,32 +125,32 @@ def _spans_in(line: bytes) -> Iterator[object]:
         return
 
 
-def find_span(told: object) -> Span | None:
+def find_span(data: object) -> Span | None:
     """Return a span from its OTLP in JSON; ``None``: it is not legal (pure)."""
-    if not isinstance(told, Mapping):
+    if not isinstance(data, Mapping):
         return None
-    trace_id, span_id, parent_id = told.get("traceId"), told.get("spanId"), told.get("parentSpanId") or ""
-    start_ns, end_ns = _nanoseconds(told.get("startTimeUnixNano")), _nanoseconds(told.get("endTimeUnixNano"))
+    trace_id, span_id, parent_id = data.get("traceId"), data.get("spanId"), data.get("parentSpanId") or ""
+    start_ns, end_ns = _nanoseconds(data.get("startTimeUnixNano")), _nanoseconds(data.get("endTimeUnixNano"))
     is_legal = _is_hex(trace_id, 32) and _is_hex(span_id, 16) and (parent_id == "" or _is_hex(parent_id, 16))
     if not is_legal or start_ns is None or end_ns is None or end_ns < start_ns:
         return None
-    status, kind = told.get("status"), told.get("kind")
+    status, kind = data.get("status"), data.get("kind")
     message = status.get("message") if isinstance(status, Mapping) and status.get("code") == 2 else ""
     known = {int(each) for each in SpanKind}
     return Span(
-        _text(told.get("name")) or "?",
+        _text(data.get("name")) or "?",
         SpanContext(str(trace_id), str(span_id)),
         str(parent_id),
         SpanKind(kind) if isinstance(kind, int) and kind in known else SpanKind.INTERNAL,
         start_ns,
         end_ns,
-        dict(_attributes(told.get("attributes"))),
+        dict(_attributes(data.get("attributes"))),
         error=_text(message),
     )
 
 
-def _attributes(told: object) -> Iterable[tuple[str, Attribute]]:
-    for each in told[:MAX_ATTRIBUTES] if isinstance(told, list) else ():
+def _attributes(data: object) -> Iterable[tuple[str, Attribute]]:
+    for each in data[:MAX_ATTRIBUTES] if isinstance(data, list) else ():
         key, value = (each.get("key"), each.get("value")) if isinstance(each, Mapping) else (None, None)
         if not isinstance(key, str) or not key or not isinstance(value, Mapping):
             continue

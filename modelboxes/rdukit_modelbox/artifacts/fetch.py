@@ -30,13 +30,13 @@ async def bring_file(mounts: Mounts, text: str, what: str) -> Path:
         sys.executable, "-m", __name__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     try:
-        told, _ = await process.communicate(json.dumps(asked).encode())
+        output, _ = await process.communicate(json.dumps(asked).encode())
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     try:
-        answer = json.loads(told)
+        answer = json.loads(output)
     except ValueError as cause:
         raise Unavailable(f"{what}: fetching {reference.uri} ended with status {process.returncode}") from cause
     if "path" not in answer:

@@ -117,8 +117,8 @@ class ArtifactStore:
         if reference.sha256 is not None:
             return self._find_content(reference.sha256, reference.name)
         try:
-            told = json.loads((self.folder / "by-uri" / f"{reference.key}.json").read_bytes())
-            validator, digest = told["validator"], str(told["sha256"])
+            entry = json.loads((self.folder / "by-uri" / f"{reference.key}.json").read_bytes())
+            validator, digest = entry["validator"], str(entry["sha256"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if validator is None or source.find_validator() != validator:

@@ -86,12 +86,12 @@ def show_operation(operation: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(json.dumps(operation, indent=2, sort_keys=True))
         return
     click.echo(f"{operation['id']}  {operation['verb']}  {operation['state']}")
-    told = {**operation.get("result", {}), **operation.get("outputs", {})}
-    if isinstance(fitting := told.get("compile_parameters"), dict):
+    values = {**operation.get("result", {}), **operation.get("outputs", {})}
+    if isinstance(fitting := values.get("compile_parameters"), dict):
         # As the next command takes them.
-        told["compile_parameters"] = " ".join(f"--set {name}={plain(v)}" for name, v in fitting.items()) or "none"
-    width = max(map(len, told), default=0)
-    for name, value in told.items():
+        values["compile_parameters"] = " ".join(f"--set {name}={plain(v)}" for name, v in fitting.items()) or "none"
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
         click.echo(f"  {name:<{width}}  {plain(value)}")
     if "error" in operation:
         click.echo(f"error [{operation['error']['code']}]: {operation['error']['message']}", err=True)
@@ -101,8 +101,8 @@ def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict
     with ProgressBars(is_quiet=as_json) as bars:
         for event in client.events(operation["id"]):
             operation = event.get("operation", operation)
-            if (told := event.get("progress")) is not None:
-                bars.tell(told)
+            if (progress := event.get("progress")) is not None:
+                bars.tell(progress)
             if (line := event.get("log")) is not None:
                 bars.log(line)
     return operation
@@ -127,13 +127,13 @@ class ProgressBars:
     def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
-    def tell(self, told: Mapping[str, Any], prefix: str = "") -> None:
+    def tell(self, progress: Mapping[str, Any], prefix: str = "") -> None:
         """Show a progress as a verb's event has it; stages of another ``prefix`` have bars of their own."""
-        stage = f"{prefix}{told['stage']}"
+        stage = f"{prefix}{progress['stage']}"
         if stage not in self._stages:
-            self._stages[stage] = self._bars.add_task(stage, total=told["total"], figures="")
+            self._stages[stage] = self._bars.add_task(stage, total=progress["total"], figures="")
         self._bars.update(
-            self._stages[stage], completed=told["step"], total=told["total"], figures=_figures(told)
+            self._stages[stage], completed=progress["step"], total=progress["total"], figures=_figures(progress)
         )  # fmt: skip
 
     def log(self, line: str) -> None:
@@ -141,8 +141,8 @@ class ProgressBars:
         self._bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _figures(told: Mapping[str, Any]) -> str:
-    loss, rate, left_s = (told.get(name) for name in ("loss", "throughput", "eta_s"))
+def _figures(progress: Mapping[str, Any]) -> str:
+    loss, rate, left_s = (progress.get(name) for name in ("loss", "throughput", "eta_s"))
     parts = [] if loss is None else [f"loss {loss if isinstance(loss, str) else f'{loss:.4f}'}"]
     if isinstance(rate, int | float):
         parts.append(f"{rate:,.0f}/s")

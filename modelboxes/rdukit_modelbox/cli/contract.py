@@ -44,13 +44,13 @@ def list_boxes(as_json: bool) -> None:
 
 def _with_card(box: Box) -> dict[str, object]:
     """Return a box's description, its recipes if it has some, and the model card of one that comes with rdukit."""
-    told, card = describe_box(box), card_of(box)
+    description, card = describe_box(box), card_of(box)
     if (box.folder / RECIPES_FILE).is_file():
-        told["recipes"] = {
+        description["recipes"] = {
             str(kind): one.model_dump(mode="json", exclude_unset=True)
             for kind, one in load_recipes(str(box.folder)).items()
         }
-    return told if card is None else {**told, "card": card}
+    return description if card is None else {**description, "card": card}
 
 
 @click.command()
@@ -65,16 +65,16 @@ def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     Example: rdukit box describe ffn
     """
     file = find_box_file(box_name)
-    told = _with_card(load_box(file))
+    description = _with_card(load_box(file))
     if as_yaml:
         import yaml
 
         value = read_document(file).to_yaml_value()
         click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
     elif as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(description, indent=2))
     else:
-        print_description(told)
+        print_description(description)
 
 
 @click.command()
@@ -104,8 +104,8 @@ def validate(file: Path, import_module: bool, reported: Sequence[str], as_json: 
         raise refusal_of(path, faults)
     for verb, report in parse_name_values("--reported", reported).items():
         _check_reported(found, verb, Path(report))
-    told = {"valid": True, "name": found.name, "file": str(path)}
-    click.echo(json.dumps(told) if as_json else f"{path} is a valid ModelBox: {found.name}")
+    answer = {"valid": True, "name": found.name, "file": str(path)}
+    click.echo(json.dumps(answer) if as_json else f"{path} is a valid ModelBox: {found.name}")
 
 
 def _check_reported(box: Box, verb: str, report: Path) -> None:
@@ -171,23 +171,23 @@ def inspect(where: str, as_json: bool) -> None:
 
     if where.startswith("oci:"):
         folder, _, tag = where.removeprefix("oci:").partition(":")
-        told = inspect_image(Path(folder), tag or None)
+        description = inspect_image(Path(folder), tag or None)
     elif "://" in where:
-        told = inspect_running(where, given_token())
+        description = inspect_running(where, given_token())
     else:
-        told = inspect_file(where)
+        description = inspect_file(where)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(description, indent=2))
         return
-    rows = [(key, format_bytes(value) if key == "bytes" else plain(value)) for key, value in told.items()]
+    rows = [(key, format_bytes(value) if key == "bytes" else plain(value)) for key, value in description.items()]
     hidden = {"description", "labels", "yaml"}
     print_table(("WHAT", "VALUE"), [row for row in rows if row[0] not in hidden])
-    if told["kind"] == "image":
+    if description["kind"] == "image":
         click.echo()
-        print_table(("LABEL", "VALUE"), list(told["labels"].items()))
+        print_table(("LABEL", "VALUE"), list(description["labels"].items()))
     else:
         click.echo()
-        print_description(told["description"])
+        print_description(description["description"])
 
 
 @click.command()

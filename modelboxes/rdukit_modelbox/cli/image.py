@@ -56,8 +56,8 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
     name = tag or f"rdukit/box-{contents.box.name}:latest"
     chosen = find_engine(engine)
     image = build_with_engine(chosen, contents, name, base or DEFAULT_BASE)
-    told = {"box": contents.box.name, "engine": chosen, "tag": name, "image": image}
-    click.echo(json.dumps(told) if as_json else f"{name} {image}, built by {chosen}")
+    answer = {"box": contents.box.name, "engine": chosen, "tag": name, "image": image}
+    click.echo(json.dumps(answer) if as_json else f"{name} {image}, built by {chosen}")
 
 
 @click.command()

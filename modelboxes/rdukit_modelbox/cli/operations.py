@@ -83,8 +83,8 @@ def operations(url: str, state: str | None, verb: str | None, limit: int, as_jso
     rows = []
     for one in found:
         begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["created_at"]))
-        told = one.get("progress", {})
-        progress = f"{told['stage']} {told['step']}/{told['total']}" if told else ""
+        last = one.get("progress", {})
+        progress = f"{last['stage']} {last['step']}/{last['total']}" if last else ""
         rows.append((one["id"], one["verb"], one["state"], begun, progress, one.get("error", {}).get("code", "")))
     print_table(("OPERATION", "VERB", "STATE", "ASKED", "PROGRESS", "ERROR"), rows)
 

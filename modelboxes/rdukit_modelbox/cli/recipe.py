@@ -50,9 +50,9 @@ def list_recipes(box_name: str | None, as_json: bool) -> None:
     names = [box_name] if box_name else [n for n in box_names() if find_box_file(n).with_name(RECIPES_FILE).is_file()]
     found = {name: load_recipes(name) for name in names}
     if as_json:
-        told = [{"box": name, "kind": str(kind), **one.model_dump(mode="json", exclude_unset=True)}
+        listed = [{"box": name, "kind": str(kind), **one.model_dump(mode="json", exclude_unset=True)}
                 for name, recipes in found.items() for kind, one in recipes.items()]  # fmt: skip
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(listed, indent=2))
         return
     rows = [(name, kind, *_cells(one)) for name, recipes in found.items() for kind, one in recipes.items()]
     print_table(("BOX", "KIND", "FROM", "BEFORE", "REACHED", "SECONDS"), rows)
@@ -106,14 +106,14 @@ def run(box_name: str, kinds: Sequence[str], quick: bool, folder: Path | None, a
     place = folder or home_folder() / "recipes" / f"{name}{'-quick' if quick else ''}"
     with ProgressBars(is_quiet=as_json) as bars:
         results = run_plan(plan, place, lambda step: _listen(bars, step))
-    told = [summarise(plan, kind, results) | {"quick": quick} for kind in plan.kinds]
-    for one in told:
+    summaries = [summarise(plan, kind, results) | {"quick": quick} for kind in plan.kinds]
+    for one in summaries:
         write_json_atomic(place / f"{one['kind']}.json", one)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(summaries, indent=2))
         return
     recipes = load_recipes(box_name)
-    print_tables(_table(one, {} if quick else recipes[Kind(one["kind"])].reached) for one in told)
+    print_tables(_table(one, {} if quick else recipes[Kind(one["kind"])].reached) for one in summaries)
 
 
 def _listen(bars: "ProgressBars", step: RecipeStep) -> "Listener":
@@ -141,18 +141,18 @@ def _figures(figures: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {plain(value)}" for name, value in figures.items()) or "–"
 
 
-def _table(told: Mapping[str, Any], stated: Mapping[str, float]) -> Table:
-    before = told.get("before", {})
+def _table(summary: Mapping[str, Any], stated: Mapping[str, float]) -> Table:
+    before = summary.get("before", {})
     rows = [
         (name, plain(before[name]) if name in before else "–", plain(value),
          plain(stated[name]) if name in stated else "–")
-        for name, value in told["reached"].items()
+        for name, value in summary["reached"].items()
     ]  # fmt: skip
-    more = [("seconds", "–", f"{told['seconds']:.1f}", "–")]
-    if "trained_parameters" in told:
-        more.append(("trained parameters", "–", f"{told['trained_parameters']:,}", "–"))
-    more += [(slot, "–", path, "–") for slot, path in told["outputs"].items()]
-    title = f"{told['box']} {told['kind']}{' (quick: the figures mean nothing)' if told['quick'] else ''}"
+    more = [("seconds", "–", f"{summary['seconds']:.1f}", "–")]
+    if "trained_parameters" in summary:
+        more.append(("trained parameters", "–", f"{summary['trained_parameters']:,}", "–"))
+    more += [(slot, "–", path, "–") for slot, path in summary["outputs"].items()]
+    title = f"{summary['box']} {summary['kind']}{' (quick: the figures mean nothing)' if summary['quick'] else ''}"
     return Table(title, ("WHAT", "BEFORE", "REACHED", "RECIPE SAYS"), tuple(rows + more))
 
 

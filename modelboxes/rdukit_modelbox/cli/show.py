@@ -17,23 +17,28 @@ from rdukit_modelbox.contract.box import FILE_NAME, find_box_file, load_box
 from rdukit_modelbox.contract.describe import describe
 
 
-def print_description(told: Mapping[str, Any]) -> None:
+def print_description(description: Mapping[str, Any]) -> None:
     """Return a box's ``Description``, as a YAML or a running box gives it."""
-    click.echo(f"{told['name']}: {told['title']}\n{told['description']}")
-    origin = f"module {told['module']}" if told.get("module") else f"model {told['model']}"
-    click.echo(f"{origin}, compiler {told['compiler_version']}, mode {told['mode']}, target {told['target']}")
-    resources = dict(told.get("resources") or {})
+    click.echo(f"{description['name']}: {description['title']}\n{description['description']}")
+    origin = f"module {description['module']}" if description.get("module") else f"model {description['model']}"
+    mode, target = description["mode"], description["target"]
+    click.echo(f"{origin}, compiler {description['compiler_version']}, mode {mode}, target {target}")
+    resources = dict(description.get("resources") or {})
     if "memory" in resources:
         resources["memory"] = format_bytes(int(resources["memory"]))
-    for title, values in (("resources", resources), ("labels", told.get("labels")), ("serving", told.get("serving"))):
+    for title, values in (
+        ("resources", resources),
+        ("labels", description.get("labels")),
+        ("serving", description.get("serving")),
+    ):
         if values:
             click.echo(f"{title}: " + ", ".join(f"{key} {plain(value)}" for key, value in values.items()))
     for title in ("licence", "model_card"):
-        if told.get(title):
-            click.echo(f"{title.replace('_', ' ')}: {told[title]}")
-    if told.get("card"):
-        _print_card(told["card"])
-    for verb in told["verbs"]:
+        if description.get(title):
+            click.echo(f"{title.replace('_', ' ')}: {description[title]}")
+    if description.get("card"):
+        _print_card(description["card"])
+    for verb in description["verbs"]:
         inputs = [_slot(slot) for slot in verb["inputs"]]
         outputs = [_slot(slot) for slot in verb["outputs"]]
         click.echo(f"\n{verb['name']}: {', '.join(inputs) or 'nothing'} -> {', '.join(outputs) or 'nothing'}")
@@ -126,7 +131,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
     manifest, config = layout.read_image(descriptor)
     labels = {**(config.get("config", {}).get("Labels") or {}), **(manifest.get("annotations") or {})}
     name = next((name for name, known in layout.references().items() if known == descriptor), reference)
-    told: dict[str, Any] = {
+    description: dict[str, Any] = {
         "kind": "image", "layout": str(folder), "reference": name, "digest": descriptor.digest,
         "bytes": sum(int(layer["size"]) for layer in manifest["layers"]), "layers": len(manifest["layers"]),
         "labels": dict(sorted(labels.items())),
@@ -134,7 +139,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
     if not any(key.startswith(LABEL_PREFIX) for key in labels):
         raise InvalidArgument(f"{folder}: image {name} is not a ModelBox; it has no labels {LABEL_PREFIX}*")
     text = _find_yaml(folder, manifest)
-    return told if text is None else {**told, "yaml": yaml.safe_load(text)}
+    return description if text is None else {**description, "yaml": yaml.safe_load(text)}
 
 
 def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
@@ -162,6 +167,6 @@ def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
     return None
 
 
-def as_json(told: dict[str, Any]) -> str:
-    """Return ``told`` as JSON, for machines."""
-    return json.dumps(told, indent=2)
+def as_json(description: dict[str, Any]) -> str:
+    """Return ``description`` as JSON, for machines."""
+    return json.dumps(description, indent=2)

@@ -273,10 +273,10 @@ _KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields
 
 
 def _as_faults(
-    found: Sequence[Problem], marked: MarkedYaml, told: Collection[tuple[str | int, ...]] = ()
+    found: Sequence[Problem], marked: MarkedYaml, known: Collection[tuple[str | int, ...]] = ()
 ) -> list[Diagnostic]:
-    """Give what was found its lines; what is ``told`` already is left out."""
-    return [Diagnostic(marked.mark_of(place), place, words) for place, words in found if place not in told]
+    """Give what was found its lines; what is ``known`` already is left out."""
+    return [Diagnostic(marked.mark_of(place), place, words) for place, words in found if place not in known]
 
 
 def _refusal(path: Path, faults: Sequence[Diagnostic]) -> InvalidArgument:
@@ -284,5 +284,5 @@ def _refusal(path: Path, faults: Sequence[Diagnostic]) -> InvalidArgument:
     in_order = sorted(faults, key=lambda fault: fault.mark)
     lines = [f"{path}:{f.mark.line}:{f.mark.column}: {f.key}: {f.message}" for f in in_order]
     message = lines[0] if len(lines) == 1 else "\n  ".join([f"{path} has {len(lines)} faults:", *lines])
-    told = [{"line": f.mark.line, "column": f.mark.column, "key": f.key, "message": f.message} for f in in_order]
-    return InvalidArgument(message, file=str(path), faults=told)
+    detail = [{"line": f.mark.line, "column": f.mark.column, "key": f.key, "message": f.message} for f in in_order]
+    return InvalidArgument(message, file=str(path), faults=detail)

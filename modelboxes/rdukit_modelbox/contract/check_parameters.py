@@ -51,8 +51,8 @@ def _value_of(where: str, parameter: BoxParameter, given: Mapping[str, object], 
             case = parameter.case_for(values)
             words = f" (since {format_condition(case.when)})" if case is not None else ""
             words += "" if is_given else "; this is the default, so pass another value"
-            told = list(legal.enum) if legal.enum else format_allowed(parameter.type, legal, values)
-            raise _refusal(where, parameter, value, objection + words, told)
+            allowed = list(legal.enum) if legal.enum else format_allowed(parameter.type, legal, values)
+            raise _refusal(where, parameter, value, objection + words, allowed)
     assert normal is not None
     return normal
 

@@ -14,7 +14,7 @@ from rdukit_modelbox.contract.parameter import BoxParameter
 
 def describe(box: Box) -> dict[str, object]:
     """Return the ``Description`` of ``docs/design/wire.md`` as JSON values; what the box does not say is left out."""
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": box.name,
         "title": box.title,
         "description": box.description,
@@ -32,7 +32,7 @@ def describe(box: Box) -> dict[str, object]:
         "licence": box.licence,
         "model_card": box.model_card,
     }
-    return {**told, **{key: value for key, value in more.items() if value}}
+    return {**fields, **{key: value for key, value in more.items() if value}}
 
 
 def describe_verb(box: Box, verb: Verb) -> dict[str, object]:
@@ -50,7 +50,7 @@ def describe_verb(box: Box, verb: Verb) -> dict[str, object]:
 
 
 def _describe_parameter(parameter: BoxParameter) -> dict[str, object]:
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": parameter.name,
         "type": str(parameter.type),
         "default": parameter.default,
@@ -58,16 +58,16 @@ def _describe_parameter(parameter: BoxParameter) -> dict[str, object]:
         "help": parameter.help,
         "schema": parameter.schema_fragment(),
     }
-    return told if parameter.unit is None else {**told, "unit": parameter.unit}
+    return fields if parameter.unit is None else {**fields, "unit": parameter.unit}
 
 
 def _describe_slot(slot: ArtifactSlot) -> dict[str, object]:
-    told: dict[str, object] = {"name": slot.name, "kind": slot.kind, "required": slot.required, "help": slot.help}
+    fields: dict[str, object] = {"name": slot.name, "kind": slot.kind, "required": slot.required, "help": slot.help}
     if slot.mount is not None:
-        told["mount"] = slot.mount
+        fields["mount"] = slot.mount
     if slot.schemes is not None:
-        told["schemes"] = list(slot.schemes)
-    return told
+        fields["schemes"] = list(slot.schemes)
+    return fields
 
 
 SCHEMA_FILE: Final = Path(__file__).with_name("modelbox.schema.json")

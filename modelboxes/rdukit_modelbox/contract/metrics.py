@@ -71,8 +71,8 @@ def is_number(value: object) -> bool:
 def words_for_undeclared(box: WithMetrics, verb: Verb, names: Iterable[str]) -> str:
     """Say which metrics are not declared, each with the nearest that is, and what to do (pure)."""
     declared = [metric.name for metric in metrics_of(box, verb)]
-    told = " ".join(f"{name!r}.{suggest(name, declared)}" for name in names)
-    return f"{verb} reported metrics that the box does not declare: {told} Declare them under metrics."
+    hints = " ".join(f"{name!r}.{suggest(name, declared)}" for name in names)
+    return f"{verb} reported metrics that the box does not declare: {hints} Declare them under metrics."
 
 
 def find_metric_problems(

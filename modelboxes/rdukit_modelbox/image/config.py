@@ -27,8 +27,8 @@ def with_layers(
     """``config`` with more layers on top, each with a comment of its own."""
     created = build_time(seconds)
     layers = {"type": "layers", "diff_ids": [*config["rootfs"]["diff_ids"], *diff_ids]}
-    told = [{"created": created, "created_by": "rdukit box build", "comment": text} for text in comments]
-    return {**config, "created": created, "rootfs": layers, "history": [*(config.get("history") or []), *told]}
+    entries = [{"created": created, "created_by": "rdukit box build", "comment": text} for text in comments]
+    return {**config, "created": created, "rootfs": layers, "history": [*(config.get("history") or []), *entries]}
 
 
 def box_config(base: Mapping[str, Any], labels: Mapping[str, str], diff_id: str, seconds: int) -> dict[str, Any]:

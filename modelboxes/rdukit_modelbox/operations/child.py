@@ -42,9 +42,9 @@ def main(arguments: list[str]) -> int:
         try:
             request: dict[str, Any] = json.loads(sys.stdin.readline())
             _send(events, kind="started")
-            told = {"rdukit.box": Path(request["box_file"]).parent.name, "rdukit.verb": request["verb"]}
+            attributes = {"rdukit.box": Path(request["box_file"]).parent.name, "rdukit.verb": request["verb"]}
             try:
-                with span(f"box {request['verb']}", told, parent=find_traceparent(request.get("traceparent"))):
+                with span(f"box {request['verb']}", attributes, parent=find_traceparent(request.get("traceparent"))):
                     _run_verb(request, events)
             finally:
                 close_telemetry()

@@ -106,9 +106,9 @@ class _Member:
         name = f"member {self.rank} of {self.count}"
         for message in said[::-1]:
             if message.get("kind") == "error":
-                told = message["error"]
-                known = all_error_classes().get(str(told["code"]), RdukitError)
-                return known(f"{name}: {told['message']}", **(told.get("detail") or {}))
+                failure = message["error"]
+                known = all_error_classes().get(str(failure["code"]), RdukitError)
+                return known(f"{name}: {failure['message']}", **(failure.get("detail") or {}))
         if status < 0:
             detail = {"end": str(BoxEnd.KILLED)} if status == -signal.SIGKILL else {}
             return ChildDied(f"{name} was ended by {signal.Signals(-status).name}", **detail)

@@ -136,8 +136,8 @@ class OperationRunner:
         return outcome
 
     def _listener(self, operation_id: str) -> Listener:
-        def progress(told: Progress) -> None:
-            self._table.publish_progress(operation_id, told)
+        def progress(latest: Progress) -> None:
+            self._table.publish_progress(operation_id, latest)
             self._flush_soon()
 
         def log(line: str) -> None:

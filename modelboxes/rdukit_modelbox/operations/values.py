@@ -115,8 +115,8 @@ class VerbCall:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], idempotency_key: str) -> "VerbCall":
         """Return the inverse of ``to_json``."""
-        told = value["webhook"]
-        webhook = Webhook(told["url"], tuple(told["events"])) if told else None
+        given = value["webhook"]
+        webhook = Webhook(given["url"], tuple(given["events"])) if given else None
         return cls(
             value["parameters"], value["inputs"], value["output"], idempotency_key, value["timeout_s"],
             value["resume"], webhook,

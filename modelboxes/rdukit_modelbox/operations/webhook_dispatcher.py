@@ -130,8 +130,8 @@ def body_of(delivery: Delivery, operation: Operation, box: str) -> bytes:
     """Return the body to post: the event's name, the box, and the operation without its deliveries."""
     value = operation.to_json()
     value.pop("deliveries", None)
-    told = {"type": delivery.event, "id": delivery.id, "box": box, "operation": value}
-    return json_text(told).encode()
+    payload = {"type": delivery.event, "id": delivery.id, "box": box, "operation": value}
+    return json_text(payload).encode()
 
 
 def backoff_s(attempts: int, first_s: float) -> float:

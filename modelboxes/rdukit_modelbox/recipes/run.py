@@ -97,17 +97,17 @@ def summarise(plan: Plan, kind: Kind, results: Mapping[str, StepResult]) -> dict
     """Return what a recipe gave, under the names that ``recipes.yaml`` has (pure)."""
     ended = results.get(f"{kind}-evaluate") or results[f"{kind}-infer"]
     trained = results.get(f"{kind}-train")
-    told: dict[str, Any] = {"box": plan.box, "kind": str(kind), "reached": figures_of(ended)}
+    summary: dict[str, Any] = {"box": plan.box, "kind": str(kind), "reached": figures_of(ended)}
     if f"{kind}-before" in results:
-        told["before"] = figures_of(results[f"{kind}-before"])
+        summary["before"] = figures_of(results[f"{kind}-before"])
     if trained is not None:
-        told["seconds"] = float(trained.figures["train_seconds"])
-        told["trained_parameters"] = trained.figures["trained_parameters"]
+        summary["seconds"] = float(trained.figures["train_seconds"])
+        summary["trained_parameters"] = trained.figures["trained_parameters"]
     else:
-        told["reached"] |= rates_of(ended)
-        told["seconds"] = ended.seconds
+        summary["reached"] |= rates_of(ended)
+        summary["seconds"] = ended.seconds
     outputs = dict(ended.outputs) | ({} if trained is None else {"checkpoint": trained.outputs["checkpoint"]})
-    return {**told, "outputs": outputs}
+    return {**summary, "outputs": outputs}
 
 
 def figures_of(result: StepResult) -> dict[str, float]:

@@ -23,10 +23,12 @@ _TAGS: Final = [
 ]
 
 
-def make_app(service: BoxService, more: Sequence[APIRouter] = (), told: Mapping[str, Any] | None = None) -> FastAPI:
+def make_app(
+    service: BoxService, more: Sequence[APIRouter] = (), other_paths: Mapping[str, Any] | None = None
+) -> FastAPI:
     """Return the application for ``service``, with ``more`` routes.
 
-    ``told``: paths that others answer, for ``/openapi.json``.
+    ``other_paths``: paths that others answer, for ``/openapi.json``.
     """
     app = FastAPI(
         title=service.box.title,
@@ -40,7 +42,7 @@ def make_app(service: BoxService, more: Sequence[APIRouter] = (), told: Mapping[
         app.include_router(routes(service))
     for router in more:
         app.include_router(router)
-    describe, others = app.openapi, dict(told or {})
+    describe, others = app.openapi, dict(other_paths or {})
 
     def describe_all() -> dict[str, Any]:
         own = describe()

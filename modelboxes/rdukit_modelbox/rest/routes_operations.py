@@ -69,9 +69,9 @@ def operation_routes(service: BoxService) -> APIRouter:
         service.operations.get(operation_id)
         last = last_event_id if last_event_id.isascii() and last_event_id.isdigit() else "0"
         start = max(after, min(int(last[:20]), _LAST))
-        told = service.watch(operation_id, start) if follow else _now(service, operation_id, start)
+        watched = service.watch(operation_id, start) if follow else _now(service, operation_id, start)
         return StreamingResponse(
-            stream_events(told), media_type="text/event-stream",
+            stream_events(watched), media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )  # fmt: skip
 

@@ -132,9 +132,10 @@ def event_message(event: OperationEvent) -> pb.OperationEvent:
     return message
 
 
-def progress_message(told: Progress) -> pb.Progress:
+def progress_message(progress: Progress) -> pb.Progress:
     """Return the message for how far a verb is; what is unknown stays unset."""
+    step, total = max(progress.step, 0), max(progress.total, 0)
     return pb.Progress(
-        stage=told.stage, step=max(told.step, 0), total=max(told.total, 0), loss=told.loss, throughput=told.throughput,
-        eta_s=told.eta_s,
+        stage=progress.stage, step=step, total=total, loss=progress.loss, throughput=progress.throughput,
+        eta_s=progress.eta_s,
     )  # fmt: skip

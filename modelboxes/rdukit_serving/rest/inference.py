@@ -135,11 +135,11 @@ class RestInference:
         # Milliseconds; nothing is compiled for a request. Source: W3C Server Timing.
         work = (timing.copy_in + timing.compute + timing.copy_out) / 1000
         spent = (timing.queue / 1000, work, version.load_seconds * 1000)
-        told = b"queue;dur=%.3f, compute;dur=%.3f, load;dur=%.0f, compile;dur=0" % spent
+        milliseconds = b"queue;dur=%.3f, compute;dur=%.3f, load;dur=%.0f, compile;dur=0" % spent
         if trace is not None:
-            told += tell_batch(answer)
+            milliseconds += tell_batch(answer)
             tell_spans(trace, name, version.version, answer)
-        headers = [JSON if length is None else _BINARY, (b"server-timing", told)]
+        headers = [JSON if length is None else _BINARY, (b"server-timing", milliseconds)]
         if length is not None:
             headers.append((b"inference-header-content-length", b"%d" % length))
         return headers, text

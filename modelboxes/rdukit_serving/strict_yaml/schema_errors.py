@@ -112,8 +112,8 @@ def _words(path: Path, complaints: Sequence[Any], schema: Schema) -> str:
         wanted = dict.fromkeys(_wanted(complaint) for complaint in complaints)
         return f"{_shown(value)} is not legal; legal: {' or '.join(wanted)}"
     if kind == "missing":
-        told = _told(schema_at(path, schema), schema)
-        return f"missing{told}"
+        hint = _hint(schema_at(path, schema), schema)
+        return f"missing{hint}"
     if kind == "extra_forbidden":
         around = schema_at(path[:-1], schema)
         options = [_resolved(option, schema) for option in [around, *around.get("anyOf", ())]]
@@ -152,7 +152,7 @@ def _wanted(complaint: Any) -> str:
     return str(complaint["msg"]).removeprefix("Input should be ")
 
 
-def _told(part: Schema, schema: Schema) -> str:
+def _hint(part: Schema, schema: Schema) -> str:
     """Say what a missing key would hold."""
     items = _resolved(part.get("items") or {}, schema)
     if "const" in part:

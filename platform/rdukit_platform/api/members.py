@@ -217,17 +217,17 @@ def change_user(request: Request, user: str, caller: Admin, body: UserChange) ->
         raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(UserChange.model_fields)}")
     with platform.database.write() as session:
         row = users.get_user(session, user)
-        told = []
+        changes = []
         if body.admin is not None:
             row.is_admin = body.admin
-            told.append("administrator" if body.admin else "no administrator")
+            changes.append("administrator" if body.admin else "no administrator")
         if body.disabled is not None:
             if body.disabled:
                 users.disable(session, row, now)
             else:
                 row.disabled_at = None
-            told.append("disabled" if body.disabled else "enabled")
-        detail = f"{row.email}: {', '.join(told)}"
+            changes.append("disabled" if body.disabled else "enabled")
+        detail = f"{row.email}: {', '.join(changes)}"
         record(session, entry_of(request, caller, Act.CHANGE_USER, row.id, caller.tenant_id, detail))
         return _show_user(row)
 

@@ -287,17 +287,17 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
         row = find_tenant(session, tenant_id)
         if row is None:
             raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
-        told = []
+        changes = []
         for name in sorted(body.model_fields_set):
             value = getattr(body, name)
             if name == "weight" and value is None:
                 raise InvalidArgument("weight is null; legal: a number from 0.01 to 1000")
-            told.append(f"{name} {_or_none(getattr(row, name))} to {_or_none(value)}")
+            changes.append(f"{name} {_or_none(getattr(row, name))} to {_or_none(value)}")
             setattr(row, name, value)
         _check_limits(row)
-        if not told:
+        if not changes:
             raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(TenantChange.model_fields)}")
-        record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(told)))
+        record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(changes)))
         return _show(row)
 
 

@@ -85,7 +85,7 @@ class SlurmCommands:
         Raises:
             BackendUnavailable: Slurm does not answer.
         """
-        return read_nodes(self._told("scontrol", "--oneliner", "show", "node"))
+        return read_nodes(self._output("scontrol", "--oneliner", "show", "node"))
 
     def partitions(self) -> list[str]:
         """Return the names of the cluster's partitions.
@@ -93,7 +93,7 @@ class SlurmCommands:
         Raises:
             BackendUnavailable: Slurm does not answer.
         """
-        lines = self._told("scontrol", "--oneliner", "show", "partition").splitlines()
+        lines = self._output("scontrol", "--oneliner", "show", "partition").splitlines()
         return [line.partition(" ")[0].removeprefix("PartitionName=") for line in lines if line]
 
     def _looks(self, *options: str) -> list[SlurmLook]:
@@ -104,7 +104,7 @@ class SlurmCommands:
             raise BackendUnavailable(f"squeue was refused: {_words_of(done)}")
         return read_looks(done.stdout)
 
-    def _told(self, *words: str) -> str:
+    def _output(self, *words: str) -> str:
         done = self._run(*words)
         if done.returncode != 0:
             raise BackendUnavailable(f"{words[0]} was refused: {_words_of(done)}")

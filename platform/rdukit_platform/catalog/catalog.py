@@ -131,8 +131,8 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
     except Unavailable as failed:
         if not isinstance(failed.__cause__, InvalidArgument):
             raise
-        told = json.dumps([failed.__cause__.message, failed.__cause__.detail])
-        message, detail = json.loads(told.replace(f"{folder}/", "").replace(str(folder), "its folder"))
+        text = json.dumps([failed.__cause__.message, failed.__cause__.detail])
+        message, detail = json.loads(text.replace(f"{folder}/", "").replace(str(folder), "its folder"))
         raise InvalidArgument(message, **detail) from failed
     if not isinstance(described, Mapping):
         raise Unavailable(f"{' '.join(command)} describe gave no JSON object")

@@ -184,8 +184,8 @@ def _rank(entry: Entry, words: Sequence[str]) -> int | None:
 
 
 def _check_metric(name: str, known: Iterable[Entry], directions: Mapping[str, str]) -> None:
-    told = {each for entry in known for each, value in entry.metrics.items() if find_number(value) is not None}
-    legal = sorted({*told, *directions})
+    measured = {each for entry in known for each, value in entry.metrics.items() if find_number(value) is not None}
+    legal = sorted({*measured, *directions})
     if legal and name not in legal:
         raise IllegalValue(
             f"metric: no box declares {name[:64]!r}, and nothing here has it.{suggest(name[:64], legal)} "

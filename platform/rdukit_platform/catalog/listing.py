@@ -101,8 +101,8 @@ def entry_of_box(box: BoxDescription) -> Entry:
     measured = {name: value for name, value in _mapping(card.get("measured")).items() if name != _TRAINED_S}
     projected = {
         str(chip): seconds
-        for chip, told in _mapping(card.get("projected")).items()
-        if (seconds := find_number(_mapping(told).get("step_seconds"))) is not None
+        for chip, figures in _mapping(card.get("projected")).items()
+        if (seconds := find_number(_mapping(figures).get("step_seconds"))) is not None
     }
     recipes = {str(kind): figures_of(_mapping(_mapping(one).get("reached")))
                for kind, one in _mapping(raw.get("recipes")).items() if _mapping(one).get("reached")}  # fmt: skip

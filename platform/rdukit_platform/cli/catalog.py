@@ -116,10 +116,10 @@ def _row(entry: Mapping[str, Any], metric: str | None) -> tuple[str, ...]:
 
     figures = entry["metrics"]
     names = [metric] if metric and metric in figures else headline(figures, 2)
-    told = ", ".join(figure_words(name, figures[name]) for name in names)
+    text = ", ".join(figure_words(name, figures[name]) for name in names)
     count = entry["parameters"]
     mark = f"deprecated: {entry['deprecated']}" if entry["deprecated"] is not None else entry["title"]
     return (
-        entry["name"], entry["kind"], entry["task"] or "-", "-" if count is None else format_count(count), told or "-",
+        entry["name"], entry["kind"], entry["task"] or "-", "-" if count is None else format_count(count), text or "-",
         entry["licence"] or "-", mark,
     )  # fmt: skip

@@ -157,12 +157,12 @@ def _ended(jobs: Sequence[Mapping[str, Any]]) -> int:
 
 def _watch(client: Any, found: dict[str, Any], *, is_quiet: bool) -> dict[str, Any]:
     """Look until the pipeline has ended, and say on stderr when a step's state changes."""
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     while True:
         for job in found["jobs"]:
-            if not is_quiet and told.get(job["id"]) != job["state"]:
+            if not is_quiet and printed.get(job["id"]) != job["state"]:
                 click.echo(f"{job['step']}  {job['state']}", err=True)
-            told[job["id"]] = job["state"]
+            printed[job["id"]] = job["state"]
         if found["state"] in FINAL:
             return found
         time.sleep(LOOK_S)

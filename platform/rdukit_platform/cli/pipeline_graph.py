@@ -54,8 +54,8 @@ def read_uncached(request: Any) -> set[tuple[str, str]]:
 
     with ApiClient.of_home() as client:
         names = dict.fromkeys(step.box for step in request.steps)
-        told = {name: client.get(f"/v1/catalog/{quote(name, safe='')}") for name in names}
-    return {(name, verb["name"]) for name, box in told.items() for verb in box["verbs"] if verb.get("uncached")}
+        boxes = {name: client.get(f"/v1/catalog/{quote(name, safe='')}") for name in names}
+    return {(name, verb["name"]) for name, box in boxes.items() for verb in box["verbs"] if verb.get("uncached")}
 
 
 def read_request(file: Path) -> Any:

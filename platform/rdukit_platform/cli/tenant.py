@@ -166,8 +166,8 @@ def set_(
     if as_json:
         show.print_json(found)
     else:
-        told = [f"the weight {changed['weight']:g}", *(f"{name} {text}" for name, text in describe_limits(changed))]
-        click.echo(f"{changed['id']} has {', '.join(told)} and {show.describe_use(found['artifacts'])}")
+        parts = [f"the weight {changed['weight']:g}", *(f"{name} {text}" for name, text in describe_limits(changed))]
+        click.echo(f"{changed['id']} has {', '.join(parts)} and {show.describe_use(found['artifacts'])}")
 
 
 @tenant.command()

@@ -98,8 +98,8 @@ def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float |
     name, ends_at = found["name"], None if timeout_s is None else time.monotonic() + timeout_s
     while found["state"] not in SETTLED:
         if found["state"] == "failing":
-            told = next((one["message"] for one in found["instances"] if one["message"]), "see rdukit endpoint show")
-            raise Unavailable(f"endpoint {name!r} fails: {told}", endpoint=name)
+            reason = next((one["message"] for one in found["instances"] if one["message"]), "see rdukit endpoint show")
+            raise Unavailable(f"endpoint {name!r} fails: {reason}", endpoint=name)
         if ends_at is not None and time.monotonic() >= ends_at:
             raise DeadlineExceeded(f"endpoint {name!r} is {found['state']} after {timeout_s:g} s; it goes on")
         api.sleep(LOOK_S)

@@ -71,13 +71,13 @@ def _sweep_part(request: Request, caller: Caller, sweep_id: str) -> tuple[Markup
         row = service.get_sweep(session, caller.tenant_id, sweep_id)
         found = show_sweep(row, service.trials_of(session, row.id), with_trials=True)
     trials = found.trials or []
-    told = [(trial.number, trial.parameters, trial.value) for trial in trials if trial.value is not None]
+    measured = [(trial.number, trial.parameters, trial.value) for trial in trials if trial.value is not None]
     objective = found.objective
     part = live(
         request, "sweep", f"/console/sweeps/{sweep_id}/part", "_sweep.html",
         is_live=found.state == SweepState.RUNNING, sweep=found, tone=SWEEP_TONES[SweepState(found.state)],
         trials=[(trial, TONES[JobState(trial.state)]) for trial in trials], names=varied(trials), picture=(
-            picture.draw_parallel(told, str(objective["metric"]), is_more_better=objective["goal"] == Goal.MAXIMIZE)
+            picture.draw_parallel(measured, str(objective["metric"]), is_more_better=objective["goal"] == Goal.MAXIMIZE)
         ),
         size=(picture.WIDTH, picture.HEIGHT, picture.TOP, picture.HEIGHT - picture.BOTTOM),
         compare=_compared(found), can_write=allows(caller.scopes, JOBS_WRITE),
@@ -88,5 +88,5 @@ def _sweep_part(request: Request, caller: Caller, sweep_id: str) -> tuple[Markup
 def _compared(found: Sweep) -> str:
     """Return the query that puts the best trials side by side; empty with fewer than two."""
     sign = -1.0 if found.objective["goal"] == Goal.MAXIMIZE else 1.0
-    told = sorted((sign * trial.value, trial.job) for trial in found.trials or [] if trial.value is not None)
-    return f"ids={','.join(job for _, job in told[:COMPARED])}" if len(told) > 1 else ""
+    measured = sorted((sign * trial.value, trial.job) for trial in found.trials or [] if trial.value is not None)
+    return f"ids={','.join(job for _, job in measured[:COMPARED])}" if len(measured) > 1 else ""

@@ -62,7 +62,7 @@ def add(
     try:
         made = create(request, caller, TenantRequest.model_validate({"name": name.strip(), **_read(given)}))
     except (RdukitError, ValidationError) as error:
-        return _list(request, caller, given, told(error))
+        return _list(request, caller, given, error_text(error))
     return RedirectResponse(f"/console/tenants/{made.id}", 303)
 
 
@@ -89,11 +89,11 @@ def change_(
     try:
         change(request, tenant, caller, TenantChange.model_validate(_read(given)))
     except (InvalidArgument, ValidationError) as error:
-        return _one(request, caller, tenant, given, told(error))
+        return _one(request, caller, tenant, given, error_text(error))
     return RedirectResponse(f"/console/tenants/{tenant}", 303)
 
 
-def told(error: RdukitError | ValidationError) -> str:
+def error_text(error: RdukitError | ValidationError) -> str:
     """Say what is wrong with a form, by its fields' labels (pure)."""
     if isinstance(error, RdukitError):
         return error.message

@@ -280,7 +280,7 @@ def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> 
         OperationalError: it did not answer in time.
     """
     deadline = clock.monotonic() + timeout_s
-    told = ""
+    logged = ""
     while True:
         try:
             with database.read() as session:
@@ -289,8 +289,8 @@ def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> 
         except OperationalError as error:
             if clock.monotonic() > deadline:
                 raise
-            if told != (told := str(error.orig)):
-                logger.warning("database not there yet host=%s error=%s", database.url.host, told)
+            if logged != (logged := str(error.orig)):
+                logger.warning("database not there yet host=%s error=%s", database.url.host, logged)
         clock.sleep(1.0)
 
 

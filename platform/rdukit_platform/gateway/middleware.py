@@ -95,7 +95,9 @@ class RequestContextMiddleware:
         request_id = given.decode() if _REQUEST_ID.match(given) else "req-" + secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         sent = next((value for name, value in scope["headers"] if name == TRACEPARENT.encode()), b"")
-        told = begin_span(scope["method"], kind=SpanKind.SERVER, parent=find_traceparent(sent.decode("latin-1")))
+        request_span = begin_span(
+            scope["method"], kind=SpanKind.SERVER, parent=find_traceparent(sent.decode("latin-1"))
+        )
         began, status = time.perf_counter(), 500
 
         async def answer(message: Message) -> None:
@@ -106,17 +108,19 @@ class RequestContextMiddleware:
             await send(message)
 
         try:
-            with within(told.context), log_ids(request_id=request_id):
+            with within(request_span.context), log_ids(request_id=request_id):
                 await self._app(scope, receive, answer)
         finally:
             route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - began
             REQUESTS.labels(scope["method"], route, str(status)).inc()
             SECONDS.labels(scope["method"], route).observe(seconds)
-            told.name = f"{scope['method']} {route}"
-            told.set({"http.request.method": scope["method"], "http.route": route, "http.response.status_code": status})
-            told.set({"rdukit.request_id": request_id})
-            told.error = str(status) if status >= 500 else ""
-            end_span(told)
+            request_span.name = f"{scope['method']} {route}"
+            request_span.set(
+                {"http.request.method": scope["method"], "http.route": route, "http.response.status_code": status}
+            )
+            request_span.set({"rdukit.request_id": request_id})
+            request_span.error = str(status) if status >= 500 else ""
+            end_span(request_span)
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -24,8 +24,8 @@ def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object],
     if not box.verb(verb).is_cached:
         return None
     defaults = {each.name: each.default for each in box.verb(verb).parameters}
-    told: list[object] = [__version__, box.name, box.version, box.raw, verb, {**defaults, **parameters}]
-    return _digest([*told, members] if members > 1 else told)
+    parts: list[object] = [__version__, box.name, box.version, box.raw, verb, {**defaults, **parameters}]
+    return _digest([*parts, members] if members > 1 else parts)
 
 
 def cache_key(session: Session, base: str | None, inputs: Mapping[str, str]) -> str | None:

@@ -71,11 +71,11 @@ def tell_wait(job: JobRow, attempt: int, now: float) -> None:
     """Record the time that a job waited in the queue, which has just ended, for whoever wants spans."""
     start = job.created_at if job.queued_at is None else job.queued_at
     about: dict[str, Attribute] = {"rdukit.job": job.id, "rdukit.attempt": attempt, "rdukit.tiles": job.tiles}
-    told = begin_span(
+    wait = begin_span(
         str(JobState.QUEUED), about, parent=context_of(job), start_ns=int(start * 1e9),
         span_id=span_id_of(job.id, JobState.QUEUED, attempt),
     )  # fmt: skip
-    end_span(told, int(now * 1e9))
+    end_span(wait, int(now * 1e9))
 
 
 def flat_span(span: Span, service: str) -> dict[str, object]:
@@ -102,9 +102,9 @@ def read_trace(session: Session, job: JobRow) -> JobTrace:
     context, spans = context_of(job), list[TraceSpan]()
     for stay in find_stays([(at, attempt, data) for at, attempt, data in events]):
         spans.append(_stay_span(job.id, context, stay))
-    for number, told, claimed_at, ended_at in session.execute(query):
-        spans += [TraceSpan.model_validate(each) for each in told or ()]
-        if not told and claimed_at is not None:
+    for number, recorded, claimed_at, ended_at in session.execute(query):
+        spans += [TraceSpan.model_validate(each) for each in recorded or ()]
+        if not recorded and claimed_at is not None:
             spans.append(_attempt_span(job.id, context, number, claimed_at, ended_at))
     root = TraceSpan(
         name=f"job {job.box} {job.verb}", span_id=context.span_id, parent_id="", start=job.created_at,

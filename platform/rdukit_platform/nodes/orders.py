@@ -73,9 +73,9 @@ def take_orders(session: Session, node: str, now: float) -> Sequence[NodeOrderRo
 def answer_order(session: Session, order_id: str, answer: Mapping[str, object] | RdukitError) -> None:
     """Write down what the daemon answered."""
     if isinstance(answer, RdukitError):
-        told: dict[str, object] = {
+        reply: dict[str, object] = {
             "error": {"code": answer.code, "message": answer.message, "detail": dict(answer.detail)}
         }
     else:
-        told = {"ok": dict(answer)}
-    session.execute(update(NodeOrderRow).where(NodeOrderRow.id == order_id).values(answer=told))
+        reply = {"ok": dict(answer)}
+    session.execute(update(NodeOrderRow).where(NodeOrderRow.id == order_id).values(answer=reply))

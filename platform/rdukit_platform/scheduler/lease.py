@@ -99,7 +99,7 @@ class SchedulerLease:
         ``on_look`` is called before each look.
         """
         self._token, self._watch = None, SilenceWatch(self._lease_s)
-        told = ""
+        logged = ""
         while not stop.is_set():
             on_look()
             try:
@@ -109,8 +109,8 @@ class SchedulerLease:
                     logger.info("scheduler decides from now on name=%s token=%s", self._service, self._token)
                     return True
                 self._beat()
-                if told != (told := holder.service):
-                    logger.info("scheduler stands by name=%s holder=%s", self._service, told)
+                if logged != (logged := holder.service):
+                    logger.info("scheduler stands by name=%s holder=%s", self._service, logged)
             except DBAPIError as error:
                 logger.warning("lease not looked at error=%s", error)
             stop.wait(min(poll_s, self._lease_s / _PART))

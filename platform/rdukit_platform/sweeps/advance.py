@@ -113,8 +113,8 @@ def _read_trials(session: Session, sweep: SweepRequest, sweep_id: str) -> tuple[
 
 def objective_of(result: dict[str, object] | None, progress: dict[str, object] | None, metric: str) -> float | None:
     """Return what a metric is: of the result, else of the last progress; ``None``: no finite number (pure)."""
-    for told in (result, progress):
-        value = find_number((told or {}).get(metric))
+    for values in (result, progress):
+        value = find_number((values or {}).get(metric))
         if value is not None:
             return value if math.isfinite(value) else None
     return None

@@ -144,9 +144,9 @@ def find_end(sweep: SweepRequest, trials: Sequence[Trial]) -> tuple[SweepState, 
 
 def find_best(goal: Goal, trials: Sequence[Trial]) -> Trial | None:
     """Return the trial with the best value, the first of equals."""
-    told = [trial for trial in trials if trial.value is not None]
+    measured = [trial for trial in trials if trial.value is not None]
     sign = 1.0 if goal is Goal.MINIMIZE else -1.0
-    return min(told, key=lambda trial: sign * (trial.value or 0.0), default=None)
+    return min(measured, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
 def best_of(goal: Goal, values: Sequence[float]) -> float:

@@ -56,8 +56,8 @@ def _to_json(line: str, now: float) -> bytes:
     if found is not None:
         pid, level, words = int(found[1]), _LEVELS[found[3]], found[4]
         at = datetime.strptime(found[2], "%d %b %Y %H:%M:%S.%f").replace(tzinfo=UTC)
-    told = {
+    entry = {
         "ts": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "level": level, "logger": "valkey",
         "message": words, "service": "valkey", "pid": pid,
     }  # fmt: skip
-    return json.dumps(told, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"

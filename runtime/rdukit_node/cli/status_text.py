@@ -175,5 +175,5 @@ def report_node() -> Iterator[PartStatus]:
         + (f"{cordoned} cordoned, " if cordoned else "")
         + f"{answer['applications']} of {answer['max_applications']} applications"
     )
-    told = {name: answer[name] for name in ("platform", "node", "applications", "max_applications", "uptime_s")}
-    yield PartStatus("node", "running", text, {"socket": str(path), "tiles": len(tiles), "free_tiles": free, **told})
+    figures = {name: answer[name] for name in ("platform", "node", "applications", "max_applications", "uptime_s")}
+    yield PartStatus("node", "running", text, {"socket": str(path), "tiles": len(tiles), "free_tiles": free, **figures})

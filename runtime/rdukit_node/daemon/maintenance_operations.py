@@ -114,8 +114,8 @@ class MaintenanceOperations:
         note = f": {by}{_why(message.find_text('reason') or '')}"
         self._take_back(lease, LeaseEvent.EVICT, now, note)
         request, tiles = lease.request, lease_paths(self._daemon.allocator.node, lease)
-        told = {"lease": lease.id, "application": request.application, "tenant": request.tenant, "job": request.job}
-        return self._changed(now, released={**told, "tiles": list(tiles)})
+        fields = {"lease": lease.id, "application": request.application, "tenant": request.tenant, "job": request.job}
+        return self._changed(now, released={**fields, "tiles": list(tiles)})
 
     def _plan(self, number: int, message: SndRequest, now: float) -> Response:
         by, grace_s = self._check_admin(number, message), message.find_real("grace_s")

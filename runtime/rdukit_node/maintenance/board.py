@@ -76,8 +76,8 @@ class MaintenanceBoard:
                 raise Conflict(f"{path} is in maintenance window {window.window} of {window.component}; end that")
         found = [each for each in self.cordons.values() if _is_at_or_below(each.component, path)]
         if not found:
-            told = ", ".join(self.cordons) or "nothing"
-            raise NotFound(f"{path} is not cordoned; cordoned: {told}")
+            known = ", ".join(self.cordons) or "nothing"
+            raise NotFound(f"{path} is not cordoned; cordoned: {known}")
         for each in found:
             del self.cordons[each.component]
             self._new.pop(each.component, None)
@@ -108,8 +108,8 @@ class MaintenanceBoard:
         """
         window = self.windows.pop(window_id, None)
         if window is None:
-            told = ", ".join(self.windows) or "none"
-            raise NotFound(f"there is no maintenance window {window_id!r}; there are: {told}")
+            known = ", ".join(self.windows) or "none"
+            raise NotFound(f"there is no maintenance window {window_id!r}; there are: {known}")
         self._begun.discard(window_id)
         self._new_windows.pop(window_id, None)
         self._gone_windows[window_id] = None

@@ -30,4 +30,4 @@ class ModelPicture:
 def load_pictures() -> Mapping[str, ModelPicture]:
     """Return the pictures by box."""
     known = json.loads(CAPTIONS.read_text(encoding="utf-8"))
-    return {box: ModelPicture(**told, file=FOLDER / f"{box}.svg") for box, told in known.items()}
+    return {box: ModelPicture(**fields, file=FOLDER / f"{box}.svg") for box, fields in known.items()}
