@@ -88,8 +88,9 @@ class Generation:
         self._made = 0
         #: The token that the next run writes.
         self._next = self.prompt[0]
-        self._lookup, self._trust, self._draft_trust = Lookup(), Trust(), Trust(_DRAFT_RATE)
-        self._lookup.add(self.prompt)
+        #: Follows the text when it is asked for a guess, so that it costs nothing where none is wanted.
+        self._lookup = Lookup()
+        self._trust, self._draft_trust = Trust(), Trust(_DRAFT_RATE)
         #: What may come after the next token, as found in the text, and what is tried of it or of a draft's guess.
         self._found: Sequence[int] = ()
         self._guess: Sequence[int] = ()
@@ -144,6 +145,7 @@ class Generation:
             self._guess = self.prompt[after : after + most]
             return Outlook(1.0, len(self._guess))
         most = max(0, min(most, self._most - self._made - 1))
+        self._lookup.add([*self.row.tokens[len(self._lookup) :], self._next])
         self._guess = self._found = self._lookup.guess(most)
         self._is_drafted = has_draft and (not self._found or self._trust.rate < _POOR_RATE)
         if self._is_drafted:
@@ -214,7 +216,6 @@ class Generation:
             return self.end("stop")
         self._made += 1
         self._next = token
-        self._lookup.add([token])
         self._tell(self.number, kind="piece", text=self._stream.push(token), **self._chances(token, logits_V))
         if self._stream.stopped_by is not None or self._sampler.is_over:
             return self.end("stop")

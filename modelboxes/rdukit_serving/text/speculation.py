@@ -31,6 +31,10 @@ class Lookup:
         #: Some tokens in a row → where what followed them last begins.
         self._places: dict[tuple[int, ...], int] = {}
 
+    def __len__(self) -> int:
+        """Return how many tokens of the text were added."""
+        return len(self._tokens)
+
     def add(self, tokens: Iterable[int]) -> None:
         """Continue the text."""
         text = self._tokens

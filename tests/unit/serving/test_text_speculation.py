@@ -2,16 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.device.client import draft_files
 from rdukit_serving.shape import TextSizes
+from rdukit_serving.text.constraints import Constraints
 from rdukit_serving.text.draft import check_draft
+from rdukit_serving.text.generation import Generation, ModelTokens
+from rdukit_serving.text.rows import Row
 from rdukit_serving.text.speculation import Lookup, Outlook, Trust, share_places
+from rdukit_serving.text.token_bytes import TokenBytes
 
 
 def lookup_of(tokens: list[int]) -> Lookup:
@@ -36,6 +44,26 @@ def test_nothing_is_guessed_of_a_text_that_is_new() -> None:
     for text in ([], [1], [1, 1], list(range(50)), [1, 2, 1, 3, 1]):
         assert lookup_of(text).guess(4) == []
     assert lookup_of([1, 2, 3, 1, 2]).guess(0) == lookup_of([1, 2, 3, 1, 2]).guess(-1) == []
+
+
+def test_a_text_is_looked_through_only_when_a_guess_is_wanted() -> None:
+    tokenizer = Tokenizer(WordLevel({str(number): number for number in range(9)}))
+    tokens = ModelTokens(tokenizer, TokenBytes(tokenizer), Constraints(tokenizer.to_str(), 9, frozenset()), frozenset())
+    message: dict[str, Any] = {
+        "number": 1, "max_tokens": 9, "sampling": {"temperature": 0.0}, "stop": [], "top_logprobs": None, "echo": False,
+        "is_rendered": False, "form": None, "keeps_special": False,
+    }  # fmt: skip
+    text = Generation(
+        [1, 2, 3, 1], message, tokens, TextSizes(context=32, prompt=8, vocabulary=9), lambda number, **event: None
+    )
+    text.begin(Row(0), 0)
+    text.take_part(text.prompt, np.eye(9, dtype=np.float32)[2])
+    assert len(text._lookup) == 0
+    assert text.guess(3) == Outlook(0.5, 3)
+    assert [token for _, token, *_ in text.written(3)] == [2, 3, 1, 2]
+    text.take(np.eye(9, dtype=np.float32)[[3, 1, 2, 3]])
+    assert text.guess(2).count == 2
+    assert text.tokens == [1, 2, 3, 1, 2, 3, 1, 2, 3]
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 9))
