@@ -41,6 +41,8 @@ MODULE = "rdukit_serving.device.process"
 OTHERS = (4, 11, 18)
 SWITCH_SECONDS = "rdukit_box_expert_emulated_switch_seconds_total"
 ALIAS = "Meta-Llama-3.3-70B-Instruct"
+#: As models are called at the hub.
+HUB_ALIAS = f"meta-llama/{ALIAS}"
 
 
 def prompt_of(expert: int, number: int = 0) -> list[int]:
@@ -107,7 +109,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         ],
         "experts": [
             {"name": f"expert-{n}", "configuration": "other" if n in OTHERS else "tiny", "pinned": n == 0,
-             "checkpoint": f"tokenizer/expert-{n}.safetensors", "aliases": [ALIAS] if n == 3 else []}
+             "checkpoint": f"tokenizer/expert-{n}.safetensors", "aliases": [ALIAS, HUB_ALIAS] if n == 3 else []}
             for n in range(EXPERTS)
         ],
         "router": {"name": "router", "file": "router.safetensors", "default": "expert-2", "least": 0.55},
@@ -145,6 +147,27 @@ def test_only_the_pinned_expert_is_there_at_first(served: Served) -> None:
     entry = served.http.get(f"/v1/models/{ALIAS}").json()
     assert (entry["id"], entry["context_length"], entry["max_completion_tokens"]) == ("expert-3", 256, 255)
     assert served.http.get("/v2/health/ready").status_code == 200
+
+
+def test_a_name_with_a_slash_is_found_by_every_client(served: Served) -> None:
+    assert served.client.models.retrieve(HUB_ALIAS).id == "expert-3"
+    quoted = HUB_ALIAS.replace("/", "%2F")
+    for name in (HUB_ALIAS, quoted):
+        assert served.http.get(f"/v1/models/{name}").json()["id"] == "expert-3"
+        assert served.http.get(f"/v2/models/{name}").json()["name"] == "expert-3"
+        answer = served.http.get(f"/v2/models/{name}/versions/1/ready")
+        assert (answer.status_code, "Offline" in answer.text or "is offline" in answer.text) == (503, True)
+    with pytest.raises(openai.NotFoundError, match="there is no model 'nobody/nothing'; legal: expert-0"):
+        served.client.models.retrieve("nobody/nothing")
+    assert len(served.http.get("/v1/models/").json()["data"]) == EXPERTS + 1
+    triton = triton_http.InferenceServerClient(served.http.base_url.netloc.decode())
+    assert triton.get_model_config(HUB_ALIAS)["name"] == "expert-3"
+    triton.close()
+    body = {"items": [{"id": "a", "value": "hello"}], "params": {"max_tokens_to_generate": 2}}
+    for stream in ("", "/stream"):
+        answer = served.http.post(f"/api/v2/predict/generic{stream}/project/{quoted}", json=body)
+        assert answer.status_code == 200, answer.text
+    served.http.post(f"/v2/repository/models/{quoted}/unload").raise_for_status()
 
 
 def test_every_expert_makes_its_own_texts_while_all_are_asked(served: Served) -> None:

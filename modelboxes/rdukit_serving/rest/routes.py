@@ -40,6 +40,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 #: Extensions that clients ask for and that have no meaning here.
 _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace", "logging"})
+#: What may follow a model's name in a path.
+_OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload"})
 
 
 class OpenInferenceApp:
@@ -101,7 +103,7 @@ class OpenInferenceApp:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         method: str = scope["method"]
-        parts = [part for part in path.split("/") if part][1:]
+        parts = path_parts(path)
         if parts[:1] == ["health"]:
             await self._health(parts, method, send)
             return
@@ -186,6 +188,18 @@ class OpenInferenceApp:
         found = self._models.repository_of(name).find(name, version)
         reason = await found.why_not_ready()
         return (503, {"error": reason}) if reason else (200, {"name": name, "ready": True})
+
+
+def path_parts(path: str) -> list[str]:
+    """Return the parts of a path below ``/v2``, a model's name as one of them, though it may have a ``/`` (pure)."""
+    parts = [part for part in path.split("/") if part][1:]
+    begin = 2 if parts[:2] == ["repository", "models"] else 1
+    if parts[begin - 1 : begin] != ["models"] or len(parts) <= begin + 1:
+        return parts
+    end = len(parts) - (parts[-1] in _OF_MODELS)
+    if parts[max(end - 2, begin + 1) : end - 1] == ["versions"]:
+        end -= 2
+    return [*parts[:begin], "/".join(parts[begin:end]), *parts[end:]]
 
 
 async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:

@@ -92,7 +92,7 @@ def make_text_router(models: ServedModels, access: Access) -> APIRouter:
     """Return the routes that clients of text models call."""
     routes = _Routes(models, access)
     routes.add("/v1/models", "GET", None, "Models that answer.", routes.list_models)
-    routes.add("/v1/models/{model}", "GET", None, "One model.", routes.get_model)
+    routes.add("/v1/models/{model:path}", "GET", None, "One model.", routes.get_model)
     routes.add("/v1/completions", "POST", CompletionBody, "Continue prompts.", routes.complete)
     routes.add("/v1/chat/completions", "POST", ChatBody, "Answer in a chat.", routes.chat)
     routes.add("/v1/embeddings", "POST", EmbeddingBody, "Texts to vectors.", routes.embed)
@@ -100,8 +100,8 @@ def make_text_router(models: ServedModels, access: Access) -> APIRouter:
     routes.add("/v1/messages", "POST", MessagesBody, "Answer with blocks.", routes.answer_messages, MESSAGES)
     routes.add("/v1/messages/count_tokens", "POST", CountBody, "Count tokens.", routes.count_tokens, MESSAGES)
     for version, body in (("/v2", ItemsBody), ("", InstancesBody)):
-        for stream in ("", "/stream"):
-            path = f"/api{version}/predict/generic{stream}/{{project}}/{{model}}"
+        for stream in ("/stream", ""):  # the name of a model, which comes last, may have a /
+            path = f"/api{version}/predict/generic{stream}/{{project}}/{{model:path}}"
             routes.add(path, "POST", body, "Complete prompts or chats.", routes.predict, STUDIO)
     return routes.router
 
@@ -119,13 +119,14 @@ class _Routes:
         self, path: str, method: str, body: type[Any] | None, words: str, respond: Respond, api: TextApi = OPENAI
     ) -> None:  # fmt: skip
         extra: dict[str, Any] = {"responses": {"4XX": {"description": api.form}}}
-        names = [name for name in ("project", "model") if f"{{{name}}}" in path]
+        shown = path.replace(":path}", "}")
+        names = [name for name in ("project", "model") if f"{{{name}}}" in shown]
         if names:
             extra["parameters"] = [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
             ]
         if body is not None:
-            place = f"#/paths/{path.replace('/', '~1')}/{method.lower()}/requestBody/content/application~1json/schema"
+            place = f"#/paths/{shown.replace('/', '~1')}/{method.lower()}/requestBody/content/application~1json/schema"
             plain = place.replace("{", "{{").replace("}", "}}")
             schema = body.model_json_schema(ref_template=plain + "/$defs/{model}")
             content = {"application/json": {"schema": schema}}
@@ -151,8 +152,9 @@ class _Routes:
         return JSONResponse({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
-        """Describe the model if it has that name."""
-        return JSONResponse(_model(await _find(self._models, request.path_params["model"])))
+        """Describe the model if it has that name; no name, after the last ``/``, means the list."""
+        name = request.path_params["model"]
+        return JSONResponse(_model(await _find(self._models, name))) if name else await self.list_models(request)
 
     async def complete(self, request: Request) -> Response:
         """Complete prompts."""

@@ -11,6 +11,7 @@ from tritonclient.http import InferResult
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.rest.inference import RestRequest, check_forms, parse_infer, render_infer
+from rdukit_serving.rest.routes import path_parts
 from rdukit_serving.signature import InferResponse, RequestTiming, ServedSignature, ServedTensor
 
 SIGNATURE = ServedSignature(
@@ -215,3 +216,21 @@ def test_values_that_are_no_numbers_are_read_as_such_by_the_protocols_own_client
     read = InferResult(response, verbose=False).as_numpy("y")
     np.testing.assert_array_equal(read, np.array(given, np.float32).reshape(rows, 4))
     assert InferResult(response, verbose=False).get_response()["id"] == "null"
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/v2", []),
+        ("/v2/models/stats", ["models", "stats"]),
+        ("/v2/models/a", ["models", "a"]),
+        ("/v2/models/a/b/infer", ["models", "a/b", "infer"]),
+        ("/v2/models/a/b/versions/1", ["models", "a/b", "versions", "1"]),
+        ("/v2/models/a/versions/1/ready", ["models", "a", "versions", "1", "ready"]),
+        ("/v2/models/versions/1", ["models", "versions/1"]),
+        ("/v2/repository/models/a/b/load", ["repository", "models", "a/b", "load"]),
+        ("/v2/repository/index", ["repository", "index"]),
+    ],
+)
+def test_a_models_name_is_one_part_of_a_path(path: str, parts: list[str]) -> None:
+    assert path_parts(path) == parts
