@@ -55,6 +55,24 @@ class TextSizes:
                 f"token {wrong} is not in the vocabulary; legal: 0 to {self.vocabulary - 1}", field=field
             )
 
+    def check_draft(self, draft: "TextSizes") -> None:
+        """Refuse a draft of these texts whose vocabulary, context or rows do not suit them.
+
+        Raises:
+            InvalidArgument: names what differs.
+        """
+        if draft.vocabulary != self.vocabulary:
+            raise InvalidArgument(
+                f"the draft has {draft.vocabulary} tokens; legal: {self.vocabulary}, as it needs the model's tokenizer"
+            )
+        for name, has, needs in (
+            ("context_length", draft.context, self.context), ("batch_size", draft.texts, self.texts)
+        ):  # fmt: skip
+            if has < needs:
+                raise InvalidArgument(
+                    f"the draft was compiled with {name}={has}; legal: {needs} or more, as the model's"
+                )
+
     @property
     def widths(self) -> tuple[int, ...]:
         """Return how many tokens a run can take, the fewest first: powers of two, and the most."""

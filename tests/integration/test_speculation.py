@@ -10,12 +10,21 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT
 from rdukit_platform.backends.process import ProcessBox
+from rdukit_serving.experts.bundle import load_bundle
+from rdukit_serving.experts.legalizer import describe_fit
+from rdukit_serving.experts.sizes import find_bundle
+from rdukit_zoo.language.decoder import generate_by_recomputing
+from rdukit_zoo.language.llama import Llama
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, serve_text_model
 
 #: Boxes of one model that makes three texts at once: one guesses by lookup, one also by a draft, one by a draft that is
-#: the model itself, one does not guess.
+#: the model itself, one does not guess; one has it as an expert of a bundle, whose draft is another expert.
 Boxes = dict[str, ProcessBox]
 #: Sizes of the draft, whose parameters are other ones: it guesses wrong, too.
 SMALL = {**TINY, "width": 8, "precision": "f32", "prompt_length": 32}
@@ -45,8 +54,14 @@ REQUESTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
-    folder, small = tmp_path_factory.mktemp("speculation"), tmp_path_factory.mktemp("draft")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("speculation")
+
+
+@pytest.fixture(scope="module")
+def boxes(folder: Path) -> Iterator[Boxes]:
+    small = folder / "small"
+    small.mkdir()
     files = make_text_model(folder, make_tiny_llama(), {**TINY, "precision": "f32", "speculation": 7}, texts=3)
     pef, checkpoint = make_text_model(small, make_tiny_llama({**TINY, "width": 8}), SMALL, texts=3)
     settings = {
@@ -54,6 +69,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
         "draft": {"RDUKIT_BOX_DRAFT_PEF": str(pef), "RDUKIT_BOX_DRAFT_CHECKPOINT": str(checkpoint)},
         "twin": {"RDUKIT_BOX_DRAFT_PEF": str(files[0]), "RDUKIT_BOX_DRAFT_CHECKPOINT": str(files[1])},
         "plain": {"RDUKIT_BOX_SPECULATION": "0"},
+        "bundle": {"RDUKIT_BOX_BUNDLE": str(write_bundle(folder, files[0], pef))},
     }
     with ExitStack() as stack:
         started: Boxes = {}
@@ -61,6 +77,36 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
             started[name] = serve_text_model(folder, *files, **environment)
             stack.callback(started[name].stop)
         yield started
+
+
+def other_model() -> Llama:
+    """Return a model of the same sizes, whose parameters are other ones."""
+    model = make_tiny_llama()
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def write_bundle(folder: Path, pef: Path, draft_pef: Path) -> Path:
+    """Return the file of a bundle: the model, another one of the same sizes, and the one that guesses their texts."""
+    state = {name: each.clone() for name, each in other_model().state_dict().items()}
+    save_file(state, folder / "tokenizer" / "other.safetensors")
+    bundle = {
+        "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "drafted", "memory": {"host": "1GiB"},
+        "configurations": [
+            {"name": "large", "pef": str(pef.relative_to(folder)), "draft": {"expert": "little"}},
+            {"name": "small", "pef": str(draft_pef.relative_to(folder))},
+        ],
+        "experts": [
+            {"name": "llama", "configuration": "large", "checkpoint": "checkpoint"},
+            {"name": "other", "configuration": "large", "checkpoint": "tokenizer/other.safetensors"},
+            {"name": "little", "configuration": "small", "checkpoint": "small/checkpoint"},
+        ],
+    }  # fmt: skip
+    (folder / "bundle.yaml").write_text(json.dumps(bundle))
+    return folder / "bundle.yaml"
 
 
 def ask(box: ProcessBox, request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -85,7 +131,7 @@ def rounded(logprobs: dict[str, Any]) -> dict[str, Any]:
 
 def metrics(box: ProcessBox) -> dict[str, float]:
     lines = httpx.get(f"{box.rest_url}/metrics", trust_env=False).text.splitlines()
-    found = [line for line in lines if line.startswith("rdukit_box_text_tokens_total{")]
+    found = [line for line in lines if line.startswith("rdukit_box_text_tokens_total{") and 'model="llama"' in line]
     return {line.partition('kind="')[2].partition('"')[0]: float(line.split()[-1]) for line in found}
 
 
@@ -93,7 +139,7 @@ def test_texts_made_side_by_side_with_guesses_are_those_without(boxes: Boxes) ->
     expected = [ask(boxes["plain"], request) for request in REQUESTS]
     assert metrics(boxes["plain"])["guessed"] == 0
     assert all(usage["acceptance_rate"] is None for _, usage in expected)
-    for name in ("lookup", "draft"):
+    for name in ("lookup", "draft", "bundle"):
         with ThreadPoolExecutor(6) as pool:
             found = list(pool.map(partial(ask, boxes[name]), REQUESTS))
         for request, (choices, usage), (gold, plain) in zip(REQUESTS, found, expected, strict=True):
@@ -132,6 +178,53 @@ def test_a_draft_keeps_step_with_all_texts(boxes: Boxes) -> None:
         assert all(choices == gold for choices, _ in answers)
         # What was found in the text may be wrong, the model itself never is.
         assert all(usage["acceptance_rate"] > 0.5 for _, usage in answers)
+
+
+def test_experts_have_texts_of_their_own_with_one_draft(boxes: Boxes) -> None:
+    prompts = [[n, 7 * n, 250 - n, *range(n, 20 + 9 * n)] for n in range(4)]
+    request = {"temperature": 0, "max_tokens": 30, "ignore_eos": True, "logprobs": 0}
+    asked = [{**request, "prompt": prompt, "model": model} for prompt in prompts for model in ("llama", "other")]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = [choices[0] for choices, _ in pool.map(partial(ask, boxes["bundle"]), asked)]
+    for each, choice in zip(asked, found, strict=True):
+        if each["model"] == "llama":
+            assert choice == ask(boxes["plain"], each)[0][0]
+            continue
+        gold = generate_by_recomputing(other_model(), torch.tensor([each["prompt"]]), 30)
+        told = [bytes.fromhex(t[8:]) if t.startswith("bytes:\\x") else t.encode() for t in choice["logprobs"]["tokens"]]
+        assert b"".join(told) == b"".join(bytes([t]) if t < 256 else END_OF_TEXT.encode() for t in gold)
+    assert found[0]["text"] != found[1]["text"]
+    drafts = [
+        httpx.get(f"{boxes[name].rest_url}/v2/models/llama", trust_env=False).json()["properties"].get("draft")
+        for name in ("lookup", "draft", "bundle")
+    ]
+    assert drafts[0] is None and drafts[1] == drafts[2] is not None
+
+
+def test_a_draft_that_does_not_suit_is_refused_with_its_place_in_the_bundle(boxes: Boxes, folder: Path) -> None:
+    file, tokenizer = folder / "bundle.yaml", folder / "checkpoint" / "tokenizer.json"
+    text, tokens = file.read_text(), tokenizer.read_text()
+    described = describe_fit(find_bundle(load_bundle(file)).fit)
+    large, small = described["configurations"]
+    assert large["draft_bytes"] == sum(small[f"{part}_bytes"] for part in ("weights", "caches", "graphs"))
+    assert described["host_bytes"] == (1 << 30) - small["weights_bytes"]
+    try:
+        (folder / "small" / "checkpoint" / "tokenizer.json").write_text(tokens.replace('"a"', '"zz"'))
+        with pytest.raises(InvalidArgument, match=r"experts.0.checkpoint: the draft's tokenizer.json has other tokens"):
+            find_bundle(load_bundle(file))
+    finally:
+        (folder / "small" / "checkpoint" / "tokenizer.json").write_text(tokens)
+    pef = json.loads(text)["configurations"][0]["pef"]
+    bundle = {**json.loads(text), "memory": {"host": "1GiB", "hbm": "1MiB"}}
+    for draft, told in (
+        ({"pef": pef, "checkpoint": "gone"}, "draft.checkpoint: there is no 'gone'"),
+        ({"pef": "small.pef", "checkpoint": "checkpoint"}, "draft.pef: there is no 'small.pef'"),
+        ({"pef": pef, "checkpoint": "checkpoint"}, "has no HBM|memory.hbm"),
+    ):
+        bundle["configurations"][0]["draft"] = draft
+        (folder / "wrong.yaml").write_text(json.dumps(bundle))
+        with pytest.raises((InvalidArgument, NotFound), match=told):
+            find_bundle(load_bundle(folder / "wrong.yaml")).require_fit()
 
 
 def test_a_form_is_kept_whatever_was_guessed(boxes: Boxes) -> None:

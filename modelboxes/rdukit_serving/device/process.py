@@ -60,18 +60,18 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
     pef = Path(first["pef"])
     checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
     found = read_pef(pef).pef
+    draft = tuple(map(Path, first["draft"]))
     if first["serving"].get("is_of_experts"):
         from rdukit_serving.text.expert_loop import serve_experts
 
-        serve_experts(box, first["name"], pef)
+        serve_experts(box, first["name"], pef, (draft[0], draft[1]) if draft else None)
         return
     if METADATA_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
         from rdukit_serving.text.process import serve_text
 
-        draft = tuple(map(Path, first["draft"]))
         serve_text(box, first["name"], pef, checkpoint, (draft[0], draft[1]) if draft else None)
         return
-    if first["draft"]:
+    if draft:
         raise InvalidArgument("a draft guesses texts, and the model makes none; serve it without one")
     from rdukit_serving.device.loaded_model import LoadedModel
 

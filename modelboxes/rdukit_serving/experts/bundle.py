@@ -30,6 +30,14 @@ Positive = Annotated[int, Strict(), Field(ge=1)]
 MAX_EXPERTS: Final = 1000
 
 
+class DraftEntry(StrictModel):
+    """A smaller model that guesses the texts of a configuration: an expert of the bundle, or files of its own."""
+
+    expert: ExpertName | None = Field(default=None, description="Name of one of the experts; then no files are named.")
+    pef: FileOfBundle | None = Field(default=None, description="File in the bundle's folder, without an expert.")
+    checkpoint: FileOfBundle | None = Field(default=None, description="Its parameters, in the bundle's folder.")
+
+
 class Configuration(StrictModel):
     """A PEF that was compiled to serve texts. What is said beside it must be what it was compiled with."""
 
@@ -38,6 +46,9 @@ class Configuration(StrictModel):
     context: Positive | None = Field(default=None, description="Most tokens of a text.")
     batch: Positive | None = Field(default=None, description="Texts that are made at once.")
     precision: Literal["f32", "bf16"] | None = None
+    draft: DraftEntry | None = Field(
+        default=None, description="Guesses what its experts say; their texts are the same."
+    )
 
 
 class AdapterEntry(StrictModel):
@@ -185,6 +196,8 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
             words = f"{configuration.name!r} is a configuration already; take another name"
             yield ("configurations", at, "name"), words
         configurations.add(configuration.name)
+        if configuration.draft is not None and (words := _wrong_draft(bundle, configuration.draft)):
+            yield ("configurations", at, "draft"), words
     names: dict[str, str] = {}
     for at, expert in enumerate(bundle.experts):
         if expert.configuration not in configurations:
@@ -205,3 +218,13 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
             yield ("router", "name"), f"{router.name!r} means {names[router.name]!r} already; legal: a name of its own"
         if router.default is not None and router.default not in names:
             yield ("router", "default"), f"{router.default!r} is no expert; legal: {', '.join(names)}"
+
+
+def _wrong_draft(bundle: Bundle, draft: DraftEntry) -> str:
+    """Say what is wrong with a draft as it is written; "" if nothing is."""
+    if draft.expert is None:
+        return "" if draft.pef and draft.checkpoint else "it needs an expert, or pef and checkpoint"
+    if draft.pef or draft.checkpoint:
+        return "it names an expert and files; legal: one of both"
+    experts = [expert.name for expert in bundle.experts]
+    return "" if draft.expert in experts else f"{draft.expert!r} is no expert; legal: {', '.join(experts[:50])}"

@@ -20,7 +20,8 @@ from rdukit_serving.experts.tiers import TierSizes
 @dataclass(frozen=True, slots=True)
 class ConfigurationSizes:
     """Sizes of a configuration, read from its PEF, in bytes: weights of one expert, caches of all texts, and the most
-    that its graphs have beside these at one time.
+    that its graphs have beside these at one time. ``draft_bytes`` are all three of its draft, of which
+    ``draft_weights_bytes`` are in the host's memory.
     """
 
     name: str
@@ -30,6 +31,13 @@ class ConfigurationSizes:
     weights_bytes: int
     caches_bytes: int
     graphs_bytes: int
+    draft_bytes: int = 0
+    draft_weights_bytes: int = 0
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Return the bytes that stay in the fastest tier."""
+        return self.caches_bytes + self.graphs_bytes + self.draft_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class BundleFit:
     fast_experts: int
     ddr_experts: int
     host_experts: int
+    #: Bytes of the host's memory that weights of experts may take: drafts have theirs there, too.
+    host_bytes: int
     problems: Sequence[str]
 
     @property
@@ -99,7 +109,8 @@ def legalize(
 ) -> BundleFit:
     """Add up what a bundle needs and compare it with what there is."""
     tier, tier_bytes = ("hbm", device.hbm_bytes) if device.hbm_bytes else ("ddr", device.ddr_bytes)
-    fixed = sum(each.caches_bytes + each.graphs_bytes for each in configurations)
+    fixed = sum(each.fixed_bytes for each in configurations)
+    drafts = sum(each.draft_weights_bytes for each in configurations)
     used = {expert.configuration for expert in experts}
     #: Of each configuration one expert runs: these are in the fastest tier together.
     running = sum(each.weights_bytes for each in configurations if each.name in used)
@@ -107,27 +118,33 @@ def legalize(
     problems = []
     if room < running:
         problems.append(
-            f"caches and graphs of {len(configurations)} configurations take {format_bytes(fixed)}, one expert of each "
+            f"{_fixed_parts(configurations)} of {len(configurations)} configurations take {format_bytes(fixed)}, one expert of each "
             f"{format_bytes(running)}; memory.{tier} is {format_bytes(tier_bytes)} (emulated {device.chip} x "
             f"{device.sockets}); what fits: {_least(fixed + running)} or more, fewer configurations, a smaller context "
             "or batch"
         )
-    problems += _too_large(experts, device.host_bytes, "host")
+    problems += _too_large(experts, device.host_bytes, "host", drafts)
     if device.hbm_bytes:
         problems += _too_large(experts, device.ddr_bytes, "ddr")
-    fast = max(room, 0)
+    fast, host = max(room, 0), max(device.host_bytes - drafts, 0)
     return BundleFit(
         device, configurations, experts, fast, _count(experts, fast),
-        _count(experts, device.ddr_bytes if device.hbm_bytes else fast), _count(experts, device.host_bytes), problems,
+        _count(experts, device.ddr_bytes if device.hbm_bytes else fast), _count(experts, host), host, problems,
     )  # fmt: skip
 
 
-def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str) -> list[str]:
-    """Say which experts can never be in a tier, beside those that are pinned."""
-    pinned = sum(expert.weights_bytes for expert in experts if expert.is_pinned)
+def _fixed_parts(configurations: Sequence[ConfigurationSizes]) -> str:
+    """Say what of configurations stays in the fastest tier."""
+    return "caches, graphs and drafts" if any(each.draft_bytes for each in configurations) else "caches and graphs"
+
+
+def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str, drafts: int = 0) -> list[str]:
+    """Say which experts can never be in a tier, beside those that are pinned and the weights of ``drafts``."""
+    pinned = sum(expert.weights_bytes for expert in experts if expert.is_pinned) + drafts
+    who = "pinned experts and drafts" if drafts else "pinned experts"
     if pinned > budget:
         return [
-            f"pinned experts take {format_bytes(pinned)}, memory.{tier} is {format_bytes(budget)}; what fits: "
+            f"{who} take {format_bytes(pinned)}, memory.{tier} is {format_bytes(budget)}; what fits: "
             f"{_least(pinned)} or more, or fewer pinned"
         ]
     found = [each for each in experts if not each.is_pinned and pinned + each.weights_bytes > budget]
@@ -136,7 +153,7 @@ def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str) -> list[s
     most = max(each.weights_bytes for each in found)
     names = ", ".join(each.name for each in found[:5]) + (" …" if len(found) > 5 else "")
     return [
-        f"{names}: {format_bytes(most)} beside {format_bytes(pinned)} of pinned experts do not fit into memory.{tier}, "
+        f"{names}: {format_bytes(most)} beside {format_bytes(pinned)} of {who} do not fit into memory.{tier}, "
         f"{format_bytes(budget)}; what fits: {_least(pinned + most)} or more"
     ]
 
@@ -164,17 +181,20 @@ def fit_tables(fit: BundleFit) -> list[Table]:
     """Return what fits as tables of at most 80 columns."""
     device, total = fit.device, len(fit.experts)
     weights = sum(expert.weights_bytes for expert in fit.experts)
-    fixed = sum(each.caches_bytes + each.graphs_bytes for each in fit.configurations)
+    fixed = sum(each.fixed_bytes for each in fit.configurations)
+    has_draft = any(each.draft_bytes for each in fit.configurations)
+    columns = ("CONFIGURATION", "CONTEXT", "BATCH", "PRECISION", "WEIGHTS", "CACHES", "GRAPHS", "DRAFT")
     tiers = [("host", format_bytes(device.host_bytes), f"{fit.host_experts} of {total}", "real: the most of weights")]
     ddr = [("DDR, emulated", format_bytes(device.ddr_bytes), f"{fit.ddr_experts} of {total}", _to_load(fit))]
     hbm = [("HBM, emulated", format_bytes(device.hbm_bytes), f"{fit.fast_experts} of {total}", _to_switch(fit))]
     tables = [
         Table(f"{device.sockets} x {device.chip}, {total} experts of {format_bytes(weights)}",
               ("TIER", "BYTES", "EXPERTS", ""), tuple((hbm if device.hbm_bytes else []) + ddr + tiers)),
-        Table(f"{format_bytes(fixed)} of the fastest tier are caches and graphs",
-              ("CONFIGURATION", "CONTEXT", "BATCH", "PRECISION", "WEIGHTS", "CACHES", "GRAPHS"),
+        Table(f"{format_bytes(fixed)} of the fastest tier are {_fixed_parts(fit.configurations)}",
+              columns if has_draft else columns[:-1],
               tuple((each.name[:24], str(each.context), str(each.batch), each.precision,
-                     *map(format_bytes, (each.weights_bytes, each.caches_bytes, each.graphs_bytes)))
+                     *map(format_bytes, (each.weights_bytes, each.caches_bytes, each.graphs_bytes)),
+                     *([format_bytes(each.draft_bytes)] if has_draft else []))
                     for each in fit.configurations), frozenset({"CONTEXT", "BATCH"})),
         Table("", ("EXPERT", "CONFIGURATION", "WEIGHTS", "SWITCH, EMULATED", ""),
               tuple((each.name[:24], each.configuration[:20], format_bytes(each.weights_bytes),

@@ -74,7 +74,7 @@ class ExpertPool:
     def __init__(self, bundle: FoundBundle, folder: Path) -> None:
         """``folder``: for logs and prepared weights."""
         self.bundle = bundle
-        self.table = ExpertTable(bundle.fit.device.host_bytes, loadable(bundle.fit))
+        self.table = ExpertTable(bundle.fit.host_bytes, loadable(bundle.fit))
         self.tiers = MemoryTiers(
             bundle.fit.tiers, {each.name: each.weights_bytes for each in bundle.fit.experts},
             [each.name for each in bundle.fit.experts if each.is_pinned],

@@ -79,7 +79,8 @@ class ExpertProcess:
         async with self._starting:
             if self._client is not None:
                 return
-            files = ModelFiles(self.configuration.name, self.configuration.pef, None, {"is_of_experts": True})
+            its = self.configuration
+            files = ModelFiles(its.name, its.pef, None, {"is_of_experts": True}, its.draft)
             client = await DeviceClient.start(files, self._log_file, resolve(LOAD_TIMEOUT_S))
             client.on_message, client.on_end = self._take, self._ended
             self._client = client

@@ -1,19 +1,21 @@
 """A bundle with its files: PEFs read for their sizes and checkpoints found, without torch and without a device."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import ChipSpec, find_chip
-from rdukit.pef import Pef, read_pef
+from rdukit.pef import read_pef
 from rdukit.pef.memory import lease_bytes, parameter_layout
 from rdukit.pef.model import SymbolKind
-from rdukit_serving.experts.bundle import BundleFiles, Configuration, ExpertEntry, RouterEntry
+from rdukit_serving.experts.bundle import BundleFiles, Configuration, DraftEntry, ExpertEntry, RouterEntry
 from rdukit_serving.experts.legalizer import BundleFit, ConfigurationSizes, ExpertSizes, device_memory, legalize
 from rdukit_serving.router.decision import NamedRouter, load_router
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
-from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
+from rdukit_serving.strict_yaml.yaml_marks import Path as KeyPath
+from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens, companion
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class FoundConfiguration:
     text: TextSizes
     generates: bool
     sizes: ConfigurationSizes
+    #: PEF and checkpoint of a model that guesses the texts of its experts.
+    draft: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,11 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     chips: list[ChipSpec] = []
     found: dict[str, FoundConfiguration] = {}
     for at, configuration in enumerate(bundle.configurations):
-        path = files.find(configuration.pef, ("configurations", at, "pef"))
-        pef = read_pef(path).pef
-        found[configuration.name] = _read(files, at, configuration, path, pef)
-        chips.append(find_chip(pef.arch))
-        if chips[-1] != chips[0]:
-            words = f"{configuration.pef!r} is for {chips[-1].name}, the first for {chips[0].name}; legal: one chip"
-            raise files.fault(("configurations", at, "pef"), words)
+        found[configuration.name] = _read(files, ("configurations", at), configuration, chips)
+    for at, configuration in enumerate(bundle.configurations):
+        if configuration.draft is not None:
+            its = found[configuration.name]
+            found[configuration.name] = _with_draft(files, at, configuration.draft, its, found, chips)
     experts: dict[str, FoundExpert] = {}
     for at, entry in enumerate(bundle.experts):
         checkpoint = files.find(entry.checkpoint, ("experts", at, "checkpoint"))
@@ -88,6 +90,9 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
             words = f"there is no {TOKENIZER_FILE} beside {entry.checkpoint!r}: a text model needs its tokenizer there"
             raise NotFound(files.fault(("experts", at, "checkpoint"), words).message)
         its = found[entry.configuration]
+        if its.draft is not None:
+            with _telling(files, ("experts", at, "checkpoint")):
+                check_draft_tokens(checkpoint, its.draft[1])
         if len(entry.adapters) > its.text.adapters:
             words = (
                 f"{len(entry.adapters)} adapters do not fit; legal: {its.text.adapters}, as the PEF of "
@@ -131,17 +136,66 @@ def _sizes_of(experts: Mapping[str, FoundExpert]) -> Sequence[ExpertSizes]:
     ]
 
 
-def _read(files: BundleFiles, at: int, said: Configuration, path: Path, pef: Pef) -> FoundConfiguration:
-    """Compare a PEF with what the bundle says of it, and add up its memory."""
+@contextlib.contextmanager
+def _telling(files: BundleFiles, place: KeyPath) -> Iterator[None]:
+    """Tell with an error at which place of the bundle it is."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise files.fault(place, error.message) from error
+
+
+def _with_draft(
+    files: BundleFiles, at: int, entry: DraftEntry, its: FoundConfiguration,
+    found: Mapping[str, FoundConfiguration], chips: list[ChipSpec],
+) -> FoundConfiguration:  # fmt: skip
+    """Return a configuration with its draft, which must suit it."""
+    place: KeyPath = ("configurations", at, "draft")
+    if entry.expert is None:
+        assert entry.pef is not None and entry.checkpoint is not None
+        draft = _read(files, place, Configuration(name="draft", pef=entry.pef), chips)
+        checkpoint = files.find(entry.checkpoint, (*place, "checkpoint"))
+    else:
+        number, expert = next(each for each in enumerate(files.bundle.experts) if each[1].name == entry.expert)
+        draft, checkpoint = (
+            found[expert.configuration],
+            files.find(expert.checkpoint, ("experts", number, "checkpoint")),
+        )
+    with _telling(files, place):
+        its.text.check_draft(draft.text)
+        if not draft.generates:
+            raise InvalidArgument("the draft generates no text; legal: a language model")
+    weights = draft.sizes.weights_bytes
+    sizes = replace(
+        its.sizes,
+        draft_bytes=weights + draft.sizes.caches_bytes + draft.sizes.graphs_bytes,
+        draft_weights_bytes=weights,
+    )
+    return replace(its, sizes=sizes, draft=(draft.pef, checkpoint))
+
+
+def _read(
+    files: BundleFiles, place: KeyPath, said: Configuration, chips: list[ChipSpec]
+) -> FoundConfiguration:  # fmt: skip
+    """Compare the PEF of a configuration with what the bundle says of it, and add up its memory.
+
+    ``chips``: those of the PEFs so far; that of this one joins them.
+    """
+    path = files.find(said.pef, (*place, "pef"))
+    pef = read_pef(path).pef
     shape = shape_of(pef, said.pef)
     if shape.text is None or shape.purpose != SERVE:
         words = f"{said.pef!r} is of purpose={shape.purpose}, task {shape.task}; legal: a model of texts, purpose=serve"
-        raise files.fault(("configurations", at, "pef"), words)
+        raise files.fault((*place, "pef"), words)
+    chips.append(find_chip(pef.arch))
+    if chips[-1] != chips[0]:
+        words = f"{said.pef!r} is for {chips[-1].name}, the first for {chips[0].name}; legal: one chip"
+        raise files.fault((*place, "pef"), words)
     is_found = {"context": shape.text.context, "batch": shape.text.texts, "precision": shape.precision}
     for key, value in is_found.items():
         if getattr(said, key) not in (None, value):
             words = f"{getattr(said, key)!r} is not what {said.pef!r} was compiled with; legal: {value}"
-            raise files.fault(("configurations", at, key), words)
+            raise files.fault((*place, key), words)
     offsets, weights = parameter_layout(pef)
     caches = sum(
         symbol.bytes for name, symbol in pef.symbols.items() if symbol.kind is SymbolKind.BUFFER and name not in offsets
@@ -160,12 +214,19 @@ def check_checkpoints(found: FoundBundle) -> None:
     """Check that each checkpoint can be read and has a tensor for each parameter of its PEF, and that adapters fit.
 
     Raises:
-        NotFound, InvalidArgument: one does not; names the expert.
+        NotFound, InvalidArgument: one does not; names the expert, or the configuration whose draft it is.
     """
     from rdukit_serving.device.adapters import place_adapters  # torch: what only serves needs none
     from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, open_parameters
 
     pefs = {name: read_pef(each.pef).pef for name, each in found.configurations.items()}
+    for name, configuration in found.configurations.items():
+        if configuration.draft is not None:
+            try:
+                with open_parameters(configuration.draft[1]) as stored:
+                    match_parameters(read_pef(configuration.draft[0]).pef, stored.names)
+            except (InvalidArgument, NotFound) as cause:
+                raise type(cause)(f"draft of configuration {name}: {cause.message}", **cause.detail) from cause
     for name, expert in found.experts.items():
         try:
             with open_parameters(expert.checkpoint) as stored:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import sha256_of_file
 from rdukit.settings import resolve
 from rdukit_serving.settings import TEMPLATE_S
 
@@ -203,3 +204,22 @@ _FILES: Final = ("chat_template.jinja", "tokenizer_config.json", "special_tokens
 def companion(checkpoint: Path, name: str) -> Path:
     """Return the path of the file ``name`` next to a checkpoint. It may not exist."""
     return (checkpoint if checkpoint.is_dir() else checkpoint.parent) / name
+
+
+def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
+    """Refuse a draft's checkpoint whose tokenizer has other tokens than a model's; without one it has the model's.
+
+    Raises:
+        InvalidArgument: it has, or a tokenizer is damaged.
+    """
+    from tokenizers import Tokenizer  # others need the names of the files only
+
+    file, other = companion(checkpoint, TOKENIZER_FILE), companion(draft, TOKENIZER_FILE)
+    if not other.is_file() or sha256_of_file(file) == sha256_of_file(other):
+        return
+    try:
+        is_alike = Tokenizer.from_file(str(file)).get_vocab() == Tokenizer.from_file(str(other)).get_vocab()
+    except Exception as cause:  # what the library raises has no other class
+        raise InvalidArgument(f"{file} or {other} is damaged: {cause}") from cause
+    if not is_alike:
+        raise InvalidArgument("the draft's tokenizer.json has other tokens than the model's; legal: the same ones")

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from rdukit.errors import InvalidArgument
 from rdukit_serving.shape import TextSizes
-from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
 from rdukit_serving.text.generation import Generation
 from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import common_length
@@ -26,12 +23,18 @@ class DraftModel:
     Its rows follow the texts when it is asked for a guess only, so that texts it is not trusted with cost nothing.
     """
 
-    def __init__(self, program: TextProgram) -> None:
+    def __init__(self, program: TextProgram, checkpoint: Path) -> None:
         self._program = program
+        self.checkpoint = checkpoint
         #: Tokens that the caches hold, by row.
         self._held: list[list[int]] = [[] for _ in range(program.sizes.texts)]
         #: What a guessed token of each of so many texts took of late, with all that belongs to it.
         self._seconds: dict[int, float] = {}
+
+    @property
+    def name(self) -> str:
+        """Return the name of its PEF."""
+        return self._program.pef.name
 
     def seconds(self, outlooks: Sequence[Outlook]) -> float:
         """Return what a run takes that guesses a token of each text that needs a draft."""
@@ -45,13 +48,21 @@ class DraftModel:
         self._held[target] = list(self._held[source])
 
     def propose(self, texts: Sequence[tuple[Generation, int]]) -> None:
-        """Propose as many tokens to each text, but to those that are still read.
+        """Propose as many tokens to each text, but to those that are still read: a part of one of them each time, so
+        that the others wait for no more.
 
         Raises:
             RuntimeFault: the draft's logits are no numbers.
         """
         asked = [(text, text.row.number, text.tokens, count) for text, count in texts if text.row is not None]
-        ready = [each for each in asked if self.follow(each[1], each[2])]
+        ready, has_read = [], False
+        for each in asked:
+            is_behind = self._behind(each[1], each[2]) > _READ_WITH_GUESS
+            if is_behind and not has_read:
+                has_read = True
+                is_behind = not self.follow(each[1], each[2])
+            if not is_behind:
+                ready.append(each)
         began = time.thread_time()
         guesses = self.guess([(row, tokens, count) for _, row, tokens, count in ready])
         if ready:
@@ -67,13 +78,18 @@ class DraftModel:
             RuntimeFault: the draft's logits are no numbers.
         """
         held = self._held[row]
-        del held[common_length(held, tokens[:-1]) :]
-        behind = len(tokens) - len(held)
+        behind = self._behind(row, tokens)
         if behind > _READ_WITH_GUESS:
             part = tokens[len(held) : len(held) + min(behind - 1, self._program.sizes.prompt)]
             self._program.read(row, part, len(held))
             held.extend(part)
         return len(tokens) - len(held) <= _READ_WITH_GUESS
+
+    def _behind(self, row: int, tokens: Sequence[int]) -> int:
+        """Return how many of the tokens a row does not hold; what it holds beyond them is forgotten."""
+        held = self._held[row]
+        del held[common_length(held, tokens[:-1]) :]
+        return len(tokens) - len(held)
 
     def guess(self, texts: Sequence[tuple[int, Sequence[int], int]]) -> list[list[int]]:
         """Return the tokens after the texts: each is a row that ``follow`` has read, its tokens, and how many to guess.
@@ -103,38 +119,15 @@ class DraftModel:
         return [found[end - 1] for end in itertools.accumulate(len(tokens) for _, tokens, _ in parts)]
 
 
-def load_draft(
-    loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes, tokenizer: Tokenizer, name: str
-) -> DraftModel:  # fmt: skip
-    """Load a draft for a model of these sizes and tokens; ``loaded`` ends it.
+def load_draft(loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes, name: str) -> DraftModel:
+    """Load a draft for texts of these sizes, whose tokens ``check_draft_tokens`` compares; ``loaded`` ends it.
 
     Raises:
-        InvalidArgument: its tokens are others, or it is compiled for less. RdukitError: as ``TextProgram``.
+        InvalidArgument: it is compiled for others, or for less. RdukitError: as ``TextProgram``.
     """
     program = loaded.enter_context(TextProgram(pef, checkpoint, name=f"{name}-draft"))
-    file = companion(checkpoint, TOKENIZER_FILE)
-    has_others = file.is_file() and Tokenizer.from_file(str(file)).get_vocab() != tokenizer.get_vocab()
-    check_draft(sizes, program.sizes, has_others)
+    sizes.check_draft(program.sizes)
     if not program.generates:
         raise InvalidArgument(f"{pef} generates no text: it is no draft; legal: a language model")
     program.warm_up()
-    return DraftModel(program)
-
-
-def check_draft(model: TextSizes, draft: TextSizes, has_other_tokens: bool = False) -> None:
-    """Refuse a draft whose tokens, context or rows are not those of the model.
-
-    Raises:
-        InvalidArgument: names what differs.
-    """
-    if draft.vocabulary != model.vocabulary:
-        raise InvalidArgument(
-            f"the draft has {draft.vocabulary} tokens; legal: {model.vocabulary}, as it needs the model's tokenizer"
-        )
-    if has_other_tokens:
-        raise InvalidArgument("the draft's tokenizer.json has other tokens than the model's; legal: the same ones")
-    for name, has, needs in (
-        ("context_length", draft.context, model.context), ("batch_size", draft.texts, model.texts)
-    ):  # fmt: skip
-        if has < needs:
-            raise InvalidArgument(f"the draft was compiled with {name}={has}; legal: {needs} or more, as the model's")
+    return DraftModel(program, checkpoint)

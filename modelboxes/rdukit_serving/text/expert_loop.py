@@ -8,6 +8,7 @@ server counts that (``tiers.py``).
 import select
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,28 @@ from rdukit.files.atomic import sha256_of_file
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.messages import Prompt
 from rdukit_serving.device.prepared_weights import WeightsReader
+from rdukit_serving.text.chat_template import check_draft_tokens
+from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.process import TextLoop, read_tokens, tell_ready, tokenizer_file
 from rdukit_serving.text.program import TextProgram, end_tokens, known_tokens
 from rdukit_serving.text.rows import choose_turn
 
 
-def serve_experts(box: socket.socket, name: str, pef: Path) -> None:
+def serve_experts(box: socket.socket, name: str, pef: Path, draft: tuple[Path, Path] | None = None) -> None:
     """Load a PEF and make texts by the experts that the box loads, until it stops.
 
+    ``draft``: PEF and checkpoint of a model that guesses the texts of all.
+
     Raises:
-        RdukitError: as ``TextProgram``.
+        RdukitError: as ``TextProgram``. InvalidArgument: the draft is compiled for other texts, or for less.
     """
-    with TextProgram(pef, None, name=name) as program:
+    with ExitStack() as loaded:
+        program = loaded.enter_context(TextProgram(pef, None, name=name))
         program.warm_up()
-        tell_ready(box, program)
-        ExpertLoop(box, program).serve()
+        guessing = None if draft is None else load_draft(loaded, *draft, program.sizes, name)
+        tell_ready(box, program, guessing)
+        ExpertLoop(box, program, guessing).serve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,10 @@ class LoadedExpert:
 class ExpertLoop(TextLoop):
     """The texts that are made now, by several experts."""
 
-    def __init__(self, box: socket.socket, program: TextProgram) -> None:
-        super().__init__(box, program, None)
+    def __init__(self, box: socket.socket, program: TextProgram, draft: DraftModel | None = None) -> None:
+        super().__init__(box, program, None, draft)
+        #: Whose tokens those of each expert must be.
+        self._draft_checkpoint = None if draft is None else draft.checkpoint
         self._reader = WeightsReader(program.pef)
         #: Loads that are under way, by their number.
         self._loading: dict[int, Mapping[str, Any]] = {}
@@ -111,6 +120,8 @@ class ExpertLoop(TextLoop):
         file = tokenizer_file(checkpoint)
         key = sha256_of_file(file), end_tokens(checkpoint)
         if key not in self._known_tokens:
+            if self._draft_checkpoint is not None:
+                check_draft_tokens(checkpoint, self._draft_checkpoint)
             self._known_tokens[key] = read_tokens(file, checkpoint, self._program)
         return self._known_tokens[key]
 

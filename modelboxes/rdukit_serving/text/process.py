@@ -19,7 +19,7 @@ from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError, Ru
 from rdukit.settings import resolve
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt, decode, encode
 from rdukit_serving.settings import SPECULATION
-from rdukit_serving.text.chat_template import TOKENIZER_FILE, companion
+from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens, companion
 from rdukit_serving.text.constraints import Constraints
 from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
@@ -54,8 +54,10 @@ def serve_text(
         # Plans and touches everything before the first caller waits.
         program.warm_up()
         tokens = read_tokens(file, checkpoint, program)
-        guessing = None if draft is None else load_draft(loaded, *draft, program.sizes, tokens.tokenizer, name)
-        tell_ready(box, program)
+        guessing = None if draft is None else load_draft(loaded, *draft, program.sizes, name)
+        if guessing is not None:
+            check_draft_tokens(checkpoint, guessing.checkpoint)
+        tell_ready(box, program, guessing)
         TextLoop(box, program, tokens, guessing).serve()
 
 
@@ -81,10 +83,11 @@ def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelToke
     return ModelTokens(tokenizer, TokenBytes(tokenizer), Constraints(file.read_text(), tokens, ends), ends)
 
 
-def tell_ready(box: socket.socket, program: TextProgram) -> None:
-    """Tell the box that texts can be made."""
+def tell_ready(box: socket.socket, program: TextProgram, draft: DraftModel | None = None) -> None:
+    """Tell the box that texts can be made, and by which draft they are guessed."""
     text = {**program.sizes.figures(), "generates": program.generates}
-    box.send(encode(kind="ready", text=text, properties=program.properties()))
+    properties = {**program.properties(), **({} if draft is None else {"draft": draft.name})}
+    box.send(encode(kind="ready", text=text, properties=properties))
 
 
 class TextLoop:

@@ -59,6 +59,9 @@ def test_a_bundle_says_who_is_meant_by_which_name() -> None:
         ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' means 'poet' already"),
         ("name: five\n", "name: five\nrouter: {name: r, file: r, default: x}\n", 4, "router.default: 'x' is no expert"),
         ("batch: 4", "batch: 0", 6, "configurations.0.batch: 0 is not legal; legal: at least 1"),
+        ("batch: 4", "draft: {expert: nobody}", 6, "configurations.0.draft: 'nobody' is no expert; legal: poet, coder"),
+        ("batch: 4", "draft: {pef: x.pef}", 6, "configurations.0.draft: it needs an expert, or pef and checkpoint"),
+        ("batch: 4", "draft: {expert: poet, pef: x}", 6, "configurations.0.draft: it names an expert and files"),
         ("kind: Bundle", "kind: Job", 2, "'Job' is not legal; legal: 'Bundle'"),
         ("name: five", "name: ../five", 3, "'../five' is not legal; legal: text with the pattern"),
         ("apiVersion: rdukit.dev/v1\n", "", 1, "apiVersion: missing"),
@@ -114,6 +117,15 @@ def test_what_fits_is_a_sum() -> None:
     assert json.loads(json.dumps(describe_fit(found)))["fits"] is True
     lines = "\n".join(format_table(table, 80) for table in fit_tables(found)).splitlines()
     assert max(map(len, lines)) <= 80 and any("4 of 10" in line for line in lines)
+    assert not any("DRAFT" in line for line in lines)
+
+
+def test_a_draft_takes_from_what_experts_have() -> None:
+    found = fit(draft_bytes=15 * GIB, draft_weights_bytes=9 * GIB)
+    assert not found.problems and found.fast_bytes == 46 * GIB and found.host_bytes == 31 * GIB
+    assert (found.fast_experts, found.host_experts) == (3, 2)
+    lines = "\n".join(format_table(table, 80) for table in fit_tables(found)).splitlines()
+    assert max(map(len, lines)) <= 80 and any(line.split()[-1:] == ["DRAFT"] for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +133,14 @@ def test_what_fits_is_a_sum() -> None:
     [
         ({"hbm": 16}, r"memory.hbm is 16 GiB .*; what fits: 18GiB or more, fewer configurations"),
         ({"host": 20}, r"e1, e2, .* …: 14.9 GiB beside 14.9 GiB of pinned experts do not fit into memory.host"),
+        (
+            {"draft_bytes": 60 * GIB},
+            r"caches, graphs and drafts of 1 configurations take 63 GiB.*what fits: 78GiB or more",
+        ),
+        (
+            {"draft_weights_bytes": 20 * GIB},
+            r"beside 34.9 GiB of pinned experts and drafts do not fit into memory.host",
+        ),
         ({"host": 20, "pinned": 2}, r"pinned experts take 29.8 GiB, memory.host is 20 GiB; what fits: 30GiB or more"),
     ],
 )

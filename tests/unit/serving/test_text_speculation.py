@@ -15,7 +15,6 @@ from rdukit.errors import InvalidArgument
 from rdukit_serving.device.client import draft_files
 from rdukit_serving.shape import TextSizes
 from rdukit_serving.text.constraints import Constraints
-from rdukit_serving.text.draft import check_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.rows import Row
 from rdukit_serving.text.speculation import Lookup, Outlook, Trust, share_places
@@ -150,14 +149,12 @@ def test_no_more_is_tried_than_is_guessed_or_has_room(guesses: list[tuple[float,
 
 def test_a_draft_of_other_tokens_or_for_less_is_refused() -> None:
     model = TextSizes(context=256, prompt=64, vocabulary=300, texts=4)
-    check_draft(model, replace(model, context=512, texts=8, prompt=16))
+    model.check_draft(replace(model, context=512, texts=8, prompt=16))
     with pytest.raises(InvalidArgument, match="draft has 301 tokens; legal: 300"):
-        check_draft(model, replace(model, vocabulary=301))
+        model.check_draft(replace(model, vocabulary=301))
     with pytest.raises(InvalidArgument, match="context_length=128; legal: 256 or more"):
-        check_draft(model, replace(model, context=128))
+        model.check_draft(replace(model, context=128))
     with pytest.raises(InvalidArgument, match="batch_size=1; legal: 4 or more"):
-        check_draft(model, replace(model, texts=1))
-    with pytest.raises(InvalidArgument, match="other tokens than the model's"):
-        check_draft(model, model, has_other_tokens=True)
+        model.check_draft(replace(model, texts=1))
     with pytest.raises(InvalidArgument, match="draft_checkpoint missing; legal: both"):
         draft_files(Path("a.pef"), None)
