@@ -74,6 +74,10 @@ class Served:
         tokens = generate_by_recomputing(self.models[expert], torch.tensor([prompt_of(expert, number)]), MADE)
         return b"".join(bytes([token]) if token < 256 else END_OF_TEXT.encode() for token in tokens)
 
+    def processes(self) -> list[int]:
+        found = [facts.pid for facts in tree_of(self.process.pid)]
+        return [pid for pid in found if MODULE in Path(f"/proc/{pid}/cmdline").read_text()]
+
     def states(self) -> dict[str, str]:
         listed = self.http.get("/v1/models").json()["data"]
         return {model["id"]: model["state"] for model in listed if model["id"] != "router"}
@@ -228,6 +232,28 @@ def test_who_waits_too_many_is_told_when_to_come_again(served: Served) -> None:
     assert len({answer.json()["choices"][0]["text"] for answer in answers if answer.status_code == 200}) == 1
 
 
+def test_a_caller_of_a_stream_that_leaves_before_its_first_token_waits_no_more(served: Served) -> None:
+    name = "nv_inference_pending_request_count"
+    body = {"model": "expert-0", "prompt": "a", "max_tokens": 100, "stream": True}
+    stopped = served.processes()
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        for path in ("completions", "chat/completions"):
+            chat = {**body, "messages": [{"role": "user", "content": "a"}]}
+            del chat["prompt"]
+            with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=served.http.base_url, trust_env=False) as caller:
+                asked = caller.build_request("POST", f"/v1/{path}", json=body if path == "completions" else chat)
+                answer = pool.submit(caller.send, asked)
+                wait_until(lambda: served.metric(name)["expert-0"] == 1)
+                caller.close()
+                wait_until(lambda: served.metric(name)["expert-0"] == 0)
+                assert isinstance(answer.exception(), httpx.HTTPError)
+    finally:
+        for process in stopped:
+            os.kill(process, signal.SIGCONT)
+
+
 def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
     reasons: list[str] = []
 
@@ -242,12 +268,7 @@ def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(ask_until_answered, expert) for expert in range(EXPERTS)]
         found[2].result()
-        process, _ = [
-            facts.pid
-            for facts in tree_of(served.process.pid)
-            if MODULE in Path(f"/proc/{facts.pid}/cmdline").read_text()
-        ]
-        os.kill(process, signal.SIGKILL)
+        os.kill(served.processes()[0], signal.SIGKILL)
         for expert, text in enumerate(found):
             assert text.result() == served.gold(expert)
     assert all("process was killed by SIGKILL" in reason for reason in reasons)  # of texts that were being made

@@ -118,10 +118,10 @@ def legalize(
     problems = []
     if room < running:
         problems.append(
-            f"{_fixed_parts(configurations)} of {len(configurations)} configurations take {format_bytes(fixed)}, one expert of each "
-            f"{format_bytes(running)}; memory.{tier} is {format_bytes(tier_bytes)} (emulated {device.chip} x "
-            f"{device.sockets}); what fits: {_least(fixed + running)} or more, fewer configurations, a smaller context "
-            "or batch"
+            f"{_fixed_parts(configurations)} of {len(configurations)} configurations take {format_bytes(fixed)}, one "
+            f"expert of each {format_bytes(running)}; memory.{tier} is {format_bytes(tier_bytes)} (emulated "
+            f"{device.chip} x {device.sockets}); what fits: {_least(fixed + running)} or more, fewer configurations, "
+            "a smaller context or batch"
         )
     problems += _too_large(experts, device.host_bytes, "host", drafts)
     if device.hbm_bytes:

@@ -88,11 +88,12 @@ class ExpertTable:
                 entry.state = ExpertState.QUEUED
 
     def forget(self, name: str) -> None:
-        """Take a load back that nobody waits for any more; one that has begun goes on."""
-        if name in self._queue:
-            self._queue.remove(name)
-            if self._entries[name].state is ExpertState.QUEUED:
-                self._entries[name].state = ExpertState.OFFLINE
+        """Take a load back that nobody waits for any more; one that has begun goes on.
+
+        An expert whose process died comes back for the texts that it still has, and a pinned one in any case.
+        """
+        if not (self._entries[name].texts or self._entries[name].is_pinned):
+            self._leave_queue(name)
 
     def begin(self, name: str) -> None:
         """Count a text that begins; ``may_begin`` allowed it."""
@@ -109,9 +110,9 @@ class ExpertTable:
     def leave(self, name: str) -> None:
         """Let an expert go as soon as it has come and has no texts, pinned or not; one that waits is not loaded."""
         entry = self._entries[name]
-        if entry.state is ExpertState.QUEUED:
-            self.forget(name)
-        elif entry.state in {ExpertState.LIVE, ExpertState.STARTING}:
+        if entry.state is ExpertState.QUEUED and not entry.texts:
+            self._leave_queue(name)
+        elif entry.state is not ExpertState.OFFLINE:
             entry.is_leaving = True
 
     def loaded(self, name: str) -> None:
@@ -164,6 +165,12 @@ class ExpertTable:
             assert entry.texts >= 0
             assert entry.is_held or entry.state in {ExpertState.QUEUED, ExpertState.OFFLINE}
             assert entry.state is not ExpertState.QUEUED or name in self._queue
+
+    def _leave_queue(self, name: str) -> None:
+        if name in self._queue:
+            self._queue.remove(name)
+            if self._entries[name].state is ExpertState.QUEUED:
+                self._entries[name].state = ExpertState.OFFLINE
 
     def _evict(self, name: str) -> EvictExpert:
         entry = self._entries[name]

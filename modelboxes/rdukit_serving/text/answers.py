@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
@@ -170,14 +170,22 @@ def server_timing(version: ModelVersion, queue_us: int, compute_us: int) -> dict
 
 
 async def stream_response(
-    events: AsyncGenerator[bytes], last_words: Callable[[RdukitError], bytes], media_type: str = "text/event-stream"
-) -> Response:
+    request: Request, events: AsyncGenerator[bytes], last_words: Callable[[RdukitError], bytes],
+    media_type: str = "text/event-stream",
+) -> Response:  # fmt: skip
     """Respond with events as they are made; the first is awaited before the status goes out.
 
     Args:
         last_words: the event that tells of an error, once the status is out.
+
+    Raises:
+        RdukitError: there is no first event. Unavailable: the caller went away before it.
     """
-    first = await anext(events)
+    try:
+        first = await unless_gone(request, anext(events))
+    except BaseException:
+        await events.aclose()
+        raise
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(_chained(first, events, last_words), media_type=media_type, headers=headers)
 
@@ -201,7 +209,7 @@ _LOOK_S: Final = 0.25
 Answer = TypeVar("Answer")
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def unless_gone(request: Request, work: Awaitable[Answer]) -> Answer:
     """Return the result of ``work``, which is cancelled when the caller goes away.
 
     Raises:

@@ -263,7 +263,7 @@ class MessageAnswer:
     async def respond(self, request: Request, is_stream: bool) -> Response:
         """Respond whole, or with events."""
         if is_stream:
-            return await stream_response(self._frames(), lambda error: frame(messages_error(error)))
+            return await stream_response(request, self._frames(), lambda error: frame(messages_error(error)))
         done = await unless_gone(request, self._turn.finish(self._events))
         return JSONResponse(self._message, headers=server_timing(self._turn.version, done.queue_us, done.compute_us))
 

@@ -84,7 +84,7 @@ class Completion:
             return JSONResponse(
                 answer, headers=server_timing(self._version, self._tally.queue_us, self._tally.compute_us)
             )
-        return await stream_response(self._stream(with_usage), lambda error: _frame(error_body(error)))
+        return await stream_response(request, self._stream(with_usage), lambda error: _frame(error_body(error)))
 
     async def _whole(self) -> dict[str, object]:
         made = [_Choice() for _ in self._turns]

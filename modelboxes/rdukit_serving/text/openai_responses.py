@@ -255,7 +255,7 @@ class ResponseAnswer:
     async def respond(self, request: Request, is_stream: bool) -> Response:
         """Respond whole, or with events."""
         if is_stream:
-            return await stream_response(self._frames(), self._last_words)
+            return await stream_response(request, self._frames(), self._last_words)
         done = await unless_gone(request, self._turn.finish(self._events))
         return JSONResponse(self._response, headers=server_timing(self._turn.version, done.queue_us, done.compute_us))
 

@@ -163,7 +163,7 @@ class GenericAnswer:
     async def respond(self, request: Request, is_stream: bool) -> Response:
         """Respond whole, or with a line of JSON for each piece."""
         if is_stream:
-            return await stream_response(self._lines(), _last_words, "application/json")
+            return await stream_response(request, self._lines(), _last_words, "application/json")
         found, dones = await unless_gone(request, self._finish())
         body = {"items": found} if self._is_v2 else {"predictions": [each["value"] for each in found]}
         waited, worked = max(done.queue_us for done in dones), max(done.compute_us for done in dones)

@@ -70,6 +70,23 @@ def test_a_load_that_nobody_waits_for_is_taken_back() -> None:
     assert table.state("b") is ExpertState.OFFLINE
 
 
+def test_a_lost_expert_comes_back_for_its_texts_whoever_stops_to_wait() -> None:
+    table = ExpertTable(BUDGET, SIZES)
+    bring(table, "b", "a")
+    table.begin("b")
+    for name in "ba":
+        table.gone(name)  # their process died
+        table.want(name)
+    table.forget("b")  # who asked meanwhile has left
+    table.forget("a")
+    assert table.state("b") is table.state("a") is ExpertState.QUEUED
+    table.leave("b")
+    settle(table)
+    assert table.state("b") is ExpertState.LIVE and not table.may_begin("b")
+    table.end("b")
+    assert settle(table) == ["b"]
+
+
 @dataclass
 class Promise:
     """An eviction or a load that is under way."""
@@ -88,7 +105,7 @@ class Facts:
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Texts come and end, loads succeed, fail and are lost, in any order."""
+    """Texts come and end, callers leave, loads succeed, fail and are lost with all experts, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,6 +130,23 @@ class TableMachine(RuleBasedStateMachine):
             self.step()
 
     @rule(name=st.sampled_from(sorted(SIZES)))
+    def go(self, name: str) -> None:
+        if self.facts.waiting[name]:
+            self.facts.waiting[name] -= 1
+            if not self.facts.waiting[name]:
+                self.table.forget(name)
+            self.step()
+
+    @rule()
+    def lose(self) -> None:
+        for name, (_, is_pinned) in SIZES.items():
+            if self.table.state(name) is ExpertState.LIVE:
+                self.table.gone(name)
+                if self.facts.texts[name] or is_pinned:
+                    self.table.want(name)
+        self.step()
+
+    @rule(name=st.sampled_from(sorted(SIZES)))
     def unload(self, name: str) -> None:
         if not self.facts.waiting[name]:
             self.table.leave(name)
@@ -130,6 +164,9 @@ class TableMachine(RuleBasedStateMachine):
                 self.facts.texts[promise.name] += 1
         else:
             self.table.gone(promise.name)
+            for _ in range(self.facts.texts[promise.name]):  # those that were made when their process died
+                self.table.end(promise.name)
+            self.facts.texts[promise.name] = 0
         if promise.is_load:
             self.facts.waiting[promise.name] = 0
             self.table.forget(promise.name)
@@ -144,6 +181,8 @@ class TableMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.table.validate()
+        for name, texts in self.facts.texts.items():
+            assert not texts or self.table.state(name) is not ExpertState.OFFLINE
 
     def teardown(self) -> None:
         """When texts end and what is under way succeeds, nobody waits any more."""
