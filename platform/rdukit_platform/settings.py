@@ -154,6 +154,12 @@ WARM_BOXES: Final = Setting(
     "fork-server) or off (each is started anew).",
     str, ("auto", "always", "off"),
 )  # fmt: skip
+BOX_IDLE_S: Final = Setting(
+    "worker.box_idle_s", 60.0,
+    "Seconds that a ModelBox which is a process waits for its tenant's next job without tiles; 0: each job gets a new "
+    "one.",
+    float,
+)  # fmt: skip
 BOX_DISK: Final = Setting(
     "worker.box_disk", 256 << 30,
     "Bytes that a job's ModelBox in a fence or container, and its output, may have on the disk; 0: no limit.", int,

@@ -45,6 +45,14 @@ DESCRIPTION = {
         {
             "name": "preprocess",
             "parameters": [
+                {
+                    "name": "pause_s",
+                    "type": "float",
+                    "default": 0.0,
+                    "legal": "0 <= x <= 600",
+                    "schema": {"type": "number", "minimum": 0, "maximum": 600},
+                    "help": "Seconds that it takes.",
+                },
                 MOOD,
             ],
             "inputs": [{"name": "data", "kind": "folder", "required": False}],
@@ -126,6 +134,9 @@ class Box:
         if verb == "preprocess":
             folder = output / "dataset"
             folder.mkdir(exist_ok=True)
+            if mood == "crash":
+                os._exit(3)
+            time.sleep(parameters.get("pause_s", 0.0))
             (folder / "manifest.json").write_text(json.dumps({"inputs": sorted(body["inputs"])}))
             names: dict[str, object] = {"output": folder, "said": None}
             exec(self.runs, names)

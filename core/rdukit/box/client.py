@@ -17,6 +17,7 @@ from rdukit.errors import Cancelled, InvalidArgument, OutputRefused, Unauthentic
 from rdukit.http.tls import verify_of
 from rdukit.http.unix_sockets import SocketPath, parse_rest_address
 from rdukit.interfaces import Closable
+from rdukit.telemetry.spans import TRACEPARENT
 
 #: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
 SILENCE_S: Final = 15.0
@@ -84,6 +85,7 @@ class BoxClient(Closable):
         timeout_s: float = 0.0,
         resume: bool = False,
         webhook: Mapping[str, object] | None = None,
+        traceparent: str = "",
     ) -> dict[str, Any]:
         """Ask for a verb; returns the queued operation.
 
@@ -91,6 +93,7 @@ class BoxClient(Closable):
             timeout_s: seconds in which it must end, its time in the queue included; 0: no limit.
             resume: have it queued once more if the box ends before it does.
             webhook: ``{"url": …, "events": [state, …]}``.
+            traceparent: the span that those of the operation lie below; empty: what the box was started with.
         Raises:
             RdukitError: the box refused; the class is the one that the error's code names.
             Unavailable: it does not answer.
@@ -101,7 +104,7 @@ class BoxClient(Closable):
         }  # fmt: skip
         if webhook is not None:
             body["webhook"] = dict(webhook)
-        return self._call("POST", f"/v1/{verb}", body)
+        return self._call("POST", f"/v1/{verb}", body, {TRACEPARENT: traceparent} if traceparent else None)
 
     def infer_rows(self, rows: list[list[float]], inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Classify rows at once: ``{"outputs", "labels"}``."""
@@ -184,8 +187,10 @@ class BoxClient(Closable):
                 raise error_from_body(self._read(answer, path))
             yield from read_events(read_lines(answer.iter_raw(), self._max_bytes))
 
-    def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        status, value = self._send(method, path, body)
+    def _call(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:  # fmt: skip
+        status, value = self._send(method, path, body, headers)
         if status == Unauthenticated.http_status:
             which = "knows another token" if self._has_token else "asks for a token"
             raise Unauthenticated(f"the box at {self.url} {which}: pass --token TOKEN or @FILE, or set RDUKIT_TOKEN")
@@ -193,9 +198,11 @@ class BoxClient(Closable):
             raise error_from_body(value)
         return value
 
-    def _send(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
+    def _send(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         try:
-            with self._http.stream(method, path, json=body) as answer:
+            with self._http.stream(method, path, json=body, headers=headers) as answer:
                 return answer.status_code, self._read(answer, path)
         except httpx.HTTPError as cause:
             hint = "; start one with: rdukit box run" if self._socket is None else ""

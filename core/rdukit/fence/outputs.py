@@ -1,24 +1,33 @@
-"""Checks of a box's output before anybody reads it: only files and folders, within limits.
+"""Reading a box's output while the box may still be there: only files and folders, within limits.
 
-A box writes what it likes into its folder. A link would make whoever stores the output read another file; a pipe would
-make it wait for ever; a file with holes is small on the box's disk and huge in the store.
+A box writes what it likes into its folder, and may change it while it is read. A link would make whoever stores the
+output read another file; a pipe would make it wait for ever; a file with holes is small on the box's disk and huge in
+the store. So each step is taken from the open folder before it, follows no link, and what has been opened is looked at:
+whatever the box does meanwhile, what is read lies in its folder.
 """
 
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 from rdukit.errors import OutputRefused
 
 #: Bytes that a file may lack on the disk: file systems that compress lack some, too.
 MAX_HOLE_BYTES: Final = 1 << 30
 MAX_DEPTH: Final = 100
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
+
+_Files = Generator[tuple[str, BinaryIO], None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +38,131 @@ class OutputLimits:
     files: int | None = 1_000_000
 
 
-def check_output(root: Path, path: Path, limits: OutputLimits) -> None:
-    """Look through an output, a file or a folder, in the folder ``root`` that the box wrote to. It must have ended.
+@dataclass(frozen=True, slots=True)
+class OpenOutput:
+    """An output that is being read: its files one after the other, each with its path in the folder.
+
+    A file has the one path ``""``. Each is closed when the next one is asked for.
+    """
+
+    is_folder: bool
+    files: Iterator[tuple[str, BinaryIO]]
+
+
+@contextmanager
+def open_output(root: Path, path: Path, limits: OutputLimits) -> Iterator[OpenOutput]:
+    """Open an output, a file or a folder, in the folder ``root`` that a box writes to. Yields it to be read.
 
     Raises:
-        OutputRefused: it is not in ``root``, or something in it is none of what an output may be. The message says
-            what and where.
+        OutputRefused: it is not in ``root``, or something in it is none of what an output may be, in the block also
+            when it is read. The message says what and where.
     """
-    inside = _parts(root, path)
-    for count in range(1, len(inside) + 1):
-        here = root.joinpath(*inside[:count])
+    *way, last = _parts(root, path)
+    reading = _Reading(path, limits)
+    with ExitStack() as opened:
+        here, shown = _keep(opened, os.open(root, _FOLDER)), root
+        for name in way:
+            shown = shown / name
+            here = _keep(opened, _step(here, name, shown))
+        is_folder = stat.S_ISDIR(_look(here, last, path).st_mode)
+        files = reading.walk(_step(here, last, path)) if is_folder else reading.one(here, last)
+        opened.callback(files.close)
+        yield OpenOutput(is_folder, files)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Progress of reading an output: what has been read so far, and where from."""
+
+    path: Path
+    limits: OutputLimits
+    bytes: int = 0
+    files: int = 0
+    #: Open folders on the way to the file that is read.
+    folders: list[int] = field(default_factory=list)
+
+    def one(self, folder: int, name: str) -> _Files:
+        """Yield an output that is a file."""
+        self._count()
+        with self._open(folder, name, self.path) as stream:
+            yield "", stream
+
+    def walk(self, top: int) -> _Files:
+        """Yield the files below a folder, whose descriptor is closed at the end, those of a folder by their names."""
+        self._count()
+        self.folders.append(top)
+        waiting = [("", sorted(_names_in(top, self.path), reverse=True))]
         try:
-            found = here.lstat()
-        except (OSError, ValueError) as cause:
-            raise OutputRefused(f"output {path}: there is nothing at {here}") from cause
-        _check_one(here, found, is_way=count < len(inside))
-    used = files = 0
-    waiting = [(path, 0)]
-    while waiting:
-        here, depth = waiting.pop()
-        found = here.lstat()
-        _check_one(here, found)
-        files, used = files + 1, used + (found.st_size if stat.S_ISREG(found.st_mode) else 0)
-        if limits.files is not None and files > limits.files:
-            raise OutputRefused(f"output {path} has more than {limits.files} files and folders")
-        if limits.bytes is not None and used > limits.bytes:
-            raise OutputRefused(f"output {path} has more than {limits.bytes} bytes")
-        if stat.S_ISDIR(found.st_mode):
-            if depth >= MAX_DEPTH:
-                raise OutputRefused(f"output {path} has folders in folders, more than {MAX_DEPTH} deep")
-            waiting += [(here / name, depth + 1) for name in _names_in(here)]
+            while waiting:
+                inside, names = waiting[-1]
+                if not names:
+                    waiting.pop()
+                    os.close(self.folders.pop())
+                    continue
+                name, folder = names.pop(), self.folders[-1]
+                relative = f"{inside}{name}"
+                shown = self.path / relative
+                self._count()
+                if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
+                    with self._open(folder, name, shown) as stream:
+                        yield relative, stream
+                    continue
+                if len(waiting) > MAX_DEPTH:
+                    raise OutputRefused(f"output {self.path} has folders in folders, more than {MAX_DEPTH} deep")
+                self.folders.append(_step(folder, name, shown))
+                waiting.append((f"{relative}/", sorted(_names_in(self.folders[-1], shown), reverse=True)))
+        finally:
+            for descriptor in self.folders:
+                os.close(descriptor)
+
+    def _count(self) -> None:
+        self.files += 1
+        if self.limits.files is not None and self.files > self.limits.files:
+            raise OutputRefused(f"output {self.path} has more than {self.limits.files} files and folders")
+
+    def _open(self, folder: int, name: str, shown: Path) -> BinaryIO:
+        try:
+            descriptor = os.open(name, _FILE, dir_fd=folder)
+        except OSError as cause:
+            raise OutputRefused(f"{str(shown)!r} in the output cannot be read: {cause.strerror}") from cause
+        try:
+            found = os.fstat(descriptor)
+            _check_file(shown, found)
+            if self.limits.bytes is not None and self.bytes + found.st_size > self.limits.bytes:
+                raise OutputRefused(self._too_much())
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return BufferedReader(_Counted(descriptor, self))
+
+    def take(self, count: int) -> None:
+        """Count bytes that were read: a file may grow meanwhile."""
+        self.bytes += count
+        if self.limits.bytes is not None and self.bytes > self.limits.bytes:
+            raise OutputRefused(self._too_much())
+
+    def _too_much(self) -> str:
+        return f"output {self.path} has more than {self.limits.bytes} bytes"
+
+
+class _Counted(FileIO):
+    """File whose bytes count."""
+
+    def __init__(self, descriptor: int, reading: _Reading) -> None:
+        super().__init__(descriptor, "rb")
+        self._reading = reading
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer, as its base does."""
+        count = super().readinto(buffer) or 0
+        self._reading.take(count)
+        return count
+
+    def readall(self) -> bytes:
+        """Read what is left, as its base does."""
+        data = super().readall()
+        self._reading.take(len(data))
+        return data
 
 
 def _parts(root: Path, path: Path) -> tuple[str, ...]:
@@ -71,27 +175,52 @@ def _parts(root: Path, path: Path) -> tuple[str, ...]:
     return parts
 
 
-def _names_in(folder: Path) -> list[str]:
+def _keep(opened: ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _look(folder: int, name: str, shown: Path) -> os.stat_result:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError) as cause:
+        raise OutputRefused(f"output {shown}: there is nothing at {shown}") from cause
+    _check_kind(shown, found)
+    return found
+
+
+def _step(folder: int, name: str, shown: Path) -> int:
+    try:
+        if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
+            raise OutputRefused(f"{str(shown)!r} on the way to the output is no folder")
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except OSError as cause:
+        raise OutputRefused(f"the folder {str(shown)!r} in an output cannot be read: {cause.strerror}") from cause
+
+
+def _names_in(folder: int, shown: Path) -> list[str]:
     try:
         names = os.listdir(folder)
     except OSError as cause:
-        raise OutputRefused(f"the folder {str(folder)!r} in an output cannot be read: {cause.strerror}") from cause
+        raise OutputRefused(f"the folder {str(shown)!r} in an output cannot be read: {cause.strerror}") from cause
     for name in names:
         try:
             name.encode()
         except UnicodeEncodeError as cause:
-            raise OutputRefused(f"{os.fsencode(name)!r} in the output {str(folder)!r} is no name in UTF-8") from cause
+            raise OutputRefused(f"{os.fsencode(name)!r} in the output {str(shown)!r} is no name in UTF-8") from cause
     return names
 
 
-def _check_one(path: Path, found: os.stat_result, *, is_way: bool = False) -> None:
+def _check_kind(path: Path, found: os.stat_result) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind in _KINDS:
         raise OutputRefused(f"{str(path)!r} in the output is {_KINDS[kind]}; legal are files and folders")
-    if is_way and kind != stat.S_IFDIR:
-        raise OutputRefused(f"{str(path)!r} on the way to the output is no folder")
-    if kind != stat.S_IFREG:
-        return
+
+
+def _check_file(path: Path, found: os.stat_result) -> None:
+    _check_kind(path, found)
+    if not stat.S_ISREG(found.st_mode):
+        raise OutputRefused(f"{str(path)!r} in the output is no file any more")
     if found.st_nlink > 1:
         raise OutputRefused(f"{str(path)!r} in the output is a hard link: the file has another name, too")
     if found.st_size - found.st_blocks * 512 > MAX_HOLE_BYTES:

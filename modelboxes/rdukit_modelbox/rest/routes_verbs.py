@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
 from rdukit.strict_json import read_json
+from rdukit.telemetry.spans import TRACEPARENT, current_context, find_traceparent, within
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.rest.schemas import InferBody, OperationResponse, RowsResponse, VerbBody, errors
 from rdukit_modelbox.server.service import BoxService
@@ -91,13 +92,15 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route of such requests."""
+    """A route of such requests, whose operations belong to the trace that they name."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, given a strict request."""
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
-            return await handle(StrictRequest(request.scope, request.receive, request._send))
+            named = find_traceparent(request.headers.get(TRACEPARENT))
+            with within(named or current_context()):
+                return await handle(StrictRequest(request.scope, request.receive, request._send))
 
         return strictly

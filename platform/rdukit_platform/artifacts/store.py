@@ -232,6 +232,14 @@ class BlobStore(ABC):
             entries.append(FolderEntry(relative, digest, size))
         return self.add_manifest(entries)
 
+    def add_files(self, files: Iterable[tuple[str, BinaryIO]]) -> Content:
+        """Store a folder of files as they come, each with its path in the folder.
+
+        Raises:
+            InvalidArgument: a path is none, or no folder could have both of two.
+        """
+        return self.add_manifest([FolderEntry(path, *self._add(stream, None)) for path, stream in files])
+
     def add_manifest(self, entries: Sequence[FolderEntry]) -> Content:
         """Store a folder whose files are in the store already."""
         ordered = sorted(entries, key=lambda entry: entry.path)

@@ -179,6 +179,23 @@ def give_folder(folder: Path, uid: int | None) -> None:
         os.lchown(path, uid, uid)
 
 
+def make_given_folder(folder: Path, uid: int | None) -> None:
+    """Make a new folder and give it to a box's user, though that user may change what lies beside it meanwhile.
+
+    Raises:
+        FileExistsError: there is something there.
+    """
+    folder.mkdir(mode=0o700)
+    if uid is None:
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_uid == os.getuid():  # else it is another one, and its user's already
+            os.fchown(descriptor, uid, uid)
+    finally:
+        os.close(descriptor)
+
+
 def open_to_read(folder: Path) -> None:
     """Let other users read what this one made for them; only who reaches the folder profits."""
     for path in _all_of(folder):

@@ -6,17 +6,15 @@ boxes of one job out of it: a file lock, which a box that is a process inherits,
 attempts, which every backend has.
 """
 
-import fcntl
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.orm import Session
@@ -28,38 +26,44 @@ from rdukit.errors import (
     Cancelled,
     DiskFull,
     LeaseLost,
-    LeaseWithdrawn,
     NoResources,
-    NotFenced,
     OutputRefused,
     QuotaExceeded,
     RdukitError,
     Unavailable,
 )
-from rdukit.fence.outputs import OutputLimits, check_output
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
-from rdukit.telemetry.spans import begin_span, collecting, end_span, span, within
-from rdukit_platform.artifacts.service import plain_name
+from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, span, within
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
+from rdukit_platform.backends.fenced import open_to_read
 from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, spec_of
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.execution import FencingToken, Output
+from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
 from rdukit_platform.settings import BOX_DISK, PROCESSES
-from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext
-from rdukit_platform.worker.inputs import AttemptFailure, bring_box, bring_inputs, check_tiles
-from rdukit_platform.worker.orphans import reap_earlier
+from rdukit_platform.worker.inputs import (
+    AttemptFailure,
+    bring_box,
+    bring_inputs,
+    check_fenced,
+    check_tiles,
+    failure_of,
+    find_fence,
+    store_outputs,
+)
+from rdukit_platform.worker.orphans import lock_folder, reap_earlier
 from rdukit_platform.worker.parts import AttemptPart, await_reason, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
+from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool, PooledBox
 from rdukit_platform.worker.tiles import (
     LeasedTiles,
     TileRequest,
@@ -69,7 +73,6 @@ from rdukit_platform.worker.tiles import (
     leased_tiles,
 )
 from rdukit_platform.worker.tracing import AttemptTrace
-from rdukit_platform.worker.walls import WallKind, check_walls
 
 logger = logging.getLogger(__name__)
 
@@ -77,15 +80,10 @@ T = TypeVar("T")
 
 #: Progress is written at most this often; the last one always is.
 PROGRESS_S: Final = 0.25
-LOCK_WAIT_S: Final = 3.0
 STOP_S: Final = 8.0
 #: Seconds for which a box that broke its connection may still be dying.
 DYING_S: Final = 2.0
 LOG_TAIL_LINES: Final = 20
-#: Seconds that a box has to answer, and bytes of an answer or event at most: it is not trusted to say only what there
-#: is to say.
-ANSWER_S: Final = 30.0
-MAX_ANSWER_BYTES: Final = 4 << 20
 #: Of an attempt's log that its box tells, what the database keeps: a box may say the same for ever.
 MAX_LOG_LINES: Final = 10_000
 MAX_LOG_CHARACTERS: Final = 4_000
@@ -100,7 +98,10 @@ class AttemptRun:
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
         self._stop = threading.Event()
+        self._has_succeeded = threading.Event()
         self._box: RunningBox | None = None
+        #: It is this one of the pool, which outlives the attempt.
+        self._pooled: PooledBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
         #: Of each member.
@@ -111,6 +112,8 @@ class AttemptRun:
         self._folder = context.home.work / fencing.job_id
         #: What the box writes; a further part has nothing to keep.
         self._output = self._folder / ("part" if fencing.part else "out")
+        #: What else the box writes lies in there, too.
+        self._scope = self._folder
         #: Known when it is claimed.
         self._part: AttemptPart
 
@@ -143,7 +146,9 @@ class AttemptRun:
                     self._trace.end()
 
     def abort(self) -> None:
-        """End it from outside; safe in any thread, and returns at once."""
+        """End it from outside, unless it has succeeded; safe in any thread, and returns at once."""
+        if self._has_succeeded.is_set():
+            return
         self._stop.set()
         box = self._box
         if box is not None:
@@ -214,8 +219,11 @@ class AttemptRun:
                 self._note(lambda session: execution.keep_lost(session, self._fencing, kept))
 
     def _work(self, job: JobRow) -> None:
-        self._check_walls()
+        check_fenced(self._context)
         patiently(lambda: check_free(self._context.home.folder), self._stop)
+        if self._context.pool is not None and self._context.pool.takes(job):
+            self._work_pooled(job, self._context.pool)
+            return
         make_folder(self._folder)
         self._owner = BoxOwner(job.id, job.attempt)
         with ExitStack() as stack:
@@ -223,7 +231,7 @@ class AttemptRun:
             self._end_earlier_boxes()
             lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
-            self._lock_folder(lock)
+            lock_folder(lock, job.id, self._stop)
             self._end_earlier_boxes()
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
                 if self._part.is_first:
@@ -245,15 +253,39 @@ class AttemptRun:
             else:
                 self._await_end()
 
-    def _check_walls(self) -> None:
-        if self._context.fences.walls.kind is not WallKind.NOTHING:
+    def _work_pooled(self, job: JobRow, pool: BoxPool) -> None:
+        context, name = self._context, f"{job.id}-{job.attempt}"
+        with ExitStack() as stack:
+            stack.push(partial(self._return_box, pool, name))
+            fence = find_fence(context, job)
+            work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
+            stack.callback(end_span, work)
+            with self._judging():
+                with span("take box", {"rdukit.backend": context.backend.name}):
+                    lent = pool.lend(job.tenant_id, job.box, fence, context.box_start_s, self._stop)
+                self._pooled, self._box, self._scope = lent, lent.box, lent.folder
+                self._trace.file = lent.spans
+                incoming, self._output = lent.make_room(name)
+                inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
+                if fence is not None:
+                    open_to_read(incoming)
+                work.start_ns = time.time_ns()
+                operation = self._ask(lent.client, lent.box, job, inputs, format_traceparent(work.context))
+            self._keep(job, operation)
+
+    def _return_box(self, pool: BoxPool, name: str, _: object, error: BaseException | None, __: object) -> None:
+        lent = self._pooled
+        if lent is None:
             return
-        with self._context.database.read() as session:
-            tenants = count_tenants(session)
+        if error is None and not self._stop.is_set():
+            lent.clear(name)
+            pool.give_back(lent)
+            return
+        self._trace.read_told()
         try:
-            check_walls(self._context.fences.walls, tenants)
-        except NotFenced as refused:
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+            pool.end(lent, STOP_S)
+        except Unavailable as left:
+            logger.warning("box not stopped job=%s id=%s error=%s", self._owner.id, lent.box.id, left)
 
     def _end_earlier_boxes(self) -> None:
         if self._owner.epoch == 1:
@@ -275,18 +307,6 @@ class AttemptRun:
         except Unavailable as error:
             # The attempt ends now; then its box is one that was left behind, and is ended as soon as that can be.
             logger.warning("box not stopped job=%s id=%s error=%s", self._owner.id, self._box.id, error)
-
-    def _lock_folder(self, lock: int) -> None:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError as cause:
-                if time.monotonic() > deadline or self._stop.is_set():
-                    error = Unavailable(f"the attempt before still works in the folder of job {self._fencing.job_id}")
-                    raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, error) from cause
-            time.sleep(0.05)
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> list[LeasedTiles]:
         limit_s = MAX_RUN_LIMIT_S if job.run_limit_s is None else job.run_limit_s
@@ -311,10 +331,7 @@ class AttemptRun:
     ) -> dict[str, Any]:  # fmt: skip
         context, output = self._context, self._output
         output.mkdir(exist_ok=True)
-        try:
-            fence = context.fences.of(job.tenant_id)
-        except NotFenced as refused:
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+        fence = find_fence(context, job)
         work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
         wires = WITHOUT_GRPC if context.backend.name in PROCESSES else {}
         spec = spec_of(
@@ -324,23 +341,43 @@ class AttemptRun:
             BoxPlace(job.tiles * len(leases), job.run_limit_s, self._say_wait), None if link is None else link.part,
         )  # fmt: skip
         try:
-            with span("start box", {"rdukit.backend": context.backend.name}):
-                box = self._box = context.backend.start(spec, context.box_start_s, self._stop)
-            work.start_ns = time.time_ns()
-            if self._stop.is_set() or self._is_stopping.is_set():
-                raise Cancelled("the attempt was stopped before its box")
-            with BoxClient(box.rest_url, ANSWER_S, max_bytes=MAX_ANSWER_BYTES) as client:
-                key = f"{job.id}:{job.attempt}"
-                try:
-                    operation = client.submit(job.verb, job.parameters, inputs, str(output), key)
-                except Unavailable:
-                    raise
-                except RdukitError as refused:
-                    raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-                described = self._describe_box(box)
-                if self._part.is_first:
-                    self._note(lambda session: execution.start(session, self._fencing, described, context.clock.now()))
-                return self._follow(client, str(operation["id"]), box)
+            with self._judging():
+                with span("start box", {"rdukit.backend": context.backend.name}):
+                    box = self._box = context.backend.start(spec, context.box_start_s, self._stop)
+                work.start_ns = time.time_ns()
+                with BoxClient(box.rest_url, ANSWER_S, max_bytes=MAX_ANSWER_BYTES) as client:
+                    return self._ask(client, box, job, inputs)
+        finally:
+            end_span(work)
+
+    def _ask(
+        self, client: BoxClient, box: RunningBox, job: JobRow, inputs: Mapping[str, str], traceparent: str = ""
+    ) -> dict[str, Any]:  # fmt: skip
+        if self._stop.is_set() or self._is_stopping.is_set():
+            raise Cancelled("the attempt was stopped before its box")
+        key = f"{job.id}:{job.attempt}"
+        try:
+            operation = client.submit(
+                job.verb, job.parameters, inputs, str(self._output), key, traceparent=traceparent
+            )  # fmt: skip
+        except Unavailable:
+            raise
+        except RdukitError as refused:
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+        described = self._describe_box(box)
+        if self._part.is_first:
+            self._note(lambda session: execution.start(session, self._fencing, described, self._context.clock.now()))
+        return self._follow(client, str(operation["id"]), box)
+
+    @contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Tell whose doing it is that a box gives no answer in the block.
+
+        Raises:
+            AttemptFailure: it gave none.
+        """
+        try:
+            yield
         except BackendUnavailable:
             raise
         except OutputRefused as refused:
@@ -351,15 +388,13 @@ class AttemptRun:
             self._record_tail()
             if box_ends.has_filled_disk(error, self._box):
                 self._has_hit_wall = True
-                limit = context.fences.limits.disk_bytes
+                limit = self._context.fences.limits.disk_bytes
                 full = DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
             if self._stop.is_set():
                 raise AttemptFailure(AttemptOutcome.INTERRUPTED, error) from error
-            outcome = box_ends.outcome_of(error, self._box, self._folder)
+            outcome = box_ends.outcome_of(error, self._box, self._scope)
             raise AttemptFailure(outcome, box_ends.with_its_end(error, self._box)) from error
-        finally:
-            end_span(work)
 
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
         self._note(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
@@ -391,23 +426,15 @@ class AttemptRun:
         raise Unavailable("the box ended its stream without a result")
 
     def _check_result(self, operation: Mapping[str, Any]) -> None:
-        state = operation.get("state")
-        if state == "succeeded":
+        if operation.get("state") == "succeeded":
             return
-        if state == "cancelled":
+        if operation.get("state") == "cancelled":
             raise Cancelled("the box cancelled the operation")
-        error = operation.get("error") or {}
         self._record_tail()
-        code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
-        outcome = box_ends.outcome_of_error(code, detail, self._folder)
         socket = self._context.home.snd_socket
-        if code == LeaseWithdrawn.code and any(is_withdrawn(socket, lease) for lease in self._leases):
-            outcome = AttemptOutcome.WITHDRAWN
-        if (taken := box_ends.find_taken(self._box)) is not None:
-            raise AttemptFailure(taken[0], Unavailable(taken[1]))
-        failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
-        failed.error |= {"code": code, "detail": detail}
-        raise failed
+        raise failure_of(
+            operation, self._box, self._scope, lambda: any(is_withdrawn(socket, lease) for lease in self._leases)
+        )
 
     def _record_tail(self) -> None:
         lines = list[str]()
@@ -443,9 +470,9 @@ class AttemptRun:
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
         context = self._context
         assert self._box is not None
-        # The box must have ended before its files are read: what is stored does not change under us. It has said and
-        # written all that it had to, so it need not put its things in order.
-        self._box.stop(0.0)
+        if self._pooled is None:
+            # It has said and written all that it had to, so it need not put its things in order.
+            self._box.stop(0.0)
         named = operation.get("outputs") or {}
         if not isinstance(named, dict):
             refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
@@ -463,24 +490,10 @@ class AttemptRun:
 
     def _store(self, named: Mapping[object, object], result: Mapping[str, object] | None) -> dict[str, str]:
         context = self._context
-        outputs = []
         with span("keep artifacts", {"rdukit.artifacts": len(named)}):
-            for slot, text in named.items():
-                path = self._output_path(str(slot), str(text))
-                content = context.store.add_path(path)
-                name = None if content.is_folder else plain_name(path.name)
-                outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
+            outputs = store_outputs(context, self._output, named)
         spans = self._trace.end()
-        with context.database.write() as session:
+        # From then on nobody is to end its box, which is somebody else's next.
+        with context.database.write(on_commit=self._has_succeeded.set) as session:
             execution.keep_spans(session, self._fencing, spans)
             return execution.succeed(session, self._fencing, outputs, result, context.clock.now())
-
-    def _output_path(self, slot: str, text: str) -> Path:
-        path, output = Path(text.removeprefix("file://")), self._output
-        limits = self._context.fences.limits
-        try:
-            check_output(output, path, OutputLimits(limits.disk_bytes, limits.disk_files))
-        except OutputRefused as refused:
-            refused.message = f"output {slot!r}: {refused.message}"
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-        return path

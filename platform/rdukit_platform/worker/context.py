@@ -16,6 +16,7 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import PROCESSES, Home
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
+from rdukit_platform.worker.pool import BoxPool
 from rdukit_platform.worker.walls import TenantFences, WallKind
 
 
@@ -39,6 +40,8 @@ class WorkerContext:
     audit: AuditWriter
     box_start_s: float
     backoff_s: float
+    #: ``None``: each job has a box of its own.
+    pool: BoxPool | None = None
     #: Where it answers workers of other nodes; ``None``: it joins no boxes.
     link_host: str | None = None
 

@@ -1,20 +1,37 @@
-"""Inputs of an attempt: its artifacts from the store, its own box, and whether its PEF fits its tiles."""
+"""What an attempt needs and leaves: fence, inputs and own box, tiles for its PEF; its outputs, or its failure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
-from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, RdukitError
+from rdukit.errors import (
+    InvalidArgument,
+    LeaseWithdrawn,
+    NotFenced,
+    NotFound,
+    OutputRefused,
+    PermissionDenied,
+    RdukitError,
+    Unavailable,
+)
+from rdukit.fence.outputs import OutputLimits, open_output
 from rdukit.files.atomic import remove_tree
 from rdukit.pef.file import read_tiles
-from rdukit_platform.artifacts.store import ContentDamaged
+from rdukit_platform.artifacts.service import plain_name
+from rdukit_platform.artifacts.store import Content, ContentDamaged
+from rdukit_platform.backends.contract import BoxFence, RunningBox
 from rdukit_platform.backends.job_boxes import OwnBox
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.execution import Output
 from rdukit_platform.jobs.fit import PEF, check_pef
+from rdukit_platform.tenants.service import count_tenants
+from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
+from rdukit_platform.worker.walls import WallKind, check_walls
 
 
 class AttemptFailure(Exception):
@@ -24,6 +41,34 @@ class AttemptFailure(Exception):
         super().__init__(error.message)
         self.outcome = outcome
         self.error: dict[str, object] = {"code": error.code, "message": error.message, "detail": dict(error.detail)}
+
+
+def check_fenced(context: WorkerContext) -> None:
+    """Refuse to run a box without walls where there are several tenants.
+
+    Raises:
+        AttemptFailure: there are.
+    """
+    if context.fences.walls.kind is not WallKind.NOTHING:
+        return
+    with context.database.read() as session:
+        tenants = count_tenants(session)
+    try:
+        check_walls(context.fences.walls, tenants)
+    except NotFenced as refused:
+        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+
+
+def find_fence(context: WorkerContext, job: JobRow) -> BoxFence | None:
+    """Return the fence of a job's box; ``None``: it has none.
+
+    Raises:
+        AttemptFailure: there are no users left for it.
+    """
+    try:
+        return context.fences.of(job.tenant_id)
+    except NotFenced as refused:
+        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
 
 def bring_inputs(context: WorkerContext, job: JobRow, incoming: Path) -> dict[str, str]:
@@ -82,3 +127,52 @@ def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
             check_pef(job.tiles, read_tiles(path))
         except RdukitError as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+
+
+def store_outputs(context: WorkerContext, folder: Path, named: Mapping[object, object]) -> list[Output]:
+    """Put what a box says that it made into the store: the slots and paths in its folder of outputs.
+
+    Raises:
+        AttemptFailure: one is none of what an output may be.
+    """
+    limits = OutputLimits(context.fences.limits.disk_bytes, context.fences.limits.disk_files)
+    outputs = list[Output]()
+    for slot, text in named.items():
+        path = Path(str(text).removeprefix("file://"))
+        try:
+            content = _store_one(context, folder, path, limits)
+        except OutputRefused as refused:
+            refused.message = f"output {str(slot)!r}: {refused.message}"
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+        name = None if content.is_folder else plain_name(path.name)
+        outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
+    return outputs
+
+
+def _store_one(context: WorkerContext, folder: Path, path: Path, limits: OutputLimits) -> Content:
+    with open_output(folder, path, limits) as found:
+        if found.is_folder:
+            return context.store.add_files(found.files)
+        _, stream = next(found.files)
+        return context.store.add_stream(stream)
+
+
+def failure_of(
+    operation: Mapping[str, Any], box: RunningBox | None, folder: Path, was_withdrawn: Callable[[], bool]
+) -> AttemptFailure:
+    """Return what an operation that has failed means for its attempt; ``folder`` has all that its box writes.
+
+    Args:
+        was_withdrawn: whether the attempt's tiles were taken.
+    """
+    error = operation.get("error") or {}
+    code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
+    outcome = box_ends.outcome_of_error(code, detail, folder)
+    if code == LeaseWithdrawn.code and was_withdrawn():
+        outcome = AttemptOutcome.WITHDRAWN
+    if (taken := box_ends.find_taken(box)) is not None:
+        return AttemptFailure(taken[0], Unavailable(taken[1]))
+    state = operation.get("state")
+    failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
+    failed.error |= {"code": code, "detail": detail}
+    return failed

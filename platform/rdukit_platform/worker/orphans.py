@@ -4,6 +4,7 @@ The database says which attempt of a job is under way; a box of any other attemp
 that a killed worker left is ended by whichever worker looks next, and the box of a living attempt never is.
 """
 
+import fcntl
 import logging
 import threading
 import time
@@ -20,12 +21,16 @@ from rdukit_platform.backends.contract import BoxBackend, BoxOwner, OwnedBox
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, JobRow
 from rdukit_platform.endpoints.states import ReplicaState
+from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.states import FINAL
+from rdukit_platform.worker.inputs import AttemptFailure
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 5.0
 GONE_S: Final = 10.0
+#: Seconds that an attempt waits for the one before to let go of the job's folder.
+LOCK_WAIT_S: Final = 3.0
 #: Seconds after the end of a replica for which its folder is its worker's.
 FOLDER_S: Final = 30.0
 
@@ -118,6 +123,24 @@ def reap(backend: BoxBackend, box: OwnedBox) -> None:
     """End one, and say so."""
     logger.warning("box left behind job=%s attempt=%d box=%s id=%s", box.owner.id, box.owner.epoch, box.box, box.id)
     backend.reap(box)
+
+
+def lock_folder(lock: int, job_id: str, stop: threading.Event) -> None:
+    """Lock the folder of a job by the open file in it that its boxes inherit.
+
+    Raises:
+        AttemptFailure: the attempt before still works there.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as cause:
+            if time.monotonic() > deadline or stop.is_set():
+                error = Unavailable(f"the attempt before still works in the folder of job {job_id}")
+                raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, error) from cause
+        time.sleep(0.05)
 
 
 class OrphanReaper:

@@ -24,6 +24,7 @@ from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.nodes.registry import NodeIdentity, read_home_id
 from rdukit_platform.setting_texts import read_node_labels
 from rdukit_platform.settings import (
+    BOX_IDLE_S,
     JOB_BACKOFF_S,
     NODE_LABELS,
     NODE_LINK_HOST,
@@ -40,6 +41,7 @@ from rdukit_platform.worker.keeper import ReplicaKeeper
 from rdukit_platform.worker.node import NodeAgent
 from rdukit_platform.worker.orphans import OrphanReaper
 from rdukit_platform.worker.parts import choose_link_host
+from rdukit_platform.worker.pool import BoxPool
 from rdukit_platform.worker.walls import open_fences, open_walls
 
 logger = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ def serve(home: Home) -> None:
         audit=AuditWriter(database, clock),
         box_start_s=resolve(WORKER_START_S),
         backoff_s=resolve(JOB_BACKOFF_S),
+        pool=(pool := BoxPool(backend, rules, home.work, clock, resolve(BOX_IDLE_S), 2 * slots)),
         link_host=link_host,
     )
     runner = AttemptRunner(context)
@@ -144,6 +147,7 @@ def serve(home: Home) -> None:
         agent.stop()
         heartbeat.stop()
         orphan_reaper.stop()
+        pool.close()
         backend.close()
         context.audit.close()
         database.close()

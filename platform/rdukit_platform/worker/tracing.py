@@ -26,7 +26,9 @@ class AttemptTrace:
             output: the folder that the box may write to.
         """
         self._collected = collected
-        self._file = output / f".spans-{job.attempt}.jsonl"
+        #: Which the box writes.
+        self.file = output / f".spans-{job.attempt}.jsonl"
+        self._told: list[Span] | None = None
         about: dict[str, Attribute] = {
             "rdukit.job": job.id, "rdukit.attempt": job.attempt, "rdukit.box": job.box, "rdukit.verb": job.verb,
             "rdukit.tiles": job.tiles,
@@ -49,16 +51,22 @@ class AttemptTrace:
         """Return the variables by which a box tells its spans below ``parent``: to a file, and to no collector."""
         return {
             TELEMETRY_TRACEPARENT.variable: format_traceparent(parent),
-            TELEMETRY_SPAN_FILE.variable: str(self._file),
+            TELEMETRY_SPAN_FILE.variable: str(self.file),
             TELEMETRY_OTLP_ENDPOINT.variable: "",
         }
+
+    def read_told(self) -> list[Span]:
+        """Return what the box has told, which is read once: its file may go before the attempt's span ends."""
+        if self._told is None:
+            self._told = read_span_file(self.file, MAX_SPANS, MAX_FILE_BYTES)
+        return self._told
 
     def end(self, error: str = "") -> list[dict[str, object]]:
         """End the attempt's span, hand on what the box told, and return all as attempts keep it."""
         if self._ended is None:
             own = list(self._collected)
             self._span.error = error
-            told = adopt(read_span_file(self._file, MAX_SPANS, MAX_FILE_BYTES), self._span, own)
+            told = adopt(self.read_told(), self._span, own)
             end_span(self._span)
             for span in told:
                 pass_on(span)

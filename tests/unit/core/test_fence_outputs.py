@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import OutputRefused
-from rdukit.fence.outputs import MAX_DEPTH, OutputLimits, check_output
+from rdukit.fence.outputs import MAX_DEPTH, OutputLimits, open_output
 
 LIMITS = OutputLimits(1000, 5)
+
+
+def read(root: Path, path: Path, limits: OutputLimits = LIMITS) -> dict[str, int]:
+    with open_output(root, path, limits) as found:
+        return {name: len(stream.read()) for name, stream in found.files}
 
 
 def test_files_and_folders_are_taken(tmp_path: Path) -> None:
@@ -18,8 +23,11 @@ def test_files_and_folders_are_taken(tmp_path: Path) -> None:
     (folder / "a").mkdir(parents=True)
     (folder / "a" / "f").write_bytes(bytes(900))
     (folder / "g").write_bytes(b"")
-    check_output(tmp_path, folder, LIMITS)
-    check_output(tmp_path, folder / "a" / "f", LIMITS)
+    (folder / "empty").mkdir()
+    before = os.listdir("/proc/self/fd")
+    assert read(tmp_path, folder) == {"a/f": 900, "g": 0}
+    assert read(tmp_path, folder / "a" / "f") == {"": 900}
+    assert os.listdir("/proc/self/fd") == before
 
 
 def make_socket(folder: Path) -> None:
@@ -56,14 +64,14 @@ def test_anything_else_is_refused_with_its_reason(tmp_path: Path, make: Callable
     make(folder)
     limits = OutputLimits(1000, 5 if "files and folders" in why else 1000)
     with pytest.raises(OutputRefused, match=why):
-        check_output(tmp_path, folder, limits)
+        read(tmp_path, folder, limits)
 
 
 def test_holes_are_refused_though_they_are_within_the_limit(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as stream:
         stream.truncate(2 << 30)
     with pytest.raises(OutputRefused, match="has holes: 2147483648 bytes, of which 0 are there"):
-        check_output(tmp_path, tmp_path / "sparse", OutputLimits(None, None))
+        read(tmp_path, tmp_path / "sparse", OutputLimits(None, None))
 
 
 @pytest.mark.parametrize("name", ["../x", "out/../../x", "", "a/../../out", "no\0name", "missing"])
@@ -72,7 +80,7 @@ def test_an_output_is_in_the_folder_of_outputs(tmp_path: Path, name: str) -> Non
     (out / "out").mkdir(parents=True)
     (tmp_path / "x").touch()
     with pytest.raises(OutputRefused, match=r"legal are paths inside|there is nothing"):
-        check_output(out, Path(f"{out}/{name}") if name else out, LIMITS)
+        read(out, Path(f"{out}/{name}") if name else out, LIMITS)
 
 
 def test_a_link_on_the_way_to_an_output_is_not_followed(tmp_path: Path) -> None:
@@ -81,7 +89,30 @@ def test_a_link_on_the_way_to_an_output_is_not_followed(tmp_path: Path) -> None:
     (elsewhere / "secret").mkdir(parents=True)
     (out / "way").symlink_to(elsewhere)
     with pytest.raises(OutputRefused, match="a symbolic link"):
-        check_output(out, out / "way" / "secret", LIMITS)
+        read(out, out / "way" / "secret", LIMITS)
     (out / "file").touch()
     with pytest.raises(OutputRefused, match=r"nothing at|is no folder"):
-        check_output(out, out / "file" / "x", LIMITS)
+        read(out, out / "file" / "x", LIMITS)
+
+
+def test_what_is_changed_while_it_is_read_leads_nowhere_else(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for folder in (out / "made" / "a", out / "made" / "b", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "f").write_bytes(b"own" if folder != elsewhere else b"another's")
+    (out / "made" / "c").write_bytes(b"")
+    with open_output(out, out / "made", LIMITS) as found:
+        name, stream = next(found.files)
+        # The folder that is read is another one now, and so is the next.
+        (out / "made" / "a").rename(out / "away")
+        (out / "made" / "a").symlink_to(elsewhere)
+        assert (name, stream.read()) == ("a/f", b"own")
+        (out / "made" / "b").rename(out / "away too")
+        (out / "made" / "b").symlink_to(elsewhere)
+        with pytest.raises(OutputRefused, match="a symbolic link"):
+            next(found.files)
+    with open_output(out, out / "away", LIMITS) as found:
+        _, stream = next(found.files)
+        (out / "away" / "f").write_bytes(bytes(1001))
+        with pytest.raises(OutputRefused, match="more than 1000 bytes"):
+            stream.read()

@@ -1,0 +1,103 @@
+"""Boxes that stay for their tenant's next job: whose they are, when they end, and what a kill leaves of them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdukit_platform.backends.process_tree import tree_of
+from rdukit_platform.client.http import ApiClient
+from rdukit_platform.settings import Home
+from rdukit_platform.worker.pool import POOLS
+from support import wait_until
+from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
+
+BOX = Path(__file__).parent / "platform_box.py"
+FAST = {
+    "RDUKIT_WORKER_LEASE_S": "2",
+    "RDUKIT_JOB_BACKOFF_S": "0.1",
+    "RDUKIT_WORKER_SLOTS": "1",
+    "RDUKIT_WORKER_BOX_IDLE_S": "300",
+}
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[PlatformUnderTest]:
+    with short_folder() as home, platform_under_test(home, BOX, FAST) as running:
+        yield running
+
+
+def box_of(job: dict[str, object]) -> int:
+    (*_, attempt) = job["attempts"]  # type: ignore[misc]
+    return int(attempt["box"]["id"])
+
+
+def users_of(box: int) -> set[int]:
+    """Whom the processes of a box run as, but for those that put up its fence."""
+    return {Path(f"/proc/{facts.pid}").stat().st_uid for facts in tree_of(box)} - {os.getuid()}
+
+
+def folders(platform: PlatformUnderTest) -> list[Path]:
+    """What the jobs of the pool have in their boxes' folders."""
+    return list((Home(platform.home).work / POOLS).glob("*/*/*/job-*"))
+
+
+def test_jobs_of_a_tenant_have_the_same_box_and_leave_nothing_in_it(platform: PlatformUnderTest) -> None:
+    first, second = (platform.wait_end(platform.submit("preprocess")["id"]) for _ in range(2))
+    assert (first["state"], second["state"]) == ("succeeded", "succeeded")
+    assert box_of(first) == box_of(second)
+    assert first["outputs"]["dataset"] != second["outputs"]["dataset"]
+    wait_until(lambda: not folders(platform))
+    # One that leases tiles has a box of its own.
+    train = platform.submit("train", inputs={"dataset": first["outputs"]["dataset"]}, parameters={"steps": 2})
+    assert box_of(platform.wait_end(train["id"])) != box_of(first)
+
+
+def test_another_tenants_job_has_another_box(platform: PlatformUnderTest) -> None:
+    own = platform.wait_end(platform.submit("preprocess")["id"])
+    tenant = platform.client.post("/v1/tenants", {"name": "lab"})
+    token = platform.client.post(f"/v1/tenants/{tenant['id']}/tokens", {"scopes": ["read", "write"]})["token"]
+    with ApiClient(platform.running["url"], token) as other:
+        job = other.submit("/v1/jobs", {"box": "counter", "verb": "preprocess"})
+        while job["state"] != "succeeded":
+            job = other.get(f"/v1/jobs/{job['id']}")
+            time.sleep(0.05)
+    assert box_of(job) != box_of(own)
+    if os.getuid() == 0:
+        assert users_of(box_of(own)) and users_of(box_of(job)) and not users_of(box_of(own)) & users_of(box_of(job))
+
+
+@pytest.mark.parametrize("mood", ["refuse", "crash"])
+def test_a_job_that_fails_ends_its_box(platform: PlatformUnderTest, mood: str) -> None:
+    before = box_of(platform.wait_end(platform.submit("preprocess")["id"]))
+    failed = platform.wait_end(platform.submit("preprocess", parameters={"mood": mood}, max_attempts=1)["id"])
+    assert failed["state"] == "failed" and has_ended(before)
+    after = platform.wait_end(platform.submit("preprocess")["id"])
+    assert after["state"] == "succeeded" and box_of(after) != before
+
+
+def test_a_job_that_is_cancelled_ends_its_box(platform: PlatformUnderTest) -> None:
+    job = platform.submit("preprocess", parameters={"pause_s": 600.0})
+    box = box_of(platform.wait_job(job["id"], lambda job: job["state"] == "running"))
+    platform.client.post(f"/v1/jobs/{job['id']}/cancel")
+    assert has_ended(box)
+    wait_until(lambda: not folders(platform))
+    assert platform.wait_end(platform.submit("preprocess")["id"])["state"] == "succeeded"
+
+
+def test_a_killed_worker_takes_its_boxes_along_and_its_job_ends_once(platform: PlatformUnderTest) -> None:
+    idle = box_of(platform.wait_end(platform.submit("preprocess")["id"]))
+    job = platform.submit("preprocess", parameters={"pause_s": 1.0})
+    box = box_of(platform.wait_job(job["id"], lambda job: job["state"] == "running"))
+    assert box == idle
+    os.kill(platform.pid_of("worker"), signal.SIGKILL)
+    assert has_ended(box)
+    done = platform.wait_end(job["id"])
+    assert [attempt["outcome"] for attempt in done["attempts"]] == ["expired", "succeeded"]
+    assert platform.states(job["id"]).count("succeeded") == 1 and box_of(done) != box
+    pools = list((Home(platform.home).work / POOLS).iterdir())
+    assert len(pools) == 1, "the new worker has removed the folders of the old one"
+    assert not folders(platform)
