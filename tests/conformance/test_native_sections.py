@@ -59,6 +59,8 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
     "one row": (lambda x, w, b: (F.linear(x, w, b),), ((1, 1, 96), (130, 96), (130,))),
     "three rows of odd length": (lambda x, w, b: (F.linear(x, w, b) + 1,), ((3, 77), (65, 77), (65,))),
     "seven strided rows": (lambda x, w: (F.linear(x.t(), w),), ((130, 7), (100, 130))),
+    "twelve rows": (lambda x, w, b: (F.linear(x, w, b),), ((12, 333), (131, 333), (131,))),
+    "fifteen rows of many weights": (lambda x, w: (F.linear(x, w),), ((15, 1030), (301, 1030))),
     "many rows": (lambda x, w, b: (F.gelu(F.linear(x, w, b)),), ((2, 33, 100), (133, 100), (133,))),
     "views of weights": (lambda a, b: (a @ b, a.t() @ a, b @ b.t()), ((64, 90), (90, 150))),
     "batches": (lambda a, b: (a @ b,), ((4, 33, 17), (4, 17, 50))),
@@ -113,13 +115,13 @@ _CASES = [
         if "attention" in way
         else name in _LINEARS
         if "linear" in way
-        else name in {"one row", "three rows of odd length", "many rows", "views of weights"}
+        else name in {"one row", "three rows of odd length", "twelve rows", "many rows", "views of weights"}
     )
 ]
 #: Rows of x, their width, more than one span of exact sums among them, and the way.
 _INT8_CASES = [
     (rows, width, dtype, way)
-    for rows, width in ((1, 93), (7, 93), (40, 93), (1, 4200), (40, 2054))
+    for rows, width in ((1, 93), (7, 93), (40, 93), (1, 4200), (3, 8300), (40, 2054))
     for dtype in (torch.float32, torch.bfloat16)
     for way in _INT8_WAYS
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from rdukit_compiler.backend.native_operators import operator_named, product
-from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, Route, Routes, choose_route
+from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, SOME_ROWS, Route, Routes, choose_route
 from rdukit_compiler.operators.naming import aten_names, aten_word, dtype_name
 from rdukit_compiler.operators.own_operators import own_operator
 from rdukit_compiler.torch_private import OpOverload
@@ -54,7 +54,7 @@ def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: R
         return False
     if is_narrow and routes.attention == "own" and names & set(_ATTENTIONS):
         return True
-    most = LINEAR_ROWS if is_narrow and routes.linear == "own" else BATCH_ROWS if routes.few == "own" else FEW_ROWS
+    most = LINEAR_ROWS if is_narrow and routes.linear == "own" else BATCH_ROWS if routes.few == "own" else SOME_ROWS
     return routes.f32 == "onednn" or any(tensor.dim() < 2 or _rows(tensor) <= most for tensor in inputs)
 
 

@@ -13,8 +13,12 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 
-#: Rows up to which a product reads its weights once, in a sweep.
+#: Rows up to which a product reads its weights once, in a sweep, and attention takes its queries one by one.
 FEW_ROWS: Final = 8
+#: Rows up to which weights are read so where no other product of ours is faster.
+SOME_ROWS: Final = 16
+#: Rows from which on our own f32 product of a small batch is faster.
+_SMALL_BATCH: Final = 13
 #: Rows, or terms of a sum, up to which our own f32 product may be used.
 BATCH_ROWS: Final = 64
 #: Rows up to which our own bf16 linear layer may be used; with more, oneDNN's copy of the weights is soon paid for.
@@ -95,7 +99,11 @@ def choose_route(
     if dtype == "bfloat16":
         if routes.linear == "own" and in_rows and FEW_ROWS < m <= LINEAR_ROWS and k % 2 == 0:
             return Route.LINEAR
+        if m <= SOME_ROWS and in_rows:
+            return Route.ROWS
         return Route.FLOAT if routes.bf16 == "f32" else None
+    if in_rows and m < (_SMALL_BATCH if routes.few == "own" else SOME_ROWS + 1):
+        return Route.ROWS
     if routes.few == "own" and _is_few(m, k, in_rows, is_row_major):
         return Route.FEW
     return Route.ONEDNN if routes.f32 == "onednn" and m > FEW_ROWS else None

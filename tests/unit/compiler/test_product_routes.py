@@ -21,8 +21,10 @@ _OWN = Routes(few="own")
     [
         (_PLAIN, "float32", 1, True, Route.ROWS),
         (_PLAIN, "bfloat16", 8, True, Route.ROWS),
-        (_PLAIN, "float32", 9, True, None),
-        (_PLAIN, "bfloat16", 128, True, None),
+        (_PLAIN, "float32", 16, True, Route.ROWS),
+        (_PLAIN, "float32", 17, True, None),
+        (_PLAIN, "bfloat16", 16, True, Route.ROWS),
+        (_PLAIN, "bfloat16", 17, True, None),
         (_PLAIN, "float32", 1, False, None),
         (_WIDE, "bfloat16", 1, False, Route.FLOAT),
         (_WIDE, "bfloat16", 128, True, Route.FLOAT),
@@ -43,7 +45,9 @@ def test_the_route_depends_on_dtype_rows_and_machine(
     ("dtype", "m", "k", "in_rows", "is_row_major", "expected"),
     [
         ("float32", 8, 256, True, False, Route.ROWS),
-        ("float32", 9, 256, True, False, Route.FEW),
+        ("float32", 12, 256, True, False, Route.ROWS),
+        ("float32", 13, 256, True, False, Route.FEW),
+        ("float32", 9, 256, False, True, Route.FEW),
         ("float32", 64, 256, False, True, Route.FEW),
         ("float32", 32, 256, False, False, None),
         ("float32", 65, 256, True, False, None),

@@ -22,6 +22,20 @@ static inline int64_t block_rows(int64_t elements, int64_t n, int64_t k) {
   return rows < n ? rows : n;
 }
 
+// ``count`` columns of y [m,n] from ``first`` on = part [m,count] + bias.
+static void put_block(float* part, const float* bias, const View& y, int64_t m, int64_t n, int64_t first,
+                      int64_t count) {
+  for (int64_t r = 0; r < m; r++) {
+    float* row = part + r * count;
+    if (bias)
+      for (int64_t c = 0; c < count; c++) row[c] += bias[first + c];
+    if (y.is_bf16())
+      narrow((bf16*)y.data + r * n + first, row, count);
+    else
+      std::memcpy((float*)y.data + r * n + first, row, count * sizeof(float));
+  }
+}
+
 // y [m,n] = x w^T * scale + bias by float's product, block by block of w's rows.
 static void int8_by_float(const Floats& x, const int8_t* w, const float* scale, const float* bias, const View& y,
                           int64_t m, int64_t n, int64_t k) {
@@ -43,15 +57,7 @@ static void int8_by_float(const Floats& x, const int8_t* w, const float* scale, 
     auto right = matrix_at(wide.get(), k, count, 1, k);
     auto whole = matrix_at(part.get(), m, count, count, 1);
     must(aoti_torch_cpu_mm_out(whole, left, right));
-    for (int64_t r = 0; r < m; r++) {
-      float* row = part.get() + r * count;
-      if (bias)
-        for (int64_t c = 0; c < count; c++) row[c] += bias[first + c];
-      if (y.is_bf16())
-        narrow((bf16*)y.data + r * n + first, row, count);
-      else
-        std::memcpy((float*)y.data + r * n + first, row, count * sizeof(float));
-    }
+    put_block(part.get(), bias, y, m, n, first, count);
   }
 }
 
@@ -115,14 +121,14 @@ static AOTITorchError aoti_torch_cpu_rdukit_int8_linear(AtenTensorHandle x, Aten
   View vy(out);
   Floats scales = float_vector(&scale, n), biases = float_vector(bias, n);
   const int8_t* weights = (const int8_t*)vw.data;
-  if (m <= FEW_ROWS) {
-    Floats rows = float_rows(vx, m, k);
+  bool is_own_linear = RDUKIT_OWN_LINEAR && vx.is_bf16() && k % 2 == 0;
+  if (m <= (is_own_linear ? FEW_ROWS : SOME_ROWS)) {
     if (vx.is_bf16())
-      few_rows(rows, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
+      few_rows(vx, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
     else
-      few_rows(rows, weights, scales.data, biases.data, (float*)vy.data, m, n, k);
+      few_rows(vx, weights, scales.data, biases.data, (float*)vy.data, m, n, k);
 #if RDUKIT_OWN_LINEAR && defined(__AVX512BF16__)
-  } else if (vx.is_bf16() && m <= bf16_linear::MOST_ROWS && k % 2 == 0) {
+  } else if (is_own_linear && m <= bf16_linear::MOST_ROWS) {
     int8_by_own_linear(vx, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
 #endif
   } else if (RDUKIT_NATIVE_BF16 && vx.is_bf16()) {

@@ -10,6 +10,7 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <type_traits>
@@ -17,6 +18,7 @@
 #include "few_row_product.h"
 #include "row_int8.h"
 #include "row_linear.h"
+#include "row_pairs.h"
 
 #ifndef RDUKIT_FLOAT_ONEDNN
 #define RDUKIT_FLOAT_ONEDNN 0
@@ -26,9 +28,9 @@ namespace rdukit {
 
 using torch::aot_inductor::RAIIAtenTensorHandle;
 
-// Rows up to which a product reads its weights once, in a sweep, and attention takes its queries one by one; as in
-// routes.py.
-constexpr int64_t FEW_ROWS = 8;
+// Rows up to which a product reads its weights once, in a sweep, and attention takes its queries one by one; and rows up
+// to which weights are read so where no other product of ours is faster: as in routes.py.
+constexpr int64_t FEW_ROWS = 8, SOME_ROWS = 16;
 
 enum Route : int64_t { ROWS = 0, FLOAT = 1, ONEDNN = 2, FEW = 3 };
 
@@ -184,35 +186,88 @@ static inline Floats float_vector(AtenTensorHandle* tensor, int64_t n) {
   return made;
 }
 
-// Calls f with blocks of eight (where there are registers for their sums), four, two and one of m rows: (rows of the
-// block, first row), the count as a constant. W is read once a block.
-template <class F>
+// Calls f with blocks of eight, four, two and one of m rows, none larger than MOST: (rows of the block, first row), the
+// count as a constant.
+template <int MOST, class F>
 static void in_row_blocks(int64_t m, F f) {
   int64_t i = 0;
-  if constexpr (LANES == 16)
+  if constexpr (MOST >= 8)
     for (; i + 8 <= m; i += 8) f(std::integral_constant<int, 8>{}, i);
-  for (; i + 4 <= m; i += 4) f(std::integral_constant<int, 4>{}, i);
+  if constexpr (MOST >= 4)
+    for (; i + 4 <= m; i += 4) f(std::integral_constant<int, 4>{}, i);
   for (; i + 2 <= m; i += 2) f(std::integral_constant<int, 2>{}, i);
   for (; i < m; i++) f(std::integral_constant<int, 1>{}, i);
 }
 
-template <class W, class Y>
-static void few_rows(const Floats& x, const W* w, const float* scale, const float* bias, Y* y, int64_t m, int64_t n,
-                     int64_t k) {
+// Calls f for blocks of x's m rows and chunks of W's n: (rows of the block, its first row, first and last row of the
+// chunk). A chunk stays in the cache for all blocks, so that W is read from memory once.
+template <int MOST, class F>
+static void in_tiles(int64_t m, int64_t n, int64_t row_bytes, F f) {
+  constexpr int64_t KEPT = 131072;  // bytes of W
+  int64_t chunk = m <= MOST ? n : std::max<int64_t>(KEPT / (row_bytes + 1) / LANES, 1) * LANES;
   // At least 32 KiB of W a thread: less does not pay for waking one.
-  int64_t grain = 1 + 32768 / (k * (int64_t)sizeof(W) + 1);
-  Rounded rounded;
-  if constexpr (sizeof(W) == 1 && sizeof(Y) == 2)
-    if (round_rows(x.data, x.stride, m, k, &rounded))
-      return in_parallel(n, grain, [&](int64_t first, int64_t last) {
-        in_row_blocks(m, [&](auto count, int64_t i) {
-          rows<count>(rounded, i, w, scale, bias, y + i * n, n, k, first, last);
-        });
-      });
-  in_parallel(n, grain, [&](int64_t first, int64_t last) {
-    in_row_blocks(m, [&](auto count, int64_t i) {
-      rows<count>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
+  in_parallel(n, 1 + 32768 / (row_bytes + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += chunk)
+      in_row_blocks<MOST>(m, [&](auto count, int64_t i) { f(count, i, first, std::min(end, first + chunk)); });
+  });
+}
+
+#if defined(__AVX512BW__)
+// y[m,n] by products of pairs; x has rows of x_stride elements, ``steps`` what each of its rows is a multiple of.
+template <class W, class Y>
+static void rows_of_pairs(const typename W::X* x, int64_t x_stride, const float* steps, const W& w, const float* scale,
+                          const float* bias, Y* y, int64_t m, int64_t n) {
+  in_tiles<W::MOST>(m, n, w.row_bytes(), [&](auto count, int64_t i, int64_t first, int64_t last) {
+    pairs::rows<count>(x + i * x_stride, x_stride, w, first, last, i == 0, [&](int64_t row, int64_t r, float v) {
+      if (steps) v *= steps[i + row];
+      if (scale) v *= scale[r];
+      store(y + (i + row) * n + r, bias ? v + bias[r] : v);
     });
+  });
+}
+#endif
+
+// The rows of a bf16 matrix with elements that lie side by side.
+struct NarrowRows {
+  std::unique_ptr<bf16[]> own;
+  const bf16* data;
+  int64_t stride;
+  NarrowRows(const View& a, int64_t m, int64_t k) : data((const bf16*)a.data), stride(a.strides[0]) {
+    if (a.strides[1] == 1 || k == 1) return;
+    own.reset(new bf16[m * k]);
+    for (int64_t r = 0; r < m; r++)
+      for (int64_t c = 0; c < k; c++) own[r * k + c] = data[r * stride + c * a.strides[1]];
+    data = own.get();
+    stride = k;
+  }
+};
+
+// a [m,k] has the dtype of y.
+template <class W, class Y>
+static void few_rows(const View& a, const W* w, const float* scale, const float* bias, Y* y, int64_t m, int64_t n,
+                     int64_t k) {
+  constexpr bool IS_NARROW = sizeof(Y) == 2, IS_INT8 = sizeof(W) == 1;
+#if defined(__AVX512BF16__)
+  if constexpr (IS_NARROW && !IS_INT8)
+    if (m > 1) {
+      NarrowRows x(a, m, k);
+      return rows_of_pairs(x.data, x.stride, nullptr, pairs::OfBf16{w, k}, scale, bias, y, m, n);
+    }
+#endif
+  Floats x = float_rows(a, m, k);
+  if constexpr (IS_NARROW && IS_INT8)
+    if (Rounded rounded; round_rows(x.data, x.stride, m, k, &rounded)) {
+#if defined(__AVX512VNNI__)
+      if (m > 1)
+        return rows_of_pairs(rounded.data.get(), k, rounded.steps.get(), pairs::OfInt8{w, k}, scale, bias, y, m, n);
+#endif
+      return in_tiles<4>(m, n, k, [&](auto count, int64_t i, int64_t first, int64_t last) {
+        rows<count>(rounded, i, w, scale, bias, y + i * n, n, k, first, last);
+      });
+    }
+  // Eight where there are registers for their sums.
+  in_tiles<LANES == 16 ? 8 : 4>(m, n, k * sizeof(W), [&](auto count, int64_t i, int64_t first, int64_t last) {
+    rows<count>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
   });
 }
 
@@ -317,11 +372,10 @@ static AOTITorchError aoti_torch_cpu_rdukit_product(AtenTensorHandle a, AtenTens
                               [](int64_t count, int64_t grain, auto f) { in_parallel(count, grain, f); });
   } else {
     if (vb.strides[0] != 1 || vb.strides[1] != k) throw std::runtime_error("the weights do not lie in rows");
-    Floats x = float_rows(va, m, k);
     if (va.is_bf16())
-      few_rows(x, (const bf16*)vb.data, nullptr, biases.data, (bf16*)vy.data, m, n, k);
+      few_rows(va, (const bf16*)vb.data, nullptr, biases.data, (bf16*)vy.data, m, n, k);
     else
-      few_rows(x, (const float*)vb.data, nullptr, biases.data, (float*)vy.data, m, n, k);
+      few_rows(va, (const float*)vb.data, nullptr, biases.data, (float*)vy.data, m, n, k);
   }
   *made = out.release();
   return 0;
