@@ -13,7 +13,7 @@ from rdukit_serving.device.messages import Prompt, cut
 from rdukit_serving.shape import TextSizes
 from rdukit_serving.text.constraints import Constraints, TextForm
 from rdukit_serving.text.rows import Row
-from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, log_probabilities
+from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, likeliest, log_probabilities
 from rdukit_serving.text.speculation import Lookup, Outlook, Trust
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
 
@@ -227,11 +227,10 @@ class Generation:
         if self._top is None:
             return {}
         logs_V = log_probabilities(logits_V)
-        likeliest = np.argsort(-logs_V, kind="stable")[: self._top]
         return {
             "token": self._told(token),
             "logprob": float(logs_V[token]),
-            "top": [[self._told(int(each)), float(logs_V[each])] for each in likeliest],
+            "top": [[self._told(int(each)), float(logs_V[each])] for each in likeliest(logs_V, self._top)],
         }
 
     def _told(self, token: int) -> str:

@@ -17,6 +17,9 @@ from rdukit_serving.text.constraints import Constraint
 
 #: The least log-probability that is told.
 UNLIKELY: Final = -9999.0
+#: So many tokens have nearly all of a sure model's probability; and what sums of probabilities may be wrong by.
+_FEW: Final = 512
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +143,41 @@ def probabilities(
     shares_V = np.exp(scaled_V - scaled_V.max())
     if min_p > 0.0:
         is_unlikely_V = shares_V < min_p
-    if 0 < top_k < len(shares_V) or top_p < 1.0:  # sorting costs more than all the rest
-        order_V = np.argsort(-shares_V, kind="stable")
-        if 0 < top_k < len(order_V):
-            shares_V[order_V[top_k:]] = 0.0
+    if 0 < top_k < len(shares_V):
+        shares_V = _only(shares_V, likeliest(shares_V, top_k))
     shares_V /= shares_V.sum()
     if top_p < 1.0:
-        before_V = shares_V[order_V].cumsum() - shares_V[order_V]
-        shares_V[order_V[before_V >= top_p]] = 0.0
+        # Few tokens are mostly enough, and sorting all of them costs more than all the rest.
+        for count in (_FEW, len(shares_V)):
+            order = likeliest(shares_V, count)
+            sums = shares_V[order].cumsum()
+            if sums[-1] >= top_p + _ROUNDING:
+                break
+        shares_V = _only(shares_V, order[sums - shares_V[order] < top_p])
         shares_V /= shares_V.sum()
     if min_p > 0.0:
         shares_V[is_unlikely_V] = 0.0
         shares_V /= shares_V.sum()
     found: NDArray[np.float64] = shares_V
     return found
+
+
+def likeliest(values_V: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the tokens of the ``count`` highest values, the highest first; of equal ones the smaller token."""
+    if count == 0:
+        return np.empty(0, np.int64)
+    if count >= len(values_V):
+        return np.argsort(-values_V, kind="stable")
+    least = np.partition(values_V, -count)[-count]
+    able = np.flatnonzero(values_V >= least)  # more than that many where several have the least
+    return able[np.argsort(-values_V[able], kind="stable")][:count]
+
+
+def _only(shares_V: NDArray[np.float64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the shares of some tokens, and 0 for all others."""
+    found_V = np.zeros_like(shares_V)
+    found_V[tokens] = shares_V[tokens]
+    return found_V
 
 
 def log_probabilities(logits_V: NDArray[np.float32]) -> NDArray[np.float64]:

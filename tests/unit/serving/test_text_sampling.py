@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities, probabilities
+from rdukit_serving.text.sampling import Sampler, SamplingOptions, likeliest, log_probabilities, probabilities
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
 
@@ -24,6 +26,23 @@ def test_top_k_and_top_p_keep_the_likeliest_and_always_one() -> None:
     assert probabilities(LOGITS, 1.0, top_p=1e-9).tolist() == [0, 1, 0, 0]
     assert probabilities(LOGITS, 1.0, top_k=99).min() > 0
     assert probabilities(np.zeros(4, np.float32), 1.0, top_k=1).tolist() == [1, 0, 0, 0]
+
+
+@given(st.integers(0, 1000), st.sampled_from([1, 5, 600, 2000]), st.sampled_from([0.1, 0.5, 0.9, 0.999, 1.0]))
+def test_the_likeliest_of_many_are_those_of_a_sort(seed: int, top_k: int, top_p: float) -> None:
+    draw = np.random.default_rng(seed)
+    logits = np.float32(draw.choice([0.5, 3.0, 9.0])) * draw.integers(-9, 9, 1500).astype(np.float32)  # many are equal
+    order = np.argsort(-logits, kind="stable")
+    assert likeliest(logits.astype(np.float64), top_k).tolist() == order[:top_k].tolist()
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    shares[order[top_k:]] = 0.0
+    shares /= shares.sum()
+    before = shares[order].cumsum() - shares[order]
+    shares[order[(before >= top_p) & (top_p < 1.0)]] = 0.0
+    shares /= shares.sum()
+    found = probabilities(logits, 1.0, top_k, top_p)
+    assert np.array_equal(found > 0, shares > 0) and np.allclose(found, shares, rtol=1e-12)
+    assert likeliest(shares, 0).tolist() == []
 
 
 def test_choices_come_as_often_as_their_probability_says_and_again_with_the_same_seed() -> None:
