@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rdukit.errors import Overloaded, RdukitError, Unavailable
+from rdukit.errors import DeadlineExceeded, Overloaded, RdukitError, Unavailable
 from rdukit.settings import resolve
 from rdukit_serving.device.client import DeviceClient
 from rdukit_serving.models.statistics import ModelStatistics
@@ -25,7 +25,7 @@ MAX_ATTEMPTS = 2
 class QueuedRequest:
     """Request that has been checked and waits, or is on the device."""
 
-    __slots__ = ("arrived", "attempts", "inputs", "is_alone", "outputs", "reply", "rows", "started")
+    __slots__ = ("arrived", "attempts", "inputs", "is_alone", "outputs", "reply", "rows", "started", "timer")
 
     def __init__(self, request: InferRequest, rows: int, reply: Reply) -> None:
         self.inputs = request.inputs
@@ -37,6 +37,13 @@ class QueuedRequest:
         self.attempts = 0
         #: Goes in a batch of its own.
         self.is_alone = False
+        #: Ends the wait of a caller who said for how long it waits.
+        self.timer: asyncio.TimerHandle | None = None
+
+    def forget(self) -> None:
+        """Let go of the timer: it is answered, or nobody waits."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class TensorSlice(NamedTuple):
@@ -54,7 +61,7 @@ def take_batch(waiting: "deque[QueuedRequest]", max_rows: int) -> list[QueuedReq
     while waiting:
         first = waiting[0]
         if first.reply.done():
-            waiting.popleft()
+            waiting.popleft().forget()
             continue
         if rows + first.rows > max_rows or (batch and first.is_alone):
             break
@@ -141,13 +148,23 @@ class Batcher:
             raise Overloaded(
                 f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later"
             )
-        self._waiting.append(QueuedRequest(request, rows, reply))
+        queued = QueuedRequest(request, rows, reply)
+        if request.timeout_us:
+            queued.timer = self._loop.call_later(request.timeout_us / 1e6, self._expire, queued, request.timeout_us)
+        self._waiting.append(queued)
         self.idle.clear()
         if not self._is_scheduled and not self._running and not self._holds():
             if self._delay.is_immediate:
                 self._dispatch()
             else:
                 self._schedule()
+
+    def _expire(self, queued: QueuedRequest, timeout_us: int) -> None:
+        """Answer a request whose time has passed; it is not run, or what it gives is not looked at."""
+        if not queued.reply.done():
+            self._statistics.count_failed(1)
+            error = f"there is no answer after {timeout_us} microseconds, the timeout of the request; ask for more"
+            _fail(queued, DeadlineExceeded(error))
 
     def _holds(self) -> bool:
         """Return whether to wait for callers who will be there in a moment; a timer ends the wait."""
@@ -238,6 +255,7 @@ class Batcher:
         queue_total = 0
         answers: list[tuple[Reply, InferResponse]] = []
         for waiting in batch:
+            waiting.forget()
             count = waiting.rows
             places = self._outs
             if waiting.outputs:
@@ -267,5 +285,6 @@ def _slices(signature: ServedSignature) -> tuple[list[TensorSlice], list[TensorS
 
 
 def _fail(waiting: QueuedRequest, error: RdukitError) -> None:
+    waiting.forget()
     if not waiting.reply.done():
         waiting.reply.set_exception(error)

@@ -274,12 +274,12 @@ def _values(spec: ServedTensor, data: bytes) -> list[Any]:
 
 
 #: Name → what is legal, in words. Of the request, over REST.
-REQUEST_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_output": "true or false"}
+REQUEST_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_output": "true or false", "timeout": "microseconds"}
 INPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_size": "a number of bytes"}
 OUTPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data": "true or false", PARAMETER: "a number of classes"}
 #: Over gRPC, where contents are raw or typed for a whole request.
+GRPC_REQUEST_PARAMETERS: Final[Mapping[str, str]] = {"timeout": "microseconds"}
 GRPC_OUTPUT_PARAMETERS: Final[Mapping[str, str]] = {PARAMETER: "a number of classes"}
-NONE: Final[Mapping[str, str]] = {}
 
 _SEQUENCES: Final = "sequences are not served: each request stands alone"
 _SHARED_MEMORY: Final = "shared memory is not served: send and take tensors in the request and its answer"
@@ -287,7 +287,6 @@ _SHARED_MEMORY: Final = "shared memory is not served: send and take tensors in t
 _NOT_SERVED: Final[Mapping[str, str]] = {
     "sequence_id": _SEQUENCES, "sequence_start": _SEQUENCES, "sequence_end": _SEQUENCES,
     "priority": "requests have no priorities: they are answered in the order in which they come",
-    "timeout": "requests have no time limit here: close the connection, or set a deadline over gRPC, to take one back",
     "shared_memory_region": _SHARED_MEMORY, "shared_memory_offset": _SHARED_MEMORY,
     "shared_memory_byte_size": _SHARED_MEMORY,
 }  # fmt: skip
@@ -306,3 +305,17 @@ def check_parameters(given: Mapping[str, object], legal: Mapping[str, str], wher
             raise InvalidArgument(f"{where}: parameter {name[:80]!r} is not served; legal: {listed}")
         if value not in _UNUSED:
             raise InvalidArgument(f"{where}: parameter {name!r} is not served: {reason}; leave it out")
+
+
+def read_timeout(given: Mapping[str, object]) -> int:
+    """Return microseconds after which a request's caller wants no answer any more; 0: it waits.
+
+    Source: Triton's extension of schedule policies, the parameter ``timeout``.
+
+    Raises:
+        InvalidArgument: it is no number of microseconds.
+    """
+    value = given.get("timeout", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidArgument(f"parameters: timeout {value!r} is not legal; legal: microseconds, 0 to wait")
+    return value

@@ -165,6 +165,8 @@ class InferRequest:
     id: str = ""
     #: Output -> how many of its likeliest classes are wanted instead of its numbers.
     classes: Mapping[str, int] | None = None
+    #: Microseconds after which the caller wants no answer any more; 0: it waits.
+    timeout_us: int = 0
 
 
 class RequestTiming(NamedTuple):

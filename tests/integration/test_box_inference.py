@@ -456,6 +456,30 @@ def test_a_caller_that_goes_away_takes_its_request_back(served: Served) -> None:
     assert served.metric("nv_inference_request_success") - before <= 2
 
 
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+def test_a_request_with_a_timeout_is_answered_when_it_has_passed(served: Served, wire: str) -> None:
+    module: Any = triton_http if wire == "http" else triton_grpc
+    client = module.InferenceServerClient(served.address if wire == "http" else served.box.grpc_address)
+    tensor = module.InferInput("rows", [1, 64], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 64), np.float32))
+    assert client.infer("mlp", [tensor], headers=dict(HEADERS), timeout=600_000_000).as_numpy("logits").shape[0] == 1
+    failed = served.metric("nv_inference_request_failure")
+    hung = served.pid()
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        with pytest.raises(InferenceServerException, match="no answer after 50000 microseconds") as caught:
+            client.infer("mlp", [tensor], headers=dict(HEADERS), timeout=50_000)
+        assert caught.value.status() == ("504" if wire == "http" else "StatusCode.DEADLINE_EXCEEDED")
+        if wire == "grpc":
+            with pytest.raises(InferenceServerException, match="(?i)deadline"):
+                client.infer("mlp", [tensor], headers=dict(HEADERS), client_timeout=0.05)
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    wait_until(lambda: served.metric("nv_inference_pending_request_count") == 0)
+    assert served.metric("nv_inference_request_failure") - failed == 1
+    client.close()
+
+
 def raw(path: str = "/v2/models/mlp/infer", body: bytes | None = None, version: str = "1.1", more: str = "") -> bytes:
     """A request's bytes."""
     content = json.dumps(request()).encode() if body is None else body

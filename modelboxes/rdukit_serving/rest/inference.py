@@ -26,6 +26,7 @@ from rdukit_serving.checks import (
     check_parameters,
     classify,
     read_count,
+    read_timeout,
     split_strings,
 )
 from rdukit_serving.models.tracing import TRACE_HEADER, find_wanted, tell_batch, tell_spans
@@ -46,9 +47,9 @@ class RestRequest(InferRequest):
 
     def __init__(
         self, inputs: Sequence[RawTensor], outputs: Sequence[str], id: str, binary: frozenset[str] | bool,
-        classes: Mapping[str, int] | None = None,
+        classes: Mapping[str, int] | None = None, timeout_us: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(inputs, outputs, id, classes)
+        super().__init__(inputs, outputs, id, classes, timeout_us)
         #: Names of outputs that go out as binary; True: all.
         self.binary = binary
 
@@ -241,7 +242,8 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
         return RestRequest(inputs, (), identity, False)
     outputs = request.outputs or ()
     return RestRequest(
-        inputs, [o.name for o in outputs], identity, _wanted_as_binary(request), _wanted_as_classes(outputs)
+        inputs, [o.name for o in outputs], identity, _wanted_as_binary(request), _wanted_as_classes(outputs),
+        read_timeout(request.parameters or {}),
     )  # fmt: skip
 
 

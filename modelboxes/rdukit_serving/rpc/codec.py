@@ -13,11 +13,12 @@ from rdukit.errors import InvalidArgument
 from rdukit.proto import inference_pb2 as pb
 from rdukit_serving.checks import (
     GRPC_OUTPUT_PARAMETERS,
+    GRPC_REQUEST_PARAMETERS,
     INPUT_PARAMETERS,
-    NONE,
     PARAMETER,
     check_parameters,
     read_count,
+    read_timeout,
     split_strings,
 )
 from rdukit_serving.signature import DATATYPES, KNOWN, InferRequest, InferResponse, RawTensor, ServedSignature
@@ -42,8 +43,11 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
     raw = message.raw_input_contents
     if len(UnknownFieldSet(message)):
         _refuse_unknown(message, "the request")
+    timeout_us = 0
     if message.parameters:
-        check_parameters(parameter_values(message.parameters), NONE, "parameters")
+        given = parameter_values(message.parameters)
+        check_parameters(given, GRPC_REQUEST_PARAMETERS, "parameters")
+        timeout_us = read_timeout(given)
     for tensor in message.inputs:
         if len(UnknownFieldSet(tensor)):
             _refuse_unknown(tensor, f"input {tensor.name!r}")
@@ -69,9 +73,9 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
                     f"input {tensor.name!r}: binary_data_size is not legal; legal: {len(data)}, the raw bytes, or none"
                 )
             tensors.append(RawTensor(tensor.name, tensor.datatype, tensor.shape, data))
-        return InferRequest(tensors, outputs, message.id, classes), True
+        return InferRequest(tensors, outputs, message.id, classes, timeout_us), True
     tensors = [RawTensor(t.name, t.datatype, t.shape, _typed(t)) for t in message.inputs]
-    return InferRequest(tensors, outputs, message.id, classes), False
+    return InferRequest(tensors, outputs, message.id, classes, timeout_us), False
 
 
 def render_infer(

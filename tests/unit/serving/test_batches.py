@@ -4,11 +4,12 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable
+from rdukit.errors import DeadlineExceeded, Overloaded, RdukitError, RuntimeFault, Unavailable
 from rdukit_serving.batching import Batcher, QueuedRequest, take_batch
 from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.signature import InferRequest, InferResponse, RawTensor, ServedSignature, ServedTensor
@@ -54,6 +55,28 @@ def in_loop(run: Callable[[Batcher, DoublingLink], Any], max_queue: int = 100) -
         await run(batcher, link)
 
     asyncio.run(main())
+
+
+def test_a_request_whose_time_has_passed_is_answered_so_and_not_run() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        first = batcher.submit(request(1), 1)
+        await asyncio.sleep(0)  # it is on the device, the others wait
+        brief = [batcher.submit(replace(request(value), timeout_us=1), 1) for value in (2, 3)]
+        patient = batcher.submit(replace(request(4), timeout_us=1 << 60), 1)
+        for late in brief:
+            with pytest.raises(DeadlineExceeded, match="no answer after 1 microseconds"):
+                await late
+        link.finish()
+        link.finish()
+        assert (doubled(await first), doubled(await patient)) == ([2], [8])
+        assert link.batches == [1, 1]
+        late = batcher.submit(replace(request(5), timeout_us=1), 1)  # it is on the device
+        with pytest.raises(DeadlineExceeded):
+            await late
+        link.finish()
+        await batcher.idle.wait()
+
+    in_loop(run)
 
 
 def test_what_waits_while_the_device_is_busy_goes_together() -> None:

@@ -23,12 +23,23 @@ def test_a_request_without_parameters_is_read() -> None:
     assert (request.id, is_raw, list(request.outputs)) == ("7", True, ["y"])
 
 
-@pytest.mark.parametrize("name", ["sequence_id", "priority", "timeout", "colour", "binary_data_output"])
+@pytest.mark.parametrize("name", ["sequence_id", "priority", "colour", "binary_data_output"])
 def test_parameters_that_are_not_served_are_refused_by_name(name: str) -> None:
     request = message()
     request.parameters[name].int64_param = 5
     with pytest.raises(InvalidArgument, match=f"parameter '{name}' is not served"):
         parse_infer(request)
+
+
+def test_a_timeout_is_a_number_of_microseconds() -> None:
+    request = message()
+    request.parameters["timeout"].int64_param = 1500
+    assert parse_infer(request)[0].timeout_us == 1500
+    assert parse_infer(message())[0].timeout_us == 0
+    for wrong in ({"int64_param": -1}, {"bool_param": True}, {"string_param": "1"}):
+        request.parameters["timeout"].CopyFrom(pb.InferParameter(**wrong))
+        with pytest.raises(InvalidArgument, match="timeout .* is not legal; legal: microseconds, 0 to wait"):
+            parse_infer(request)
 
 
 @pytest.mark.parametrize("name", ["sequence_start", "sequence_end"])

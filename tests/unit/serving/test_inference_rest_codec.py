@@ -140,7 +140,9 @@ def test_data_nested_without_end_is_the_callers_fault(depth: int) -> None:
         ({"parameters": {"sequence_start": True}}, "'sequence_start' is not served"),
         ({"parameters": {"sequence_end": True}}, "'sequence_end' is not served"),
         ({"parameters": {"priority": 1}}, "'priority' is not served"),
-        ({"parameters": {"timeout": 100}}, "'timeout' is not served"),
+        ({"parameters": {"timeout": -1}}, "timeout -1 is not legal; legal: microseconds, 0 to wait"),
+        ({"parameters": {"timeout": 1.5}}, "timeout 1.5 is not legal"),
+        ({"parameters": {"timeout": True}}, "timeout True is not legal"),
         ({"parameters": {"colour": "red"}}, "'colour' is not served; legal: binary_data_output"),
         ({"colour": 1}, "unknown field `colour`"),
         ({"outputs": [{"name": "y", "colour": 1}]}, "unknown field `colour`"),
@@ -166,7 +168,9 @@ def test_parameters_and_fields_of_inputs_are_known_or_refused(name: str) -> None
 def test_parameters_that_say_not_used_are_legal() -> None:
     unused = {"sequence_id": 0, "sequence_start": False, "sequence_end": False, "priority": 0, "timeout": 0}
     request = parse_infer(json.dumps({**json.loads(body()), "parameters": unused}).encode(), None)
-    assert bytes(request.inputs[0].data) == floats(1, 2.5)
+    assert bytes(request.inputs[0].data) == floats(1, 2.5) and request.timeout_us == 0
+    unused["timeout"] = 250_000
+    assert parse_infer(json.dumps({**json.loads(body()), "parameters": unused}).encode(), None).timeout_us == 250_000
 
 
 TENSOR = '{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}'
