@@ -5,6 +5,7 @@ In f32; logits within 1e-5 and gradients within 1e-4 cover sums in another order
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
+from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+from support.helpers import wait_until
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
@@ -101,6 +104,33 @@ def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name
     assert all(torch.equal(one[key], other[key]) and one[key].dtype == other[key].dtype for key in one)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
     torch.testing.assert_close(again(tokens).logits, logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
+def test_a_first_compile_ends_with_who_asked_for_it(number: signal.Signals, tmp_path: Path) -> None:
+    write_folder(tmp_path / "theirs", "gpt2")
+    environment = {**os.environ, "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_KERNELS": "native"}
+    command = [Path(sys.executable).with_name("rdukit"), "box", "run", "--checkpoint", tmp_path / "theirs"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        pids: list[int] = []
+
+        def has_started() -> bool:
+            assert running.poll() is None, running.stderr and running.stderr.read()
+            pids[:] = [facts.pid for facts in tree_of(running.pid)]
+            return any("native_worker" in words_of(pid) for pid in pids)
+
+        wait_until(has_started, what="kernels are compiled")
+        running.send_signal(number)
+        assert running.wait(30) == (-number if number is signal.SIGTERM else 130)
+    wait_until(lambda: not any(words_of(pid) for pid in pids), what="all processes of the compile have ended")
+
+
+def words_of(pid: int) -> str:
+    """Return the command of a process; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").replace("\0", " ")
+    except OSError:
+        return ""
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon-7b", "gpt2", "llama-3.1", "mistral", "neox"])

@@ -3,7 +3,9 @@
 What is made is kept by a digest of the folder and of this version, so that the next start finds it. Run as a program
 of its own, because the process of a box imports neither torch nor models::
 
-    python -m rdukit_modelbox.artifacts.hub_folder FOLDER PLACE [CONTEXT]
+    python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE [CONTEXT]
+
+It leads a session, and ends with the process PARENT, which started it.
 """
 
 import hashlib
@@ -24,6 +26,7 @@ from tokenizers import Tokenizer
 import rdukit
 from rdukit.cli import exit_on_error
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
+from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING, compile_text_serving
@@ -182,6 +185,7 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
 
 if __name__ == "__main__":
     with exit_on_error():
-        _folder, _place, *_context = sys.argv[1:]
+        _parent, _folder, _place, *_context = sys.argv[1:]
+        end_group_with_parent(int(_parent))
         _found = prepare_hub_folder(Path(_folder), Path(_place), *map(int, _context))
         print(json.dumps(asdict(_found)))

@@ -3,7 +3,10 @@
 Other parts add commands through the entry-point group ``rdukit.box.commands``.
 """
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -117,12 +120,18 @@ def is_hub_folder(path: Path) -> bool:
 
 
 def _prepare(folder: str, context: int | None) -> dict[str, str]:
-    """Compile and convert a Hugging Face folder in a process of its own, which imports torch."""
+    """Compile and convert a Hugging Face folder in a process of its own, which imports torch and ends with this one."""
     place = home_folder() / "cache" / "huggingface"
-    command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", folder, str(place)]
+    command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", str(os.getpid()), folder, str(place)]
     command += [] if context is None else [str(context)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise click.exceptions.Exit(done.returncode)
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            told, _ = process.communicate()
+        except BaseException:  # Ctrl-C, above all, which does not reach its session
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise click.exceptions.Exit(process.returncode)
+    found: dict[str, str] = json.loads(told.splitlines()[-1])
     return found
