@@ -471,7 +471,7 @@ def test_a_request_with_a_timeout_is_answered_when_it_has_passed(served: Served,
             client.infer("mlp", [tensor], headers=dict(HEADERS), timeout=50_000)
         assert caught.value.status() == ("504" if wire == "http" else "StatusCode.DEADLINE_EXCEEDED")
         if wire == "grpc":
-            with pytest.raises(InferenceServerException, match="(?i)deadline"):
+            with pytest.raises(InferenceServerException, match=r"(?i)deadline"):
                 client.infer("mlp", [tensor], headers=dict(HEADERS), client_timeout=0.05)
     finally:
         os.kill(hung, signal.SIGCONT)

@@ -38,7 +38,7 @@ def test_a_timeout_is_a_number_of_microseconds() -> None:
     assert parse_infer(message())[0].timeout_us == 0
     for wrong in ({"int64_param": -1}, {"bool_param": True}, {"string_param": "1"}):
         request.parameters["timeout"].CopyFrom(pb.InferParameter(**wrong))
-        with pytest.raises(InvalidArgument, match="timeout .* is not legal; legal: microseconds, 0 to wait"):
+        with pytest.raises(InvalidArgument, match=r"timeout .* is not legal; legal: microseconds, 0 to wait"):
             parse_infer(request)
 
 
