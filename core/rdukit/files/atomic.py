@@ -82,9 +82,10 @@ def _json_bytes(value: object) -> bytes:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all in it, however it is nested, named or protected; links are not followed.
+    """Remove a folder and all in it, however it is nested, named or protected.
 
-    What cannot be removed stays, without an error: it is looked at again by whoever cleans up.
+    Links are not followed, even where somebody puts them there meanwhile. What cannot be removed stays, without an
+    error: it is looked at again by whoever cleans up.
     """
     with contextlib.suppress(OSError):
         if folder.is_symlink() or not folder.is_dir():
@@ -99,7 +100,7 @@ def remove_tree(folder: Path) -> None:
                 name = waiting.pop()
                 with contextlib.suppress(OSError):
                     if name:
-                        os.chmod(name, 0o700, dir_fd=top)
+                        _unprotect(name, top)
                     here = os.open(name or ".", flags, dir_fd=top)
                     try:
                         for entry, is_folder in _entries_of(here):
@@ -108,7 +109,7 @@ def remove_tree(folder: Path) -> None:
                                 continue
                             count += 1
                             moved = f".gone-{os.getpid()}-{count}"
-                            _quietly(partial(os.chmod, entry, 0o700, dir_fd=here))
+                            _quietly(partial(_unprotect, entry, here))
                             os.rename(entry, moved, src_dir_fd=here, dst_dir_fd=top)
                             waiting.append(moved)
                     finally:
@@ -124,6 +125,15 @@ def remove_tree(folder: Path) -> None:
 def _entries_of(folder: int) -> list[tuple[str, bool]]:
     with os.scandir(folder) as entries:
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+
+
+def _unprotect(name: str, folder: int) -> None:
+    """Let this user into a folder. ``os.chmod`` would follow a link that has just taken its place."""
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+    finally:
+        os.close(descriptor)
 
 
 def _quietly(act: Callable[[], object]) -> None:

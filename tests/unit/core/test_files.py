@@ -90,6 +90,19 @@ def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     assert sha256_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
+def test_a_link_that_takes_a_folders_place_while_a_tree_is_removed_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, top = tmp_path / "other", tmp_path / "top"
+    for folder in (other, top):
+        folder.mkdir(mode=0o755)
+    (top / "folder").symlink_to(other)
+    seen = [("folder", True)]  # as it was when the folder was read
+    monkeypatch.setattr("rdukit.files.atomic._entries_of", lambda folder: seen)
+    remove_tree(top)
+    assert other.stat().st_mode & 0o777 == 0o755
+
+
 def test_a_tree_is_removed_however_deep_closed_or_named_and_what_links_lead_to_stays(tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "kept").mkdir(parents=True)
