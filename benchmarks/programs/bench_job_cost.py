@@ -28,6 +28,8 @@ from support.platform.processes import PlatformUnderTest, platform_under_test
 
 BOX = Path(__file__).parents[2] / "tests/integration/platform_box.py"
 CALLERS = 4
+#: Jobs of one request, where many are.
+BATCH = 50
 #: Settings by how a job's box comes about: it stays from the job before, is a fork, is started anew.
 STARTS: Mapping[str, Mapping[str, str]] = {
     "kept": {},
@@ -79,11 +81,16 @@ def _wait_count(counter: object, wanted: int) -> None:
         time.sleep(0.005)
 
 
-def job_rate(platform: PlatformUnderTest, jobs: int) -> float:
-    """Jobs a second, from the first submission to the last end."""
-    began = time.monotonic()
-    with ThreadPoolExecutor(CALLERS) as callers:
-        made = list(callers.map(lambda _: platform.submit("preprocess")["id"], range(jobs)))
+def job_rate(platform: PlatformUnderTest, jobs: int, *, in_batches: bool) -> float:
+    """Jobs a second, from the first submission to the last end; each by a request of its own, or many by one."""
+    began, made = time.monotonic(), list[str]()
+    if in_batches:
+        body = {"jobs": [{"box": "counter", "verb": "preprocess"}] * BATCH}
+        for _ in range(jobs // BATCH):
+            made += platform.client.submit("/v1/jobs/batch", body)["ids"]
+    else:
+        with ThreadPoolExecutor(CALLERS) as callers:
+            made += callers.map(lambda _: platform.submit("preprocess")["id"], range(jobs))
     # One look at a time, at a job that has not ended: whoever waits shall not be what is measured.
     open_jobs = list(made)
     while open_jobs:
@@ -93,7 +100,7 @@ def job_rate(platform: PlatformUnderTest, jobs: int) -> float:
             time.sleep(0.05)
     seconds = time.monotonic() - began
     assert all(platform.job(id)["state"] == "succeeded" for id in made)
-    return jobs / seconds
+    return len(made) / seconds
 
 
 def time_to_run(platform: PlatformUnderTest, box: str) -> float:
@@ -110,17 +117,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--no-starts", action="store_true", help="only the rate of no-op jobs")
     options = parser.parse_args()
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rdk-", dir="/tmp") as home:
         slots = {"RDUKIT_WORKER_SLOTS": str(options.slots)}
         with platform_under_test(Path(home), BOX, {**slots, "RDUKIT_WORKER_WARM_BOXES": "always"}) as platform:
             time_to_run(platform, "counter")
-            figures["jobs_per_s"] = job_rate(platform, options.jobs)
+            figures["jobs_per_s"] = job_rate(platform, options.jobs, in_batches=False)
+            figures["batched_per_s"] = job_rate(platform, options.jobs, in_batches=True)
             figures["bare_per_s"] = bare_rate(
                 Home(Path(home)).broker_url(), Path(home), 4 * options.jobs, options.slots
             )
-    for name, choices in STARTS.items():
+    for name, choices in () if options.no_starts else STARTS.items():
         with (
             tempfile.TemporaryDirectory(prefix="rdk-", dir="/tmp") as home,
             platform_under_test(Path(home), None, choices) as platform,
@@ -129,10 +138,12 @@ def main() -> None:
             times = [time_to_run(platform, "logreg") for _ in range(options.rounds)]
             figures[f"start_{name}_s"] = statistics.median(times)
             figures[f"best_{name}_s"] = min(times)
-    figures["ratio"] = figures["jobs_per_s"] / figures["bare_per_s"]
-    print(f"{figures['jobs_per_s']:.0f} jobs a second, bare Celery {figures['bare_per_s']:.0f}: {figures['ratio']:.2f}")
-    told = (f"{name} {figures[f'start_{name}_s']:.3f} s ({figures[f'best_{name}_s']:.3f})" for name in STARTS)
-    print(f"submission to running, medians and best: {', '.join(told)}")
+        print(f"submission to running, {name}: median {statistics.median(times):.3f} s, best {min(times):.3f} s")
+    bare = figures["bare_per_s"]
+    for name, how in (("jobs", "each by a request"), ("batched", f"{BATCH} by a request")):
+        rate = figures[f"{name}_per_s"]
+        figures[f"{name}_ratio"] = rate / bare
+        print(f"{rate:.0f} jobs a second, {how}; bare Celery {bare:.0f}: {rate / bare:.3f}")
     if options.json:
         write_json(options.json, {"job_cost": figures})
 

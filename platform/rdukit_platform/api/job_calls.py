@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy.orm import Session
 
+from rdukit.errors import RdukitError
 from rdukit_platform.api.context import Platform
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import listing, service
 from rdukit_platform.jobs.fit import with_tiles
-from rdukit_platform.jobs.schemas import CheckedJob, Job, JobPage, JobRequest, show_job
+from rdukit_platform.jobs.schemas import CheckedJob, Job, JobBatch, JobBatchRequest, JobPage, JobRequest, show_job
 from rdukit_platform.tenants.service import Caller
 
 
@@ -22,6 +23,23 @@ def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
         # One that an earlier request with its key has made may have some.
         shown = show_job(job, service.list_attempts(session, job.id) if job.attempt else ())
     return shown
+
+
+def submit_jobs(platform: Platform, caller: Caller, body: JobBatchRequest) -> JobBatch:
+    """Record jobs of the caller's tenant, all or none. Raises as ``service.submit_jobs``."""
+    boxes, requests = platform.catalog.boxes(), list[JobRequest]()
+    with platform.database.read() as session:
+        for number, request in enumerate(body.jobs):
+            if body.idempotency_key is not None and request.idempotency_key is None:
+                request = request.model_copy(update={"idempotency_key": f"{body.idempotency_key}:{number}"})
+            try:
+                requests.append(with_tiles(platform.store, session, caller.tenant_id, request))
+            except RdukitError as refused:
+                refused.detail.setdefault("job", number)
+                raise
+    with platform.database.write(on_commit=platform.notifier.wake) as session:
+        now = platform.clock.now()
+        return JobBatch(ids=service.submit_jobs(session, boxes, caller.tenant_id, requests, now, caller.submitter))
 
 
 def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJob:

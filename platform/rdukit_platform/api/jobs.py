@@ -31,6 +31,8 @@ from rdukit_platform.jobs.schemas import (
     CheckedJob,
     EventPage,
     Job,
+    JobBatch,
+    JobBatchRequest,
     JobPage,
     JobRequest,
     Pipeline,
@@ -63,6 +65,12 @@ def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_k
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     return job_calls.submit_job(platform_of(request), caller, body)
+
+
+@router.post("/jobs/batch", status_code=status.HTTP_201_CREATED)
+def submit_batch(request: Request, caller: JobsWriter, body: JobBatchRequest) -> JobBatch:
+    """Submit many jobs at once, all or none. The same idempotency key gives the same jobs. Returns their ids."""
+    return job_calls.submit_jobs(platform_of(request), caller, body)
 
 
 @router.post("/jobs/check")

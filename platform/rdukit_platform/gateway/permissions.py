@@ -78,6 +78,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/roles": ANY_TOKEN,
     "GET /v1/jobs": needs(JOBS_READ),
     "POST /v1/jobs": needs(JOBS_WRITE),
+    "POST /v1/jobs/batch": needs(JOBS_WRITE),
     "POST /v1/jobs/check": needs(JOBS_WRITE),
     "GET /v1/jobs/compare": needs(JOBS_READ),
     "GET /v1/jobs/{job_id}": needs(JOBS_READ),

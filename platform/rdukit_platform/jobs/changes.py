@@ -1,6 +1,8 @@
 """Changing a job's row: one versioned update and its event row, in the caller's transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from sqlalchemy import JSON, CursorResult, Update, bindparam, insert, select, update
@@ -42,38 +44,74 @@ def apply_event(
         InvalidTransition: the event cannot happen in the job's state.
         Conflict: somebody else changed the job since it was read.
     """
-    before = JobState(job.state)
-    after = next_state(job.id, before, event, reason)
-    times: dict[str, object] = {}
-    if after is JobState.QUEUED:
-        times["queued_at"] = now
-    if after is JobState.RUNNING and job.started_at is None:
-        times["started_at"] = now
-    if after in FINAL:
-        times["ended_at"] = now
-    session.flush()
-    values: dict[str, object] = {
-        "state": str(after),
-        "reason": None if reason is None else str(reason),
-        "version": job.version + 1,
-        "waits_for": None,
-        "wait_code": None,
-        "estimated_start": None,
-        **times,
-        **columns,
-    }
-    as_read = {"read_id": job.id, "read_version": job.version}
-    changed = session.connection().execute(_CHANGE_JOB, {**values, **as_read})
-    if changed.rowcount != 1:
-        raise Conflict(f"job {job.id} was changed by somebody else; read it again")
-    _show_changed(session, job, values)
-    details = {"from": str(before), "to": str(after), "event": str(event), **(data or {})}
-    if reason is not None:
-        details["reason"] = str(reason)
-    add_event(session, job.id, job.attempt, "state", now, details)
-    if after in TOLD_STATES:
-        tell(session, job.tenant_id, f"job.{after}", lambda: told_of(job), now)
+    (after,) = apply_to_all(session, [JobChange(job, columns, data)], event, now, reason)
     return after
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """Job that is moved, as it was read in this transaction, columns that are set besides, data of its event row."""
+
+    job: JobRow
+    columns: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, object] | None = None
+
+
+def apply_to_all(
+    session: Session, changes: Sequence[JobChange], event: JobEvent, now: float, reason: JobReason | None = None
+) -> list[JobState]:
+    """Move jobs by one event, all or none, as ``apply_event`` does one; all set the same columns.
+
+    Raises:
+        InvalidTransition: the event cannot happen in the state of one.
+        Conflict: somebody else changed one since it was read.
+    """
+    session.flush()
+    states, written, events = list[JobState](), list[dict[str, object]](), list[dict[str, object]]()
+    for change in changes:
+        job, before = change.job, JobState(change.job.state)
+        after = next_state(job.id, before, event, reason)
+        values: dict[str, object] = {
+            "state": str(after),
+            "reason": None if reason is None else str(reason),
+            "version": job.version + 1,
+            "waits_for": None,
+            "wait_code": None,
+            "estimated_start": None,
+            **_times(job, after, now),
+            **change.columns,
+        }
+        details = {"from": str(before), "to": str(after), "event": str(event), **(change.data or {})}
+        if reason is not None:
+            details["reason"] = str(reason)
+        states.append(after)
+        written.append(values)
+        events.append({"job_id": job.id, "kind": "state", "at": now, "data": details})
+    if not changes:
+        return states
+    as_read = [{"read_id": each.job.id, "read_version": each.job.version} for each in changes]
+    rows = [{**values, **read} for values, read in zip(written, as_read, strict=True)]
+    connection = session.connection()
+    if connection.execute(_CHANGE_JOB, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
+        names = ", ".join(each.job.id for each in changes[:5])
+        raise Conflict(f"job {names} was changed by somebody else; read it again")
+    for change, values, row in zip(changes, written, events, strict=True):
+        _show_changed(session, change.job, values)
+        row["attempt"] = change.job.attempt
+    connection.execute(_ADD_EVENT, events if len(events) > 1 else events[0])
+    for change, after in zip(changes, states, strict=True):
+        if after in TOLD_STATES:
+            job = change.job
+            tell(session, job.tenant_id, f"job.{after}", partial(told_of, job), now)
+    return states
+
+
+def _times(job: JobRow, after: JobState, now: float) -> dict[str, object]:
+    if after is JobState.QUEUED:
+        return {"queued_at": now}
+    if after is JobState.RUNNING and job.started_at is None:
+        return {"started_at": now}
+    return {"ended_at": now} if after in FINAL else {}
 
 
 def _show_changed(session: Session, job: JobRow, values: Mapping[str, object]) -> None:
@@ -108,6 +146,23 @@ def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float
     """Append to a job's events. ``kind`` is ``state``, ``progress`` or ``log``."""
     row = {"job_id": job_id, "attempt": attempt, "kind": kind, "at": now, "data": dict(data)}
     session.connection().execute(_ADD_EVENT, row)
+
+
+def add_events(session: Session, jobs: Sequence[JobRow], now: float, data: Mapping[str, object]) -> None:
+    """Append the same to the events of jobs that have no attempt yet."""
+    rows = [{"job_id": job.id, "attempt": 0, "kind": "state", "at": now, "data": dict(data)} for job in jobs]
+    session.connection().execute(_ADD_EVENT, rows if len(rows) > 1 else rows[0])
+
+
+def lock_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
+    """Return the rows of those of the jobs that there are, locked as ``lock_job`` does."""
+    if session.get_bind().dialect.name != "sqlite":
+        pipelines = select(JobRow.pipeline_id).where(JobRow.id.in_(job_ids), JobRow.pipeline_id.is_not(None))
+        session.execute(
+            select(PipelineRow.id).where(PipelineRow.id.in_(pipelines)).order_by(PipelineRow.id).with_for_update()
+        )
+    query = select(JobRow).where(JobRow.id.in_(job_ids)).order_by(JobRow.id).with_for_update()
+    return {job.id: job for job in session.scalars(query.execution_options(populate_existing=True))}
 
 
 def lock_job(session: Session, job_id: str) -> JobRow:

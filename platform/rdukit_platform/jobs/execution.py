@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, or_, update
 from sqlalchemy.orm import Session
 
-from rdukit.errors import LeaseLost
+from rdukit.errors import InvalidTransition, LeaseLost
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome, judge, read_rule
-from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, find_open_attempt, lock_job
+from rdukit_platform.jobs.changes import (
+    JobChange,
+    add_event,
+    apply_event,
+    apply_to_all,
+    count_changed,
+    find_open_attempt,
+    lock_job,
+    lock_jobs,
+)
 from rdukit_platform.jobs.fencing import FencingToken as FencingToken
 from rdukit_platform.jobs.fencing import beat_part, claim_part, find_part
 from rdukit_platform.jobs.promotion import end_job
@@ -46,18 +55,40 @@ def admit(session: Session, job_id: str, now: float, node: str | None = None) ->
     """
     job = lock_job(session, job_id)
     next_state(job.id, JobState(job.state), JobEvent.ADMIT)
-    attempt = AttemptRow(
-        id=new_id("try"),
-        job_id=job.id,
-        number=job.attempt + 1,
-        token=secrets.token_hex(16),
-        published_at=now,
-        node=node,
-    )
-    session.add(attempt)
-    session.flush()
-    apply_event(session, job, JobEvent.ADMIT, now, attempt=attempt.number)
-    return FencingToken(job.id, attempt.id, attempt.token, node)
+    return _admit(session, [(job, node)], now)[0]
+
+
+def admit_all(session: Session, placements: Mapping[str, str | None], now: float) -> list[FencingToken]:
+    """Give those of the jobs that are still queued their next attempts, each on its node, as ``admit`` does one."""
+    found = lock_jobs(session, placements) if placements else {}
+    queued = [(found[id], node) for id, node in placements.items() if id in found and _is_queued(found[id])]
+    return _admit(session, queued, now)
+
+
+def _is_queued(job: JobRow) -> bool:
+    try:
+        next_state(job.id, JobState(job.state), JobEvent.ADMIT)
+    except InvalidTransition:
+        return False
+    return True
+
+
+def _admit(session: Session, jobs: Sequence[tuple[JobRow, str | None]], now: float) -> list[FencingToken]:
+    attempts = [
+        AttemptRow(
+            id=new_id("try"),
+            job_id=job.id,
+            number=job.attempt + 1,
+            token=secrets.token_hex(16),
+            published_at=now,
+            node=node,
+        )
+        for job, node in jobs
+    ]
+    session.add_all(attempts)
+    changes = [JobChange(job, {"attempt": made.number}) for (job, _), made in zip(jobs, attempts, strict=True)]
+    apply_to_all(session, changes, JobEvent.ADMIT, now)
+    return [FencingToken(made.job_id, made.id, made.token, made.node) for made in attempts]
 
 
 def claim(
@@ -151,18 +182,30 @@ def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, ob
 
 
 def start(session: Session, fencing: FencingToken, box: Mapping[str, object], now: float) -> None:
-    """Return the box has taken the verb; ``box`` says which one it is.
+    """Write that the box has taken the verb, unless that is written; ``box`` says which one it is.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} starts nothing; its first part does")
-    job, attempt = _hold(session, fencing)
-    attempt.started_at, attempt.box = now, dict(box)
-    apply_event(
-        session, job, JobEvent.START, now, data={"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
-    )
+    _start(session, *_hold(session, fencing), Begun(box, now))
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Box that has taken the verb of an attempt, as ``start`` writes it, and when."""
+
+    box: Mapping[str, object]
+    at: float
+
+
+def _start(session: Session, job: JobRow, attempt: AttemptRow, begun: Begun | None) -> None:
+    if begun is None or attempt.started_at is not None:
+        return
+    attempt.started_at, attempt.box = begun.at, dict(begun.box)
+    data = {"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
+    apply_event(session, job, JobEvent.START, begun.at, data=data)
 
 
 def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
@@ -192,9 +235,12 @@ def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[
 
 
 def succeed(
-    session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float
-) -> dict[str, str]:
+    session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float,
+    begun: Begun | None = None,
+) -> dict[str, str]:  # fmt: skip
     """End the job with its artifacts and their lineage. Returns slot to artifact id.
+
+    ``begun``: written first, if ``start`` has not.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's, or a part of it only; nothing was written.
@@ -203,6 +249,7 @@ def succeed(
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
     job, attempt = _hold(session, fencing)
+    _start(session, job, attempt, begun)
     check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
     made: dict[str, str] = {}
     for output in outputs:
@@ -239,15 +286,17 @@ def fail(
     backoff_s: float,
     now: float,
     kept: str | None = None,
+    begun: Begun | None = None,
 ) -> JobState:
     """End the attempt without success; the job fails, retries or is queued again. Returns its state.
 
-    ``kept``: the digest in the store of what it has made, if the job goes on.
+    ``kept``: the digest in the store of what it has made, if the job goes on. ``begun``: as of ``succeed``.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
     job, attempt = _hold(session, fencing)
+    _start(session, job, attempt, begun)
     state = end_attempt(session, job, attempt, outcome, error, backoff_s, now)
     attempt.kept = None if state in FINAL else kept
     return state

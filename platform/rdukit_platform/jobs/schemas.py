@@ -117,6 +117,25 @@ class JobRequest(QueueChoices):
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
+#: Jobs of one request at most.
+MAX_BATCH: Final = 1000
+
+
+class JobBatchRequest(RequestBody):
+    """Body of ``POST /v1/jobs/batch``."""
+
+    jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=120)] | None = Field(
+        default=None, description="The same key gives the same jobs, but for those that have one of their own."
+    )
+
+
+class JobBatch(BaseModel):
+    """Jobs that were recorded together, in the order in which they were asked for."""
+
+    ids: list[str]
+
+
 class CheckedJob(BaseModel):
     """Job that a request would become; nothing was recorded. ``job``: its idempotency key has given this already."""
 

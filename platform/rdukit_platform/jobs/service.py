@@ -17,7 +17,7 @@ from rdukit_platform.db.models import AttemptRow, JobEventRow, JobLabelRow, JobR
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.caching import cache_base, cache_key
-from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
+from rdukit_platform.jobs.changes import JobChange, add_events, apply_event, apply_to_all, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job, promote_steps
 from rdukit_platform.jobs.schemas import LABEL_KEY, CheckedJob, DeadlineChoice, JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, LOWEST_PRIORITY, JobEvent, JobReason, JobState
@@ -48,6 +48,52 @@ def submit_job(
     key = cache_key(session, cache_base(box, request.verb, request.parameters, job.members), job.inputs)
     apply_event(session, job, JobEvent.READY, now, cache_key=key)
     return job
+
+
+def submit_jobs(
+    session: Session, boxes: Boxes, tenant_id: str, requests: Sequence[JobRequest], now: float, by: str | None = None
+) -> list[str]:
+    """Record jobs as ``submit_job`` does one, all or none. Returns their ids, in the order of the requests.
+
+    Raises:
+        NotFound, InvalidArgument, Conflict: as ``submit_job``; the detail has the request's number from 0, ``job``.
+    """
+    boxes = with_own(session, boxes, tenant_id, [request.box for request in requests])
+    kinds = {text: "" for request in requests for text in request.inputs.values()}
+    made, ids = list[tuple[JobRow, BoxDescription]](), list[str]()
+    keys = {request.idempotency_key for request in requests} - {None}
+    known = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.idempotency_key.in_(keys))
+    keyed = {job.idempotency_key: job for job in session.scalars(known)} if keys else {}
+    for number, request in enumerate(requests):
+        try:
+            key = request.idempotency_key
+            earlier = None if key is None else keyed.get(key)
+            if earlier is not None:
+                ids.append(_same_request(earlier, request).id)
+                continue
+            for text in request.inputs.values():
+                kinds[text] = kinds[text] or artifact_kind(session, tenant_id, text)
+            box = check_request(boxes, request, {slot: kinds[text] for slot, text in request.inputs.items()})
+            check_deadline(request, now)
+        except (NotFound, InvalidArgument, Conflict) as refused:
+            refused.detail.setdefault("job", number)
+            raise
+        job = _new_job(tenant_id, request, box, now, key=key, by=by)
+        made.append((job, box))
+        ids.append(job.id)
+        if key is not None:
+            keyed[key] = job
+    if not made:
+        return ids
+    _add_jobs(session, [job for job, _ in made], now)
+    changes = [
+        JobChange(
+            job, {"cache_key": cache_key(session, cache_base(box, job.verb, job.parameters, job.members), job.inputs)}
+        )
+        for job, box in made
+    ]
+    apply_to_all(session, changes, JobEvent.READY, now)
+    return ids
 
 
 def check_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> BoxDescription:
@@ -90,11 +136,40 @@ def record_job(
     by: str | None = None,
 ) -> JobRow:
     """Add the row of a request that has been checked; with ``is_cached`` another job's outputs may become its own."""
+    job = _new_job(
+        tenant_id, request, box, now, key=key, pipeline_id=pipeline_id, is_cached=is_cached, by=by
+    )  # fmt: skip
+    _add_jobs(session, [job], now)
+    return job
+
+
+def _add_jobs(session: Session, jobs: Sequence[JobRow], now: float) -> None:
+    session.add_all(jobs)
+    session.flush()
+    session.add_all(
+        JobLabelRow(job_id=job.id, key=key, value=value, tenant_id=job.tenant_id, created_at=now)
+        for job in jobs
+        for key, value in job.labels.items()
+    )
+    add_events(session, jobs, now, {"to": str(JobState.SUBMITTED), "event": "submit"})
+
+
+def _new_job(
+    tenant_id: str,
+    request: JobRequest | StepRequest,
+    box: BoxDescription,
+    now: float,
+    *,
+    key: str | None = None,
+    pipeline_id: str | None = None,
+    is_cached: bool = False,
+    by: str | None = None,
+) -> JobRow:
     found = chosen(request, now)
     name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible, members, constraint = (
         found
     )
-    job = JobRow(
+    return JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
         pipeline_id=pipeline_id,
@@ -129,12 +204,6 @@ def record_job(
         submitted_by=by,
         created_at=now,
     )
-    session.add(job)
-    session.flush()
-    for key, value in labels.items():
-        session.add(JobLabelRow(job_id=job.id, key=key, value=value, tenant_id=tenant_id, created_at=now))
-    add_event(session, job.id, 0, "state", now, {"to": str(JobState.SUBMITTED), "event": "submit"})
-    return job
 
 
 def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> BoxDescription:

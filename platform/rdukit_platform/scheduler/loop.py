@@ -18,7 +18,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.errors import Conflict, InvalidTransition, LeaseLost, RdukitError
+from rdukit.errors import Conflict, LeaseLost, RdukitError
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import is_traced
@@ -33,7 +33,7 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
-from rdukit_platform.jobs.execution import FencingToken, admit, ask_preemption
+from rdukit_platform.jobs.execution import FencingToken, admit_all, ask_preemption
 from rdukit_platform.jobs.fencing import PartPlace, add_parts
 from rdukit_platform.jobs.overdue import (
     end_late_jobs,
@@ -241,14 +241,13 @@ class Scheduler:
         # A message that a power failure takes was of an attempt that it took too: the job is still queued.
         with self._database.write(is_durable=False) as session:
             preempted = [each for each in decision.preemptions if ask_preemption(session, each.job_id, now)]
-            fencing_tokens, admitted = [], list[tuple[JobRow, int]]()
-            for job_id in decision.admissions:
-                with suppress(InvalidTransition):  # cancelled since
-                    first = admit(session, job_id, now, decision.placements[job_id])
-                    others = [PartPlace(part.node, part.members) for part in decision.parts.get(job_id, ())[1:]]
-                    fencing_tokens += [first, *add_parts(session, first, others, now)]
-                    if is_traced() and (job := session.get(JobRow, job_id)) is not None:
-                        admitted.append((job, job.attempt))
+            fencing_tokens, admitted = list[FencingToken](), list[tuple[JobRow, int]]()
+            # Those that were cancelled since are left out.
+            for first in admit_all(session, {id: decision.placements[id] for id in decision.admissions}, now):
+                others = [PartPlace(part.node, part.members) for part in decision.parts.get(first.job_id, ())[1:]]
+                fencing_tokens += [first, *(add_parts(session, first, others, now) if others else ())]
+                if is_traced() and (job := session.get(JobRow, first.job_id)) is not None:
+                    admitted.append((job, job.attempt))
             record_waits(session, news)
         for each in preempted:
             logger.info("preempted job=%s for=%s", each.job_id, each.for_job)

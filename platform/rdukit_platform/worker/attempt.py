@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from rdukit.box.client import BoxClient
@@ -37,7 +37,7 @@ from rdukit.files.home import make_folder
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
 from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, span, within
-from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
+from rdukit_platform.audit.service import is_security_code
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.fenced import open_to_read
 from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, spec_of
@@ -58,19 +58,19 @@ from rdukit_platform.worker.inputs import (
     check_tiles,
     failure_of,
     find_fence,
+    record_refusal,
     store_outputs,
 )
-from rdukit_platform.worker.orphans import lock_folder, reap_earlier
+from rdukit_platform.worker.orphans import end_earlier, lock_folder
 from rdukit_platform.worker.parts import AttemptPart, await_reason, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool, PooledBox
 from rdukit_platform.worker.tiles import (
     LeasedTiles,
     TileRequest,
-    choose_near,
     environment_of,
     is_withdrawn,
-    leased_tiles,
+    lease_members,
 )
 from rdukit_platform.worker.tracing import AttemptTrace
 
@@ -81,6 +81,8 @@ T = TypeVar("T")
 #: Progress is written at most this often; the last one always is.
 PROGRESS_S: Final = 0.25
 STOP_S: Final = 8.0
+#: Seconds after which the database is told that a box has the verb, unless there is more to tell before.
+START_S: Final = 0.05
 #: Seconds for which a box that broke its connection may still be dying.
 DYING_S: Final = 2.0
 LOG_TAIL_LINES: Final = 20
@@ -104,6 +106,9 @@ class AttemptRun:
         self._pooled: PooledBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
+        #: The box has the verb, and whether the database knows: of what is over sooner it is told with its end.
+        self._begun: execution.Begun | None = None
+        self._is_start_told = False
         #: Of each member.
         self._leases: list[dict[str, Any]] = []
         #: Begun when the attempt is claimed.
@@ -183,8 +188,10 @@ class AttemptRun:
             def fail(session: Session) -> JobState:
                 now = context.clock.now()
                 execution.keep_spans(session, self._fencing, spans)
-                state = execution.fail(session, self._fencing, outcome, error, context.backoff_s, now, kept)
-                self._record_refusal(session, error)
+                backoff_s, begun = context.backoff_s, self._begun
+                state = execution.fail(session, self._fencing, outcome, error, backoff_s, now, kept, begun)
+                if self._has_hit_wall or is_security_code(error.get("code")):
+                    record_refusal(session, self._fencing.job_id, error, now)
                 return state
 
             with keeping_work(context, self._output) as kept:
@@ -196,16 +203,6 @@ class AttemptRun:
             self._leave(lost)
         except DiskFull as full:
             logger.warning("end not written down, the lease runs out job=%s why=%s", self._fencing.job_id, full.message)
-
-    def _record_refusal(self, session: Session, error: Mapping[str, object]) -> None:
-        job = session.get(JobRow, self._fencing.job_id)
-        if job is not None and (self._has_hit_wall or is_security_code(error.get("code"))):
-            code, message = str(error["code"]), str(error.get("message"))
-            record(
-                session,
-                AuditRecord(self._context.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
-                      f"{job.id} attempt {job.attempt}", code, message),
-            )  # fmt: skip
 
     def _leave(self, lost: LeaseLost) -> None:
         # Whoever ended the attempt has written why. A job that has ended has no use for its folder.
@@ -228,11 +225,11 @@ class AttemptRun:
         self._owner = BoxOwner(job.id, job.attempt)
         with ExitStack() as stack:
             # A box of an earlier attempt may hold the lock; and what held the lock may have left a box.
-            self._end_earlier_boxes()
+            end_earlier(self._context.backend, self._owner)
             lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
             lock_folder(lock, job.id, self._stop)
-            self._end_earlier_boxes()
+            end_earlier(self._context.backend, self._owner)
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
                 if self._part.is_first:
                     patiently(lambda: bring_work(self._context, job, self._output), self._stop)
@@ -287,16 +284,6 @@ class AttemptRun:
         except Unavailable as left:
             logger.warning("box not stopped job=%s id=%s error=%s", self._owner.id, lent.box.id, left)
 
-    def _end_earlier_boxes(self) -> None:
-        if self._owner.epoch == 1:
-            return
-        try:
-            reap_earlier(self._context.backend, self._owner)
-        except BackendUnavailable:
-            raise
-        except Unavailable as cause:
-            raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, cause) from cause
-
     def _stop_box(self, _: object, error: BaseException | None, __: object) -> None:
         if self._box is None:
             return
@@ -311,17 +298,11 @@ class AttemptRun:
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> list[LeasedTiles]:
         limit_s = MAX_RUN_LIMIT_S if job.run_limit_s is None else job.run_limit_s
         asked = TileRequest(f"{job.box}-{job.verb}", job.tiles, job.tenant_id, job.id, run_limit_s=limit_s)
-        members, tiles = list[LeasedTiles](), list[str]()
         try:
-            snd_socket, count = self._context.home.snd_socket, self._part.members
-            # All or none: what the others got is given back with the stack.
-            for near in choose_near(snd_socket, job.tiles, count) if count > 1 else (None,):
-                lease, socket = stack.enter_context(leased_tiles(snd_socket, replace(asked, near=near)))
-                self._leases.append(lease)
-                members.append(LeasedTiles(f"{lease['id']}:{lease['token']}", socket))
-                tiles += lease["tiles"]
+            members = lease_members(stack, self._context.home.snd_socket, asked, self._part.members, self._leases)
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
+        tiles = [tile for lease in self._leases for tile in lease["tiles"]]
         self._note(lambda session: execution.hold_tiles(session, self._fencing, tiles))
         return members
 
@@ -364,10 +345,27 @@ class AttemptRun:
             raise
         except RdukitError as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-        described = self._describe_box(box)
-        if self._part.is_first:
-            self._note(lambda session: execution.start(session, self._fencing, described, self._context.clock.now()))
-        return self._follow(client, str(operation["id"]), box)
+        if not self._part.is_first:
+            return self._follow(client, str(operation["id"]), box)
+        self._begun = execution.Begun(self._describe_box(box), self._context.clock.now())
+        soon = threading.Timer(START_S, self._say_start_late)
+        soon.daemon = True
+        soon.start()
+        try:
+            return self._follow(client, str(operation["id"]), box)
+        finally:
+            soon.cancel()
+
+    def _say_start(self) -> None:
+        if (begun := self._begun) is not None and not self._is_start_told:
+            self._note(lambda session: execution.start(session, self._fencing, begun.box, begun.at))
+            self._is_start_told = True
+
+    def _say_start_late(self) -> None:
+        try:
+            self._say_start()
+        except (LeaseLost, Unavailable, DBAPIError) as error:  # the attempt's thread comes upon it, too
+            logger.info("start not written yet job=%s why=%s", self._fencing.job_id, error)
 
     @contextmanager
     def _judging(self) -> Iterator[None]:
@@ -415,6 +413,8 @@ class AttemptRun:
                     str(event["log"])[:MAX_LOG_CHARACTERS] if logged < MAX_LOG_LINES else "further lines are not kept"
                 )
                 self._record_logs([text])
+            if kind in {"progress", "log"}:
+                self._say_start()
             is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
             if pending is not None and (is_due or kind == "result"):
                 self._note(partial(execution.record_progress, fencing=self._fencing, progress=pending, now=now))
@@ -496,4 +496,4 @@ class AttemptRun:
         # From then on nobody is to end its box, which is somebody else's next.
         with context.database.write(on_commit=self._has_succeeded.set) as session:
             execution.keep_spans(session, self._fencing, spans)
-            return execution.succeed(session, self._fencing, outputs, result, context.clock.now())
+            return execution.succeed(session, self._fencing, outputs, result, context.clock.now(), self._begun)

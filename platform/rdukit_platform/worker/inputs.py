@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from rdukit.errors import (
     InvalidArgument,
@@ -21,6 +22,7 @@ from rdukit.files.atomic import remove_tree
 from rdukit.pef.file import read_tiles
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import Content, ContentDamaged
+from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, record
 from rdukit_platform.backends.contract import BoxFence, RunningBox
 from rdukit_platform.backends.job_boxes import OwnBox
 from rdukit_platform.catalog.model import Selector
@@ -176,3 +178,15 @@ def failure_of(
     failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
     failed.error |= {"code": code, "detail": detail}
     return failed
+
+
+def record_refusal(session: Session, job_id: str, error: Mapping[str, object], now: float) -> None:
+    """Keep in the audit log that an attempt ended for what its box may not do."""
+    job = session.get(JobRow, job_id)
+    if job is not None:
+        code, message = str(error["code"]), str(error.get("message"))
+        record(
+            session,
+            AuditRecord(now, Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
+                        f"{job.id} attempt {job.attempt}", code, message),
+        )  # fmt: skip

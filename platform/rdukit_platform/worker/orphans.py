@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.errors import RdukitError, Unavailable
+from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit.files.atomic import remove_tree
 from rdukit_platform.backends.contract import BoxBackend, BoxOwner, OwnedBox
 from rdukit_platform.db.engine import Database
@@ -123,6 +123,23 @@ def reap(backend: BoxBackend, box: OwnedBox) -> None:
     """End one, and say so."""
     logger.warning("box left behind job=%s attempt=%d box=%s id=%s", box.owner.id, box.owner.epoch, box.box, box.id)
     backend.reap(box)
+
+
+def end_earlier(backend: BoxBackend, owner: BoxOwner) -> None:
+    """End the boxes of a job's earlier attempts, if there were any.
+
+    Raises:
+        AttemptFailure: one of them does not end.
+        BackendUnavailable: the backend does not answer.
+    """
+    if owner.epoch == 1:
+        return
+    try:
+        reap_earlier(backend, owner)
+    except BackendUnavailable:
+        raise
+    except Unavailable as cause:
+        raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, cause) from cause
 
 
 def lock_folder(lock: int, job_id: str, stop: threading.Event) -> None:

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -132,3 +133,21 @@ def acquire_share(
             raise
         logger.warning("less memory than its share application=%s share=%d given=%d", application, share, fits)
         return snd.acquire(application, tiles, fits, 0.0, **more)
+
+
+def lease_members(
+    stack: ExitStack, snd_socket: Path, asked: TileRequest, members: int, leases: list[dict[str, Any]]
+) -> list[LeasedTiles]:  # fmt: skip
+    """Lease the same for each member of a job, near each other, until the stack ends: all or none.
+
+    Args:
+        leases: each is added as it is had.
+    Raises:
+        NoResources, Unavailable: the node has not as many, or does not answer.
+    """
+    found = list[LeasedTiles]()
+    for near in choose_near(snd_socket, asked.tiles, members) if members > 1 else (None,):
+        lease, socket = stack.enter_context(leased_tiles(snd_socket, replace(asked, near=near)))
+        leases.append(lease)
+        found.append(LeasedTiles(f"{lease['id']}:{lease['token']}", socket))
+    return found

@@ -1,0 +1,147 @@
+"""Jobs of one request, admissions of one pass, and a start that is written with its end: as if each came by itself."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rdukit.errors import Conflict, IllegalValue, LeaseLost, RdukitError
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import AttemptRow, JobRow
+from rdukit_platform.jobs import execution, listing, service
+from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.execution import Begun, FencingToken
+from rdukit_platform.jobs.schemas import JobRequest
+from rdukit_platform.tenants.service import create_tenant
+from support.platform.processes import counter_boxes, fresh_database
+
+BOXES = counter_boxes()
+BOX = {"backend": "process", "id": "42", "limits": {}}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with fresh_database(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tenant(database: Database) -> str:
+    with database.write() as session:
+        return create_tenant(session, "lab", 0.0).id
+
+
+def request(**body: object) -> JobRequest:
+    return JobRequest.model_validate({"box": "counter", "verb": "preprocess", **body})
+
+
+def batch(database: Database, tenant: str, *requests: JobRequest, now: float = 1.0) -> list[str]:
+    with database.write() as session:
+        return service.submit_jobs(session, BOXES, tenant, requests, now, "ada")
+
+
+def facts(database: Database, job_id: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """A job's columns and its events, but for what names them."""
+    with database.read() as session:
+        row = session.get_one(JobRow, job_id)
+        names = {column.name for column in row.__table__.columns} - {"id", "traceparent"}
+        columns = {name: getattr(row, name) for name in names}
+        return columns, [{"kind": e.kind, "at": e.at, **e.data} for e in service.list_events(session, job_id)]
+
+
+def test_jobs_of_a_batch_are_as_if_each_had_come_by_itself(database: Database, tenant: str) -> None:
+    bodies: list[dict[str, Any]] = [{"labels": {"a": "1"}, "priority": 3}, {"run_limit_s": 5.0}, {"deadline_s": 60.0}]
+    ids = batch(database, tenant, *(request(**body) for body in bodies))
+    for job_id, body in zip(ids, bodies, strict=True):
+        with database.write() as session:
+            alone = service.submit_job(session, BOXES, tenant, request(**body), 1.0, "ada").id
+        assert facts(database, job_id) == facts(database, alone)
+    with database.read() as session:
+        found = listing.find_jobs(session, tenant, "", None, 50, None, {"a": "1"}).jobs
+    assert ids[0] in {job.id for job in found} and ids[1] not in {job.id for job in found}
+
+
+def test_a_key_gives_the_same_job_in_a_batch_and_before_it(database: Database, tenant: str) -> None:
+    (before,) = batch(database, tenant, request(idempotency_key="one"))
+    again, new, twice = batch(
+        database, tenant, *(request(idempotency_key=key) for key in ("one", "two", "two"))
+    )  # fmt: skip
+    assert again == before and new == twice != before
+    with database.read() as session:
+        assert len(listing.find_jobs(session, tenant, "", None, 50, None, {}).jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"parameters": {"nothing": 1}}, RdukitError),
+        ({"idempotency_key": "one", "name": "another"}, Conflict),
+        ({"priority": 1 << 20}, IllegalValue),
+    ],
+)
+def test_a_batch_with_a_wrong_job_is_refused_whole_and_says_which(
+    database: Database, tenant: str, wrong: dict[str, Any], error: type[RdukitError]
+) -> None:
+    batch(database, tenant, request(idempotency_key="one"))
+    good, bad = request(), JobRequest.model_construct(**{**request().__dict__, **wrong})
+    with pytest.raises(error) as refused:
+        batch(database, tenant, good, bad, good)
+    assert refused.value.detail["job"] == 1
+    with database.read() as session:
+        assert len(listing.find_jobs(session, tenant, "", None, 50, None, {}).jobs) == 1
+
+
+def test_jobs_of_one_pass_are_admitted_but_those_that_are_gone(database: Database, tenant: str) -> None:
+    ids = batch(database, tenant, *(request() for _ in range(4)))
+    with database.write() as session:
+        service.cancel_job(session, session.get_one(JobRow, ids[1]), 2.0)
+        alone = execution.admit(session, ids[3], 2.0, "n1")
+    with database.write() as session:
+        tokens = execution.admit_all(session, {ids[0]: "n1", ids[1]: "n1", ids[2]: "n2", "job-none": "n1"}, 2.0)
+        assert execution.admit_all(session, {}, 2.0) == []
+    assert [(token.job_id, token.node) for token in tokens] == [(ids[0], "n1"), (ids[2], "n2")]
+    assert len({token.token for token in (*tokens, alone)}) == 3
+    assert facts(database, ids[0]) == facts(database, ids[3])
+    with database.write() as session:
+        assert execution.claim(session, tokens[0], "w", 5.0, 3.0, "n1") is not None
+
+
+def claimed(database: Database, tenant: str) -> FencingToken:
+    (job_id,) = batch(database, tenant, request())
+    with database.write() as session:
+        fencing = execution.admit(session, job_id, 2.0, "n1")
+    with database.write() as session:
+        assert execution.claim(session, fencing, "w", 5.0, 3.0, "n1") is not None
+    return fencing
+
+
+def test_a_start_is_written_with_the_end_or_before_it_and_once(database: Database, tenant: str) -> None:
+    begun, seen = Begun(BOX, 4.0), []
+    for told_before in (False, True):
+        fencing = claimed(database, tenant)
+        for _ in range(2 * told_before):
+            with database.write() as session:
+                execution.start(session, fencing, BOX, 4.0)
+        with database.write() as session:
+            execution.succeed(session, fencing, [], {"samples": 1}, 5.0, begun)
+        seen.append(facts(database, fencing.job_id))
+        with database.write() as session, pytest.raises(LeaseLost):
+            execution.start(session, fencing, BOX, 6.0)
+    assert seen[0] == seen[1]
+    columns, events = seen[0]
+    assert (columns["state"], columns["started_at"], columns["ended_at"]) == ("succeeded", 4.0, 5.0)
+    assert [event["to"] for event in events] == ["submitted", "queued", "starting", "running", "succeeded"]
+
+
+def test_a_start_is_written_with_a_failure_too(database: Database, tenant: str) -> None:
+    fencing = claimed(database, tenant)
+    with database.write() as session:
+        execution.fail(
+            session, fencing, AttemptOutcome.BOX_FAILED, {"code": "internal", "message": "it broke"}, 0.1, 5.0, None,
+            Begun(BOX, 4.0),
+        )  # fmt: skip
+    with database.read() as session:
+        attempt = session.get_one(AttemptRow, fencing.attempt_id)
+    assert (attempt.started_at, attempt.ended_at, attempt.box) == (4.0, 5.0, BOX)
+    assert "running" in [event["to"] for event in facts(database, fencing.job_id)[1]]
