@@ -5,6 +5,8 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import jsonschema
@@ -111,6 +113,40 @@ def test_tools_do_what_they_should_and_nothing_else(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.Error):
             query(wrong)
     assert query("SELECT count(*) FROM orders") == [(1,)]
+    hasty = tools.make_query(tmp_path / "shop.db", most_s=0)
+    with pytest.raises(sqlite3.Error, match="interrupted"):
+        hasty("WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n")
+
+
+def test_whatever_a_model_calls_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sqlite3.connect(tmp_path / "what?.db"):
+        pass
+    calls = [("rob", {}), ("query", {"sql": "SELECT x'00ff'"}), ("calculate", {}), ("clock", ["x"])]
+    asked: list[Any] = []
+
+    class OddModel:
+        """A model that calls what it likes, then says what it was told."""
+
+        def create(self, messages: list[Any], tool_choice: str, **_: Any) -> Any:
+            asked.append(tool_choice)
+            made = [
+                SimpleNamespace(id=name, function=SimpleNamespace(name=name, arguments=json.dumps(arguments)))
+                for name, arguments in calls
+            ]
+            told = [each["content"] for each in messages if each["role"] == "tool"]
+            dumped = {"role": "assistant", "content": "calls"}
+            message = SimpleNamespace(
+                content=" | ".join(told), tool_calls=None if told else made, model_dump=lambda exclude_none: dumped
+            )
+            return SimpleNamespace(choices=[SimpleNamespace(message=message)])
+
+    client = SimpleNamespace(chat=SimpleNamespace(completions=OddModel()))
+    tools.converse(
+        client, "odd", "?", {"query": tools.make_query(tmp_path / "what?.db"), "calculate": tools.calculate}, True, 3, 9
+    )
+    unknown, blob, lacking, other = capsys.readouterr().out.strip().split(" | ")
+    assert all("error: " in each for each in (unknown, lacking, other)) and "x00" in blob
+    assert asked == ["required", "auto"]
 
 
 def test_evaluation_rates_a_model_by_ones_own_questions(box: ProcessBox, tmp_path: Path) -> None:

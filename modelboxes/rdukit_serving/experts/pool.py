@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -320,8 +320,3 @@ def _checkpoint_key(checkpoint: Path) -> str:
         return f"{checkpoint}:{sha256_of(pointer.read_bytes())}"
     status = checkpoint.stat()
     return f"{checkpoint}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
-
-
-def states_of(pool: ExpertPool) -> Mapping[str, ExpertState]:
-    """Return the state of each expert."""
-    return {name: pool.table.state(name) for name in pool.bundle.experts}

@@ -64,14 +64,17 @@ class Router:
         """Choose the expert for the vector [D] of a text.
 
         Raises:
-            InvalidArgument: it has another length.
+            InvalidArgument: it has another length, or a number that is none.
         """
         if vector.shape != self.scale.shape:
             raise InvalidArgument(
                 f"the vector has {vector.size} numbers; legal: {self.scale.size}, as the router learned"
             )
-        found = unit(vector * self.scale)
-        scores = self.weights @ found
+        if not np.isfinite(vector).all():
+            raise InvalidArgument("the vector has NaN or infinite values; legal: finite ones")
+        # In f64, as products of what a file may hold are beyond f32.
+        found = unit(vector.astype(np.float64) * self.scale)
+        scores = self.weights.astype(np.float64) @ found
         if self.neighbours == 0:
             shares = np.exp(scores + self.bias - np.max(scores + self.bias))
         else:
@@ -135,7 +138,7 @@ def load_router(path: Path) -> tuple[Router, str]:
         size = int.from_bytes(content[:8], "little")
         described = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["router"])
         return _checked(described, load(content)), version_of(content)
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as cause:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as cause:
         raise InvalidArgument(f"{path} is no router, or damaged: {cause!r}; rdukit router train makes one") from cause
 
 

@@ -4,6 +4,7 @@ its text, one that names an expert goes there. Answers come as they are made, an
 A caller's token goes on to the expert, whose server decides; the router has none of its own.
 """
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,13 +17,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.router.decision import NamedRouter, RoutedChoice
 from rdukit_serving.router.word_vectors import routed_text
 from rdukit_serving.text.answers import unless_gone
 from rdukit_serving.text.openai_answers import error_body
 
+#: Names of experts and routers, which are in headers, too.
+_NAME: Final = re.compile(r"[!-~]{1,200}")
 #: Headers of a caller that go on to the expert, and of an answer that come back.
 PASSED: Final = ("authorization", "x-api-key", "anthropic-version", "x-request-id", "ss-sn-options")
 RETURNED: Final = ("content-type", "retry-after", "server-timing", "x-request-id", "cache-control", "x-accel-buffering")
@@ -67,6 +70,8 @@ class RouterDoor:
                 f"the experts are {', '.join(names)}, the router {self.named.name}; legal: each expert of the router "
                 f"({', '.join(router.experts)}) once, and no expert with the router's name"
             )
+        if wrong := [name for name in (self.named.name, *names) if not _NAME.fullmatch(name)]:
+            raise InvalidArgument(f"{wrong[0]!r} is no legal name; legal: 1 to 200 of ASCII, without spaces")
         if router.model and not self.embeddings:
             raise InvalidArgument(f"this router chooses by vectors of {router.model!r}: say where (--embeddings)")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
@@ -129,7 +134,8 @@ class RouterDoor:
         choice = await self._choose(path, body, headers)
         expert = next(expert for expert in self.experts if expert.name == choice.expert)
         content = orjson.dumps({**body, "model": await self._model_of(expert, headers)})
-        headers = {**headers, "content-type": "application/json"}
+        # What is passed on as it comes must be readable.
+        headers = {**headers, "content-type": "application/json", "accept-encoding": "identity"}
         asked = self._client.build_request("POST", f"{expert.url}/{path}", content=content, headers=headers)
         answer = await self._send(expert, asked)
         told = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
@@ -159,8 +165,8 @@ class RouterDoor:
         return self.named.or_fallback(self.named.router.decide(await self._vector(text, headers)))
 
     async def _vector(self, text: str, headers: Mapping[str, str]) -> NDArray[np.float32]:
-        (vector,) = await fetch_vectors(self._client, self.embeddings, self.named.router.model, [text], headers)
-        return vector
+        found = await fetch_vectors(self._client, self.embeddings, self.named.router.model, [text], headers)
+        return found[0]
 
     async def _model_of(self, expert: ServedExpert, headers: Mapping[str, str]) -> str:
         """Return the name of an expert's model at its server, which is asked once."""
@@ -169,7 +175,10 @@ class RouterDoor:
                 expert, self._client.build_request("GET", f"{expert.url}/models", headers=dict(headers))
             )
             try:
-                listed = orjson.loads(await answer.aread())
+                content = await answer.aread()
+                if answer.status_code in (401, 403):
+                    raise Unauthenticated(f"the server of expert {expert.name!r} refuses the caller's token")
+                listed = orjson.loads(content)
                 self._models[expert.name] = str(listed["data"][0]["id"])
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as cause:
                 raise Unavailable(
@@ -198,7 +207,11 @@ async def fetch_vectors(
     try:
         answer = await client.post(f"{url}/embeddings", json={"model": model, "input": texts}, headers=dict(headers))
         found = answer.raise_for_status().json()["data"]
-        return [np.asarray(each["embedding"], np.float32) for each in found]
+        vectors = [np.asarray(each["embedding"], np.float64) for each in found]
+        are_legal = all(each.ndim == 1 and (abs(each) <= np.finfo(np.float32).max).all() for each in vectors)
+        if len(vectors) != len(texts) or not are_legal:
+            raise ValueError(f"{len(vectors)} answers to {len(texts)} texts, or what is no vector")
+        return [each.astype(np.float32) for each in vectors]
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as cause:
         raise Unavailable(f"{url}/embeddings gave no vectors of {model!r}: {cause!r}") from cause
 

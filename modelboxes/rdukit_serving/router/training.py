@@ -54,7 +54,7 @@ def read_examples(path: Path) -> list[LabelledPrompt]:
     """
     found: dict[str, LabelledPrompt] = {}
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text().split("\n")  # other separators may be in a text
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"{path} cannot be read: {cause}") from cause
     for number, line in enumerate(lines, 1):

@@ -1,15 +1,18 @@
 """A router as a value: what it learns, what it chooses, what its file may be, which text of a request it looks at."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rdukit.errors import InvalidArgument, NotFound
-from rdukit_serving.router.decision import FORMAT, Router, load_router
+from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit_serving.router.decision import FORMAT, NamedRouter, Router, load_router
+from rdukit_serving.router.proxy import RouterDoor, ServedExpert, fetch_vectors
 from rdukit_serving.router.training import LabelledPrompt, hold_out, judge, learn, read_examples
 from rdukit_serving.router.word_vectors import routed_text, word_vector
 from rdukit_zoo.kits.routing import PROMPTS
@@ -85,8 +88,49 @@ def test_a_file_that_is_no_whole_router_is_refused(changed: dict[str, Any], tmp_
         load_router(tmp_path / "wrong")
 
 
+def test_numbers_of_any_size_give_a_choice_and_what_is_no_number_none(tmp_path: Path) -> None:
+    huge = np.full((2, 4), 3e38, np.float32)
+    tensors, metadata = parts(weights=huge * np.array([[1], [0.5]], np.float32), scale=huge[0])
+    save_file(tensors, tmp_path / "huge", metadata)
+    router, _ = load_router(tmp_path / "huge")
+    choice = router.decide(np.full(4, 3e38, np.float32))
+    assert (choice.expert, choice.confidence) == ("a", 1.0)
+    with pytest.raises(InvalidArgument, match="NaN or infinite"):
+        router.decide(np.array([1, 2, np.nan, 3], np.float32))
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [[], [[1.0, 2.0], [1.0, 2.0]], [[[1.0]]], [["x"]], [[1e39, 0.0]]],
+    ids=["none", "two", "deep", "text", "inf"],
+)
+def test_a_server_of_vectors_that_gives_none_is_told_of(vectors: list[Any]) -> None:
+    answer = {"data": [{"embedding": each} for each in vectors]}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
+
+    async def fetch() -> None:
+        async with httpx.AsyncClient(transport=transport) as client:
+            await fetch_vectors(client, "http://vectors/v1", "model", ["text"], {})
+
+    with pytest.raises(Unavailable, match=r"http://vectors/v1/embeddings gave no vectors of 'model'"):
+        asyncio.run(fetch())
+
+
+def test_names_that_no_header_can_have_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'ä' is no legal name"):
+        RouterDoor(NamedRouter("router", learned()), [
+            ServedExpert(name, "http://x/v1") for name in (*learned().experts, "ä")])  # fmt: skip
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    for content in (b"", b"x" * 100, b"\xff" * 8, (1 << 40).to_bytes(8, "little") + b"{}"):
+    deep = b"[" * 100_000
+    for content in (
+        b"",
+        len(deep).to_bytes(8, "little") + deep,
+        b"x" * 100,
+        b"\xff" * 8,
+        (1 << 40).to_bytes(8, "little") + b"{}",
+    ):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(InvalidArgument, match="is no router"):
             load_router(tmp_path / "file")
@@ -99,10 +143,10 @@ def test_labelled_texts_are_read_by_line_and_equal_ones_count_once(tmp_path: Pat
     lines = [
         {"prompt": "One  two", "expert": "a"},
         {"prompt": "One two", "expert": "b"},
-        {"prompt": "x", "expert": "b"},
+        {"prompt": "x\u2028y", "expert": "b"},
     ]
-    file.write_text("\n\n".join(json.dumps(line) for line in lines))
-    assert read_examples(file) == [LabelledPrompt("One  two", "a"), LabelledPrompt("x", "b")]
+    file.write_text("\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+    assert read_examples(file) == [LabelledPrompt("One  two", "a"), LabelledPrompt("x\u2028y", "b")]
     for wrong, words in (('{"prompt": "x"}', "line 1"), ("[]", "line 1"), ("{", "line 1"), ("", "not two experts")):
         file.write_text(wrong)
         with pytest.raises(InvalidArgument, match=words):

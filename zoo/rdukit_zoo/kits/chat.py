@@ -31,7 +31,7 @@ def main(model: KitModel, system: str, temperature: float, most: int) -> None:
         except openai.BadRequestError as error:
             # Most often the chat has become longer than the context: it goes on without its oldest turn.
             click.echo(f"{error.message}; forgetting the first turn", err=True)
-            del messages[bool(system) : bool(system) + 2], messages[-1:]
+            del messages[-1], messages[bool(system) : bool(system) + 2]
             continue
         messages.append({"role": "assistant", "content": said})
 

@@ -44,9 +44,13 @@ def main(files: Sequence[Path], model: KitModel, schema_file: Path | None, toget
     schema = SCHEMA if schema_file is None else json.loads(schema_file.read_text())
 
     def extract(path: Path) -> dict[str, Any]:
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError as error:
+            return {"file": str(path), "error": f"it is no text: {error}"}
         messages = [
             {"role": "system", "content": f"Take facts out of the text, as JSON of this schema: {json.dumps(schema)}"},
-            {"role": "user", "content": path.read_text()},
+            {"role": "user", "content": text},
         ]
         asked: Any = {"messages": messages, "temperature": 0, "max_tokens": most, "response_format": given(schema)}
         try:

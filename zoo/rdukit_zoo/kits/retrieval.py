@@ -78,10 +78,7 @@ def ask(question: str, model: KitModel, file: Path, embeddings: str, passages: i
             "type": "array", "minItems": 1, "maxItems": len(shown), "items": {"enum": list(range(1, len(shown) + 1))}}},
     }  # fmt: skip
     messages = [
-        {
-            "role": "system",
-            "content": "Answer from these passages only, as JSON: the answer, and the numbers of its sources.",
-        },
+        {"role": "system", "content": INSTRUCTIONS},
         {"role": "user", "content": "\n\n".join([*shown, f"Question: {question}"])},
     ]
     text = model.ask(messages, max_tokens=most, temperature=0, response_format=given(schema))

@@ -9,7 +9,9 @@ import ast
 import json
 import operator
 import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,8 @@ from sambanova import SambaNova
 
 from rdukit_zoo.kits.model import KitModel, with_model
 
+#: Seconds that a question to the database may take.
+QUERY_S: Final = 5.0
 _SIGNS: Final[dict[type, Callable[..., Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.USub: operator.neg,
@@ -47,12 +51,14 @@ def clock() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def make_query(database: Path) -> Callable[[str], list[Any]]:
-    """Return the tool that reads from a database."""
+def make_query(database: Path, most_s: float = QUERY_S) -> Callable[[str], list[Any]]:
+    """Return the tool that reads from a database, for ``most_s`` seconds at a time."""
 
     def query(sql: str) -> list[Any]:
         """Read rows of the SQLite database by one SELECT."""
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            end = time.monotonic() + most_s
+            connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
             return connection.execute(sql).fetchmany(20)
 
     return query
@@ -106,11 +112,19 @@ def converse(
         messages.append(message.model_dump(exclude_none=True))
         for call in message.tool_calls:
             try:
-                result: object = tools[call.function.name](**json.loads(call.function.arguments))
-            except (ValueError, SyntaxError, ArithmeticError, RecursionError, sqlite3.Error, TypeError) as error:
-                result = f"error: {error}"
+                result = json.dumps(tools[call.function.name](**json.loads(call.function.arguments)), default=str)
+            except (
+                ValueError,
+                SyntaxError,
+                LookupError,
+                ArithmeticError,
+                RecursionError,
+                sqlite3.Error,
+                TypeError,
+            ) as error:
+                result = json.dumps(f"error: {error}")
             click.echo(f"{call.function.name}({call.function.arguments}) = {result}", err=True)
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(result)})
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
 if __name__ == "__main__":
