@@ -16,7 +16,6 @@ from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from rdukit.box.client import BoxClient
@@ -36,7 +35,7 @@ from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
-from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, span, within
+from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, is_traced, span, within
 from rdukit_platform.audit.service import is_security_code
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.fenced import open_to_read
@@ -46,6 +45,8 @@ from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
+from rdukit_platform.jobs.succession import take_next
+from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.settings import BOX_DISK, PROCESSES
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.carried import bring_work, keeping_work
@@ -62,9 +63,10 @@ from rdukit_platform.worker.inputs import (
     store_outputs,
 )
 from rdukit_platform.worker.orphans import end_earlier, lock_folder
-from rdukit_platform.worker.parts import AttemptPart, await_reason, linked, read_own_part
+from rdukit_platform.worker.parts import AttemptPart, alone, await_reason, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool, PooledBox
+from rdukit_platform.worker.start_note import StartNote
 from rdukit_platform.worker.tiles import (
     LeasedTiles,
     TileRequest,
@@ -81,8 +83,6 @@ T = TypeVar("T")
 #: Progress is written at most this often; the last one always is.
 PROGRESS_S: Final = 0.25
 STOP_S: Final = 8.0
-#: Seconds after which the database is told that a box has the verb, unless there is more to tell before.
-START_S: Final = 0.05
 #: Seconds for which a box that broke its connection may still be dying.
 DYING_S: Final = 2.0
 LOG_TAIL_LINES: Final = 20
@@ -94,8 +94,13 @@ MAX_LOG_CHARACTERS: Final = 4_000
 class AttemptRun:
     """Attempt that this worker may get to run."""
 
-    def __init__(self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
-        self._context, self._fencing = context, fencing
+    def __init__(
+        self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event, claimed: JobRow | None = None
+    ) -> None:  # fmt: skip
+        """``claimed``: its job, where it is this worker's already."""
+        self._context, self._fencing, self._claimed = context, fencing, claimed
+        #: What this worker runs next, in the slot that it leaves.
+        self.next: tuple[FencingToken, JobRow] | None = None
         #: The worker is shutting down.
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
@@ -106,9 +111,7 @@ class AttemptRun:
         self._pooled: PooledBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
-        #: The box has the verb, and whether the database knows: of what is over sooner it is told with its end.
-        self._begun: execution.Begun | None = None
-        self._is_start_told = False
+        self._start = StartNote(fencing, self._note)
         #: Of each member.
         self._leases: list[dict[str, Any]] = []
         #: Begun when the attempt is claimed.
@@ -124,12 +127,13 @@ class AttemptRun:
 
     def run(self) -> None:
         """Run it to its end. Does nothing if somebody else has it."""
-        context = self._context
-        with context.database.write(is_durable=False) as session:
-            now, lease_s = context.clock.now(), context.heartbeat.lease_s
-            job = execution.claim(session, self._fencing, context.name, lease_s, now, context.node)
-            if job is not None:
-                self._part = read_own_part(session, job, self._fencing)
+        context, job = self._context, self._claimed
+        if job is not None:
+            self._part = alone()
+            if is_traced():
+                tell_wait(job, job.attempt, context.clock.now())
+        else:
+            job = self._claim()
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
             return
@@ -145,10 +149,20 @@ class AttemptRun:
                     self._run_claimed(job)
                 finally:
                     context.heartbeat.drop(self._fencing)
-                    context.notifier.wake()
+                    if self.next is None:
+                        context.notifier.wake()
                     if job.tiles:
                         context.notifier.wake_node(context.node)
                     self._trace.end()
+
+    def _claim(self) -> JobRow | None:
+        context = self._context
+        with context.database.write(is_durable=False) as session:
+            now, lease_s = context.clock.now(), context.heartbeat.lease_s
+            job = execution.claim(session, self._fencing, context.name, lease_s, now, context.node)
+            if job is not None:
+                self._part = read_own_part(session, job, self._fencing)
+        return job
 
     def abort(self) -> None:
         """End it from outside, unless it has succeeded; safe in any thread, and returns at once."""
@@ -188,7 +202,7 @@ class AttemptRun:
             def fail(session: Session) -> JobState:
                 now = context.clock.now()
                 execution.keep_spans(session, self._fencing, spans)
-                backoff_s, begun = context.backoff_s, self._begun
+                backoff_s, begun = context.backoff_s, self._start.begun
                 state = execution.fail(session, self._fencing, outcome, error, backoff_s, now, kept, begun)
                 if self._has_hit_wall or is_security_code(error.get("code")):
                     record_refusal(session, self._fencing.job_id, error, now)
@@ -347,25 +361,9 @@ class AttemptRun:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         if not self._part.is_first:
             return self._follow(client, str(operation["id"]), box)
-        self._begun = execution.Begun(self._describe_box(box), self._context.clock.now())
-        soon = threading.Timer(START_S, self._say_start_late)
-        soon.daemon = True
-        soon.start()
-        try:
+        described = {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
+        with self._start.due_soon(execution.Begun(described, self._context.clock.now())):
             return self._follow(client, str(operation["id"]), box)
-        finally:
-            soon.cancel()
-
-    def _say_start(self) -> None:
-        if (begun := self._begun) is not None and not self._is_start_told:
-            self._note(lambda session: execution.start(session, self._fencing, begun.box, begun.at))
-            self._is_start_told = True
-
-    def _say_start_late(self) -> None:
-        try:
-            self._say_start()
-        except (LeaseLost, Unavailable, DBAPIError) as error:  # the attempt's thread comes upon it, too
-            logger.info("start not written yet job=%s why=%s", self._fencing.job_id, error)
 
     @contextmanager
     def _judging(self) -> Iterator[None]:
@@ -397,9 +395,6 @@ class AttemptRun:
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
         self._note(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
 
-    def _describe_box(self, box: RunningBox) -> dict[str, object]:
-        return {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
-
     def _follow(self, client: BoxClient, operation_id: str, box: RunningBox) -> dict[str, Any]:
         context = self._context
         written_at, pending, logged = float("-inf"), None, 0
@@ -414,7 +409,7 @@ class AttemptRun:
                 )
                 self._record_logs([text])
             if kind in {"progress", "log"}:
-                self._say_start()
+                self._start.tell()
             is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
             if pending is not None and (is_due or kind == "result"):
                 self._note(partial(execution.record_progress, fencing=self._fencing, progress=pending, now=now))
@@ -495,5 +490,10 @@ class AttemptRun:
         spans = self._trace.end()
         # From then on nobody is to end its box, which is somebody else's next.
         with context.database.write(on_commit=self._has_succeeded.set) as session:
+            now, lease_s = context.clock.now(), context.heartbeat.lease_s
             execution.keep_spans(session, self._fencing, spans)
-            return execution.succeed(session, self._fencing, outputs, result, context.clock.now(), self._begun)
+            made = execution.succeed(session, self._fencing, outputs, result, now, self._start.begun)
+            if not self._is_stopping.is_set():
+                ended = session.get_one(JobRow, self._fencing.job_id)
+                self.next = take_next(session, ended, context.name, context.node, lease_s, now)
+        return made

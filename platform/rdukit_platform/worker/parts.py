@@ -71,10 +71,15 @@ def part_of(places: Sequence[PartPlace], number: int, key: bytes = b"") -> Attem
     return AttemptPart(number, len(places), firsts[number], places[number].members, firsts[-1], key)
 
 
+def alone() -> AttemptPart:
+    """Return the part of a job of one member (pure)."""
+    return AttemptPart(0, 1, 0, 1, 1)
+
+
 def read_own_part(session: Session, job: JobRow, fencing: FencingToken) -> AttemptPart:
     """Return the part that was claimed with a token, in the transaction that claimed it."""
     if job.members == 1:  # of most jobs nothing need be read
-        return AttemptPart(0, 1, 0, 1, 1)
+        return alone()
     attempt = session.get_one(AttemptRow, fencing.attempt_id)
     return part_of(list_places(session, attempt, job.members), fencing.part, link_key(attempt.id, attempt.token))
 

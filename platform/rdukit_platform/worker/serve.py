@@ -18,6 +18,7 @@ from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
+from rdukit_platform.db.models import JobRow
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import QUEUE, TASK, Notifier, make_app, queue_of
 from rdukit_platform.jobs.execution import FencingToken
@@ -59,17 +60,23 @@ class AttemptRunner:
         self._is_stopping = threading.Event()
 
     def run(self, fencing: FencingToken) -> None:
-        """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it."""
+        """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it.
+
+        Then those that it takes in its slot, one after the other.
+        """
         if self._is_stopping.is_set():
             return
-        attempt = AttemptRun(self._context, fencing, self._is_stopping)
-        with self._lock:
-            self._attempts.add(attempt)
-        try:
-            attempt.run()
-        finally:
+        following: tuple[FencingToken, JobRow | None] | None = fencing, None
+        while following is not None:
+            attempt = AttemptRun(self._context, following[0], self._is_stopping, following[1])
             with self._lock:
-                self._attempts.discard(attempt)
+                self._attempts.add(attempt)
+            try:
+                attempt.run()
+            finally:
+                with self._lock:
+                    self._attempts.discard(attempt)
+            following = attempt.next
 
     def stop(self) -> None:
         """Interrupt all attempts; each is queued again and continues from its checkpoint."""
