@@ -88,16 +88,23 @@ def test_a_job_that_is_cancelled_ends_its_box(platform: PlatformUnderTest) -> No
     assert platform.wait_end(platform.submit("preprocess")["id"])["state"] == "succeeded"
 
 
-def test_a_killed_worker_takes_its_boxes_along_and_its_job_ends_once(platform: PlatformUnderTest) -> None:
+def test_jobs_of_a_batch_follow_each_other_and_a_killed_worker_takes_its_boxes_along(
+    platform: PlatformUnderTest,
+) -> None:
     idle = box_of(platform.wait_end(platform.submit("preprocess")["id"]))
-    job = platform.submit("preprocess", parameters={"pause_s": 1.0})
-    box = box_of(platform.wait_job(job["id"], lambda job: job["state"] == "running"))
+    body = {"box": "counter", "verb": "preprocess", "parameters": {"pause_s": 1.0}}
+    batch = {"jobs": [body] * 3, "idempotency_key": "night"}
+    ids = platform.client.submit("/v1/jobs/batch", batch)["ids"]
+    assert platform.client.submit("/v1/jobs/batch", batch)["ids"] == ids
+    _, second, _ = sorted(ids)  # as those of one moment go
+    box = box_of(platform.wait_job(second, lambda job: job["state"] == "running"))
     assert box == idle
     os.kill(platform.pid_of("worker"), signal.SIGKILL)
     assert has_ended(box)
-    done = platform.wait_end(job["id"])
-    assert [attempt["outcome"] for attempt in done["attempts"]] == ["expired", "succeeded"]
-    assert platform.states(job["id"]).count("succeeded") == 1 and box_of(done) != box
+    done = {id: platform.wait_end(id) for id in ids}
+    outcomes = [[attempt["outcome"] for attempt in done[id]["attempts"]] for id in sorted(ids)]
+    assert outcomes == [["succeeded"], ["expired", "succeeded"], ["succeeded"]]
+    assert all(platform.states(id).count("succeeded") == 1 for id in ids) and box_of(done[second]) != box
     pools = list((Home(platform.home).work / POOLS).iterdir())
     assert len(pools) == 1, "the new worker has removed the folders of the old one"
     assert not folders(platform)

@@ -66,7 +66,8 @@ def apply_to_all(
         InvalidTransition: the event cannot happen in the state of one.
         Conflict: somebody else changed one since it was read.
     """
-    session.flush()
+    if any(session.is_modified(change.job) for change in changes):
+        session.flush()
     states, written, events = list[JobState](), list[dict[str, object]](), list[dict[str, object]]()
     for change in changes:
         job, before = change.job, JobState(change.job.state)

@@ -6,6 +6,7 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, or_, update
@@ -86,6 +87,7 @@ def _admit(session: Session, jobs: Sequence[tuple[JobRow, str | None]], now: flo
         for job, node in jobs
     ]
     session.add_all(attempts)
+    session.flush()
     changes = [JobChange(job, {"attempt": made.number}) for (job, _), made in zip(jobs, attempts, strict=True)]
     apply_to_all(session, changes, JobEvent.ADMIT, now)
     return [FencingToken(made.job_id, made.id, made.token, made.node) for made in attempts]
@@ -249,8 +251,21 @@ def succeed(
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
     job, attempt = _hold(session, fencing)
-    _start(session, job, attempt, begun)
-    check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
+    # Of most jobs nothing that is written here is read again before the transaction ends: it is written at once.
+    is_read = bool(job.inputs) or job.pipeline_id is not None
+    with nullcontext() if is_read else session.no_autoflush:
+        _start(session, job, attempt, begun)
+        check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
+        made = _add_artifacts(session, job, outputs, now, is_flushed=is_read)
+        end_attempt(
+            session, job, attempt, AttemptOutcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {})
+        )
+    return made
+
+
+def _add_artifacts(
+    session: Session, job: JobRow, outputs: Sequence[Output], now: float, *, is_flushed: bool
+) -> dict[str, str]:  # fmt: skip
     made: dict[str, str] = {}
     for output in outputs:
         row = ArtifactRow(
@@ -267,14 +282,13 @@ def succeed(
             created_at=now,
         )
         session.add(row)
-        session.flush()
+        if is_flushed:
+            session.flush()
         made[output.slot] = row.id
         for slot, parent in job.inputs.items():
             session.add(LineageRow(child=row.id, parent=parent, slot=slot, job_id=job.id))
-    session.flush()
-    end_attempt(
-        session, job, attempt, AttemptOutcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {})
-    )
+    if is_flushed:
+        session.flush()
     return made
 
 

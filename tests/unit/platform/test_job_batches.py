@@ -1,18 +1,20 @@
-"""Jobs of one request, admissions of one pass, and a start that is written with its end: as if each came by itself."""
+"""Jobs of one request, admissions of one pass, starts told with ends, jobs that follow: as if each came by itself."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, LeaseLost, RdukitError
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AttemptRow, JobRow
+from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
 from rdukit_platform.jobs import execution, listing, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import Begun, FencingToken
 from rdukit_platform.jobs.schemas import JobRequest
+from rdukit_platform.jobs.succession import take_next
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
 
@@ -145,3 +147,70 @@ def test_a_start_is_written_with_a_failure_too(database: Database, tenant: str) 
         attempt = session.get_one(AttemptRow, fencing.attempt_id)
     assert (attempt.started_at, attempt.ended_at, attempt.box) == (4.0, 5.0, BOX)
     assert "running" in [event["to"] for event in facts(database, fencing.job_id)[1]]
+
+
+def node_up(database: Database, name: str = "n1", state: str = "up") -> None:
+    with database.write() as session:
+        row = NodeRow(
+            name=name, home_id="h", host="h", state=state, labels={}, leased=[], told={}, beats=1, beat_at=0.0,
+            joined_at=0.0, changed_at=0.0,
+        )  # fmt: skip
+        session.add(row)
+
+
+def end_and_take(database: Database, fencing: FencingToken) -> tuple[FencingToken, JobRow] | None:
+    """End a job as its worker does, which takes the next one in its slot."""
+    with database.write() as session:
+        execution.succeed(session, fencing, [], {}, 5.0, Begun(BOX, 4.0))
+        ended = session.get_one(JobRow, fencing.job_id)
+        return take_next(session, ended, "w", "n1", 5.0, 5.0)
+
+
+def test_the_first_of_the_only_line_follows_in_the_slot_of_the_one_before(database: Database, tenant: str) -> None:
+    node_up(database)
+    fencing = claimed(database, tenant)
+    first, second = batch(database, tenant, request(), request(), now=2.0)
+    taken = end_and_take(database, fencing)
+    assert taken is not None
+    token, job = taken
+    assert job.id == token.job_id == min(first, second)
+    # As if it had been admitted, sent and claimed; whoever else would do that finds it gone.
+    with database.write() as session:
+        alone = claimed_alone(session, max(first, second))
+        assert execution.admit_all(session, {job.id: "n1"}, 6.0) == []
+    assert facts(database, job.id) == facts(database, alone.job_id)
+    with database.write() as session:
+        assert execution.claim(session, token, "w2", 5.0, 6.0, "n1") is None
+        assert execution.beat(session, [token], 5.0, 6.0) == []
+        execution.succeed(session, token, [], {}, 7.0, Begun(BOX, 6.0))
+    assert facts(database, job.id)[0]["state"] == "succeeded"
+
+
+def claimed_alone(session: Session, job_id: str) -> FencingToken:
+    fencing = execution.admit(session, job_id, 5.0, "n1")
+    assert execution.claim(session, fencing, "w", 5.0, 5.0, "n1") is not None
+    return fencing
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["nobody waits", "another tenant", "another priority", "tiles", "constraint", "limit", "node leaves", "pause"],
+)
+def test_a_slot_is_left_to_the_scheduler_where_there_is_anything_to_decide(
+    database: Database, tenant: str, why: str
+) -> None:
+    node_up(database, state="leaving" if why == "node leaves" else "up")
+    fencing = claimed(database, tenant)
+    bodies: dict[str, dict[str, Any]] = {
+        "another priority": {"priority": 1}, "tiles": {"tiles": 1}, "constraint": {"constraint": {"a": "b"}},
+    }  # fmt: skip
+    waiting = [] if why == "nobody waits" else batch(database, tenant, request(**bodies.get(why, {})), now=2.0)
+    with database.write() as session:
+        if why == "another tenant":
+            service.submit_job(session, BOXES, create_tenant(session, "other", 0.0).id, request(), 3.0)
+        if why == "limit":
+            session.get_one(TenantRow, tenant).max_jobs = 1
+        if why == "pause":
+            session.get_one(JobRow, waiting[0]).not_before = 9.0
+    assert end_and_take(database, fencing) is None
+    assert all(facts(database, id)[0]["state"] == "queued" for id in waiting)
