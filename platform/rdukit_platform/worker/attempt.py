@@ -270,18 +270,19 @@ class AttemptRun:
             stack.push(partial(self._return_box, pool, name))
             fence = find_fence(context, job)
             work = begin_span(f"run {job.verb}", kind=SpanKind.CLIENT)
-            stack.callback(end_span, work)
-            with self._judging():
-                with span("take box", {"rdukit.backend": context.backend.name}):
-                    lent = pool.lend(job.tenant_id, job.box, fence, context.box_start_s, self._stop)
-                self._pooled, self._box, self._scope = lent, lent.box, lent.folder
-                self._trace.file = lent.spans
-                incoming, self._output = lent.make_room(name)
-                inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
-                if fence is not None:
-                    open_to_read(incoming)
-                work.start_ns = time.time_ns()
-                operation = self._ask(lent.client, lent.box, job, inputs, format_traceparent(work.context))
+            try:
+                with self._judging():
+                    with span("take box", {"rdukit.backend": context.backend.name}):
+                        lent = pool.lend(job.tenant_id, job.box, fence, context.box_start_s, self._stop)
+                    self._pooled, self._box, self._scope, self._trace.file = lent, lent.box, lent.folder, lent.spans
+                    incoming, self._output = lent.make_room(name)
+                    inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
+                    if fence is not None:
+                        open_to_read(incoming)
+                    work.start_ns = time.time_ns()
+                    operation = self._ask(lent.client, lent.box, job, inputs, format_traceparent(work.context))
+            finally:
+                end_span(work)
             self._keep(job, operation)
 
     def _return_box(self, pool: BoxPool, name: str, _: object, error: BaseException | None, __: object) -> None:
