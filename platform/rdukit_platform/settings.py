@@ -274,6 +274,11 @@ class Home:
         return self.folder / "copies"
 
     @property
+    def pools(self) -> Path:
+        """Folder of the boxes that stay for their tenant's next job, with one for each worker."""
+        return self.folder / "pools"
+
+    @property
     def work(self) -> Path:
         """Folder of the jobs that are not finished, one in it for each."""
         return self.folder / "work"

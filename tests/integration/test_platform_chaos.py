@@ -14,7 +14,8 @@ from support.platform.processes import platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 STRIKES, JOBS, PAUSE_S, SEED = 14, 20, 1.0, 19
-FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_REPUBLISH_S": "1"}
+FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_REPUBLISH_S": "1",
+        "RDUKIT_WORKER_BOX_IDLE_S": "2"}  # fmt: skip
 
 
 def test_jobs_end_once_whatever_part_is_killed_and_whatever_message_is_lost() -> None:

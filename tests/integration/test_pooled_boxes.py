@@ -11,7 +11,6 @@ import pytest
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.settings import Home
-from rdukit_platform.worker.pool import POOLS
 from support import wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
@@ -42,7 +41,7 @@ def users_of(box: int) -> set[int]:
 
 def folders(platform: PlatformUnderTest) -> list[Path]:
     """What the jobs of the pool have in their boxes' folders."""
-    return list((Home(platform.home).work / POOLS).glob("*/*/*/job-*"))
+    return list((Home(platform.home).pools).glob("*/*/*/job-*"))
 
 
 def test_jobs_of_a_tenant_have_the_same_box_and_leave_nothing_in_it(platform: PlatformUnderTest) -> None:
@@ -105,6 +104,6 @@ def test_jobs_of_a_batch_follow_each_other_and_a_killed_worker_takes_its_boxes_a
     outcomes = [[attempt["outcome"] for attempt in done[id]["attempts"]] for id in sorted(ids)]
     assert outcomes == [["succeeded"], ["expired", "succeeded"], ["succeeded"]]
     assert all(platform.states(id).count("succeeded") == 1 for id in ids) and box_of(done[second]) != box
-    pools = list((Home(platform.home).work / POOLS).iterdir())
+    pools = list((Home(platform.home).pools).iterdir())
     assert len(pools) == 1, "the new worker has removed the folders of the old one"
     assert not folders(platform)

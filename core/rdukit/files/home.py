@@ -24,7 +24,7 @@ _ROOT: Final = 0
 #: What lies in a home folder; any of it tells one from a folder that is something else's.
 MARKS: Final = frozenset({
     "artifacts", "boxes", "broker", "config.yaml", "console.key", "db.sqlite", "installing", "kernels", "logs",
-    "machine", "restoring", "run", "sections", "snfm", "tenants", "token", "work",
+    "machine", "pools", "restoring", "run", "sections", "snfm", "tenants", "token", "work",
 })  # fmt: skip
 
 #: Folders whose insides are mounted for others, who need not be able to pass through.

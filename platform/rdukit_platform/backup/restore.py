@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 #: What may be in a home folder that nothing has run in.
 HARMLESS: Final = frozenset({"config.yaml", "restoring", "logs", "run", "sections", "machine", "cache"})
 #: Folders that belong to the state that is replaced: jobs under way, messages about them, tenants' caches.
-STALE: Final = ("work", "broker", "tenants", "installing")
+STALE: Final = ("work", "pools", "broker", "tenants", "installing")
 _CONFIG: Final = f"{FILES}/config.yaml"
 
 

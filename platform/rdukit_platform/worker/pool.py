@@ -32,8 +32,6 @@ from rdukit_platform.settings import PROCESS
 
 logger = logging.getLogger(__name__)
 
-#: In the folder of jobs: the pools of the workers of this home.
-POOLS: Final = "boxes"
 SPANS: Final = "spans.jsonl"
 #: Jobs of one box at most: its journal and its log keep something of each.
 MAX_JOBS: Final = 200
@@ -122,21 +120,21 @@ class BoxPool(Closable):
     """The boxes of one worker that stay. Safe in any thread."""
 
     def __init__(
-        self, backend: BoxBackend, rules: BoxRules, work: Path, clock: Clock, idle_s: float, most: int
+        self, backend: BoxBackend, rules: BoxRules, pools: Path, clock: Clock, idle_s: float, most: int
     ) -> None:  # fmt: skip
         """
         Args:
-            work: folder of the jobs of this home.
+            pools: folder for the pools of all workers of this home.
             idle_s: seconds that a box waits for a job; 0: none stays.
             most: boxes that wait at most.
         """
         self._backend, self._rules, self._clock, self._idle_s, self._most = backend, rules, clock, idle_s, most
-        self._folder = work / POOLS / f"{os.getpid()}-{start_ticks(os.getpid())}"
+        self._folder = pools / f"{os.getpid()}-{start_ticks(os.getpid())}"
         self._numbers, self._lock, self._shelf = count(1), threading.Lock(), BoxShelf()
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="pool", daemon=True)
         if self.is_open:
-            clear_pools(work)
+            clear_pools(pools)
             self._sweeper.start()
 
     @property
@@ -239,9 +237,8 @@ def spans_of(folder: Path, fence: BoxFence | None) -> Path:
     return (folder / "state" / BOX if fence is not None else folder / "state") / SPANS
 
 
-def clear_pools(work: Path) -> None:
+def clear_pools(pools: Path) -> None:
     """Remove the folders of workers that are gone, and of whose boxes nothing is left."""
-    pools = work / POOLS
     for folder in pools.iterdir() if pools.is_dir() else ():
         pid, _, ticks = folder.name.partition("-")
         if str(start_ticks(int(pid))) != ticks:

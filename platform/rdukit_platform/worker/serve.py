@@ -117,7 +117,7 @@ def serve(home: Home) -> None:
         audit=AuditWriter(database, clock),
         box_start_s=resolve(WORKER_START_S),
         backoff_s=resolve(JOB_BACKOFF_S),
-        pool=(pool := BoxPool(backend, rules, home.work, clock, resolve(BOX_IDLE_S), 2 * slots)),
+        pool=(pool := BoxPool(backend, rules, home.pools, clock, resolve(BOX_IDLE_S), 2 * slots)),
         link_host=link_host,
     )
     runner = AttemptRunner(context)

@@ -11,7 +11,6 @@ from rdukit_platform.backends.contract import BoxLimits, BoxStats, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.worker import pool as pool_module
 from rdukit_platform.worker.pool import MAX_GROWTH_BYTES, MAX_JOBS, BoxPool, BoxShelf, PooledBox, may_stay
 from support import FakeClock
 
@@ -91,7 +90,7 @@ def test_only_jobs_that_leave_nothing_to_go_on_with_are_taken(tmp_path: Path) ->
 
 
 def pool_of(folder: Path, idle_s: float = 60.0) -> BoxPool:
-    return BoxPool(Starting(records=folder), BoxRules(BoxLimits()), folder, FakeClock(), idle_s, 2)
+    return BoxPool(Starting(records=folder), BoxRules(BoxLimits()), folder / "pools", FakeClock(), idle_s, 2)
 
 
 class Starting(ProcessBackend):
@@ -117,4 +116,4 @@ def test_a_box_of_the_pool_is_lent_once_and_its_folder_goes_with_it(tmp_path: Pa
         first.box.stop()
         assert pool.lend(*OWN, None, 1.0, threading.Event()) is not first
         assert not first.folder.exists()
-    assert list((tmp_path / pool_module.POOLS).iterdir()) == []
+    assert list((tmp_path / "pools").iterdir()) == []
