@@ -49,8 +49,8 @@ SIZES: Final[Mapping[str, Mapping[str, int]]] = {
     "15m": {"width": 288, "layers": 6, "heads": 6, "key_value_heads": 6, "feed_forward": 768},
     "110m": {"width": 768, "layers": 12, "heads": 12, "key_value_heads": 12, "feed_forward": 2048},
 }
-#: Our precision → the peer's format of weights.
-FORMATS: Final = {"f32": "f32", "bf16": "bf16", "int8": "q8_0"}
+#: Our precision, or dtype of weights in bf16 → the peer's format of weights.
+FORMATS: Final = {"f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ def our_box(
     folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, model: Llama, tokenizer: Tokenizer | None = None
 ) -> Iterator[Server]:  # fmt: skip
     """Compile the model, and serve it in a box; without a tokenizer its tokens are words with numbers."""
-    extras = TextExtras(weight_dtype="int8") if precision == "int8" else TextExtras()
-    precision = "f32" if precision == "int8" else precision
+    extras = TextExtras(weight_dtype=precision) if precision.startswith("int") else TextExtras()
+    precision = "bf16" if precision.startswith("int") else precision
     shape = Shape("llama", sizes, texts, precision, task="language-modelling", purpose="serve")
     pef = compile_text_serving(get_model("llama"), shape, "llama", folder, "o3", "sn30", 1, extras)
     checkpoint = folder / "checkpoint"

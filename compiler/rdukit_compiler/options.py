@@ -10,6 +10,8 @@ from rdukit.hardware import ChipSpec, find_chip
 from rdukit_compiler.passes.choose_compute import PRESETS, keeps_declared
 
 MODES: Final = ("o0", "o1", "o3")
+#: How weights of linear layers may be stored, other than in the precision.
+WEIGHT_DTYPES: Final = ("int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class CompileOptions:
     arch: str = "sn30"
     num_tiles: int = 0
     precision: str = "bf16"
-    #: "int8": weights of linear layers are stored as int8; inference only. Empty: as ``precision`` says.
+    #: "int8", "int4": weights of linear layers are stored so; inference only. Empty: as ``precision`` says.
     weight_dtype: str = ""
     inference: bool = False
     data_parallel: bool = False
@@ -76,8 +78,10 @@ class CompileOptions:
             raise InvalidArgument(f"mode {self.mode!r} is not legal; legal: {', '.join(MODES)}")
         if self.precision not in {"bf16", "f32"}:
             raise InvalidArgument(f"precision {self.precision!r} is not legal; legal: bf16, f32")
-        if self.weight_dtype not in {"", "int8"}:
-            raise InvalidArgument(f"--weight-dtype {self.weight_dtype!r} is not legal; legal: int8")
+        if self.weight_dtype not in {"", *WEIGHT_DTYPES}:
+            raise InvalidArgument(
+                f"--weight-dtype {self.weight_dtype!r} is not legal; legal: {', '.join(WEIGHT_DTYPES)}"
+            )
         if self.weight_dtype and not self.inference:
             raise InvalidArgument(
                 f"--weight-dtype {self.weight_dtype} is for inference: weights are rounded once and cannot be trained; "

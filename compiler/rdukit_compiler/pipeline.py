@@ -6,7 +6,7 @@ step  what                   leaves true
 1     check the trace        names unique, defined before use (``passes.checks``); operators that the device lacks are
                              refused, or marked to run on the host
 2     assign precision       every value has its device dtype and knows whether a gradient flows through it; weights
-                             that are stored as int8 have their scales
+                             that are stored in fewer bits have their scales
 3     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
 4     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
 5     cost                   per section resources and projected cycles (in ``passes.assemble``)
@@ -111,8 +111,8 @@ def _compile(
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
     for (_, before), typed in zip(chosen, typed_graphs, strict=True):
         check_stage(typed, "join_regions", before, precision)
-    if options.weight_dtype == "int8":
-        joined, typed_graphs = typed_graphs, quantize_weights(typed_graphs)
+    if options.weight_dtype:
+        joined, typed_graphs = typed_graphs, quantize_weights(typed_graphs, options.weight_dtype)
         for before, typed in zip(joined, typed_graphs, strict=True):
             check_stage(typed, "quantize_weights", before, precision)
     reporter.phase("cutting sections")

@@ -9,6 +9,7 @@ import torch
 from rdukit_bench.comparisons.llama_contestants import LlamaProgram
 from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
 
+from rdukit_runtime.engine.quantized_weights import WEIGHT_FORMATS
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama, LlamaSizes
 
@@ -46,6 +47,25 @@ def test_greedy_generation_equals_plain_torch_that_computes_everything_again(
         gold = generate_by_recomputing(model, prompt, 12)
         assert len(set(gold)) > 3
         assert ours.generate(prompt, 12) == gold
+
+
+@pytest.mark.parametrize("program", [{"o3": True, "precision": "f32", "weight_dtype": "int4"}], indirect=True)
+def test_weights_of_four_bits_generate_what_plain_torch_does_with_the_numbers_that_they_stand_for(
+    program: tuple[Llama, LlamaProgram],
+) -> None:
+    model, ours = program
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                kind = WEIGHT_FORMATS["int8" if "embed_tokens" in name else "uint8"]
+                weight.copy_(kind.dequantize(*kind.quantize(weight)))
+    torch.manual_seed(1)
+    prompt = torch.randint(SIZES.vocabulary, (1, SIZES.prompt_length))
+    gold = generate_by_recomputing(model, prompt, 12)
+    assert len(set(gold)) > 3
+    assert ours.generate(prompt, 12) == gold
+    dtypes = [symbol.dtype for symbol in ours.session._loaded().pef.symbols.values() if symbol.scale]
+    assert sorted(dtypes) == ["int8"] + ["uint8"] * 14
 
 
 # As a share of the largest logit: two layers of bf16 with 8 bits; llama.cpp's q8_0 is 8e-2 off for this model.

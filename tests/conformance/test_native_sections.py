@@ -24,13 +24,20 @@ from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.backend.section_library import compile_sections, section_namespace
+from rdukit_compiler.operators.own_operators import int4_linear as traced_int4_linear
 from rdukit_compiler.operators.own_operators import int8_linear as traced_int8_linear
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_node.status_page import HOST
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, load_native, take_handles
-from rdukit_runtime.engine.operators import int8_linear, quantize_rows
 from rdukit_runtime.engine.program import LoadedProgram
+from rdukit_runtime.engine.quantized_weights import (
+    dequantize_groups,
+    int4_linear,
+    int8_linear,
+    quantize_groups,
+    quantize_rows,
+)  # fmt: skip
 from rdukit_runtime.engine.threads import LeasedThreads
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -125,6 +132,14 @@ _INT8_CASES = [
     for dtype in (torch.float32, torch.bfloat16)
     for way in _INT8_WAYS
 ]
+#: The same of weights of four bits: parts of units and of groups of rows among them.
+_INT4_CASES = [
+    (rows, width, dtype, way)
+    for rows, width in ((1, 96), (3, 288), (12, 160), (40, 96))
+    for dtype in (torch.float32, torch.bfloat16)
+    for way in _INT8_WAYS
+    if way == "native" or (way == "by our linear layers" and rows > 8 and dtype == torch.bfloat16)
+]
 
 
 def _build(
@@ -145,16 +160,21 @@ def _build(
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
         for name, (function, inputs, _) in cases.items()
-        if not name.startswith("int8")
+        if not name.startswith("int")
     } | {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), 1)
         for name, (_, inputs, _) in cases.items()
-        if name.startswith("int8")
+        if name.startswith("int")
     }
 
 
 def _int8_inputs(rows: int, dtype: torch.dtype, width: int = 93) -> list[torch.Tensor]:
     weight, scale = quantize_rows(_numbers(70, width))
+    return [_numbers(rows, width).to(dtype), weight, scale, _numbers(70).to(dtype)]
+
+
+def _int4_inputs(rows: int, dtype: torch.dtype, width: int) -> list[torch.Tensor]:
+    weight, scale = quantize_groups(_numbers(70, width))
     return [_numbers(rows, width).to(dtype), weight, scale, _numbers(70).to(dtype)]
 
 
@@ -168,6 +188,11 @@ def kernels() -> dict[str, NativeKernel]:
         inputs = _int8_inputs(rows, dtype, width)
         cases[f"int8 {rows} {width} {dtype} {way}"] = (
             lambda *t: (traced_int8_linear(*t),), inputs, _INT8_WAYS[way]
+        )  # fmt: skip
+    for rows, width, dtype, way in _INT4_CASES:
+        inputs = _int4_inputs(rows, dtype, width)
+        cases[f"int4 {rows} {width} {dtype} {way}"] = (
+            lambda *t: (traced_int4_linear(*t),), inputs, _INT8_WAYS[way]
         )  # fmt: skip
     pair = [_numbers(8), _numbers(8)]
     cases["sum and product"] = (lambda a, b: (a + b, a * b), pair, Routes())
@@ -266,6 +291,17 @@ def test_int8_weights_give_what_generated_code_gives(
     exact = F.linear(x.double(), w.double() * scale.double()[:, None], bias.double())
     assert _error([made], [exact]) <= _TOLERANCE[dtype]
     assert _error([int8_linear(x, w, scale, bias)], [exact]) <= _TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("rows", "width", "dtype", "way"), _INT4_CASES)
+def test_weights_of_four_bits_give_the_product_of_what_they_stand_for(
+    kernels: dict[str, NativeKernel], rows: int, width: int, dtype: torch.dtype, way: str
+) -> None:
+    x, w, scale, bias = _int4_inputs(rows, dtype, width)
+    (made,) = kernels[f"int4 {rows} {width} {dtype} {way}"]([x, w, scale, bias], {})
+    exact = F.linear(x.double(), dequantize_groups(w, scale).double(), bias.double())
+    assert _error([made], [exact]) <= _TOLERANCE[dtype]
+    assert _error([int4_linear(x, w, scale, bias)], [exact]) <= _TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-35, -3e38, math.inf, math.nan])

@@ -13,7 +13,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_zoo.language.llama import Llama, LlamaSizes
 
 #: Weight formats: name → how GGUF calls it.
-FORMATS: Final = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0"}
+FORMATS: Final = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
 
 
 def find_missing_package() -> str | None:

@@ -44,7 +44,7 @@ _VIEWS: Final = frozenset(
 def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: Routes) -> bool:
     """Return whether ``choose_products`` could do something, so that taking composite operators apart may pay."""
     names = aten_names(module)
-    if any(node.target is own_operator("int8_linear") for node in module.graph.nodes):
+    if any(node.target in _quantized() for node in module.graph.nodes):
         return True
     is_narrow = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
     if is_narrow and routes.bf16 == "f32":
@@ -66,6 +66,7 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
     """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place."""
     module.graph.eliminate_dead_code()  # a result that nobody reads, as attention's sums, is no reason to compute it
     eliminate_common_views(module.graph)
+    quantized = _quantized()
     for node in list(module.graph.nodes):
         if node.op != "call_function":
             continue
@@ -75,8 +76,8 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
         elif node.target is aten.addmm.default and _is_plain_addmm(node):
             bias, a, b = _nodes(node)
             _rewrite_product(node, a, b, bias, routes)
-        elif node.target is own_operator("int8_linear"):
-            _flatten_int8(node)
+        elif node.target in quantized:
+            _flatten_quantized(node, quantized[node.target])
         elif node.target is aten.bmm.default and node.meta["val"].shape[0] == 1:
             _rewrite_single_batch(node, routes)
         elif node.target is _ATTENTION:
@@ -134,13 +135,18 @@ def _rewrite_linear(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None)
     _replace(node, operator_named("rdukit_packed_linear"), (rows, weight, bias, a.meta["val"].shape[0]))
 
 
-def _flatten_int8(node: fx.Node) -> None:
-    """Write the operator on x [..., K] as the one of ``products.h`` on [M, K]."""
+def _quantized() -> dict[Any, Any]:
+    """Return linear layers with weights of few bits by our operator → the native one, whose x is [M, K]."""
+    return {own_operator(name): operator_named(f"rdukit_{name}") for name in ("int8_linear", "int4_linear")}
+
+
+def _flatten_quantized(node: fx.Node, native: Any) -> None:
+    """Write the operator on x [..., K] as the one of ``native_source`` on [M, K]."""
     x, w, scale, *rest = _nodes(node)
     made, k, bias = node.meta["val"], x.meta["val"].shape[-1], rest[0] if rest else None
     with node.graph.inserting_before(node):
         rows = node.graph.call_function(aten.reshape.default, (x, [-1, k]))
-        flat = node.graph.call_function(operator_named("rdukit_int8_linear"), (rows, w, scale, bias))
+        flat = node.graph.call_function(native, (rows, w, scale, bias))
     _replace(node, aten.reshape.default, (flat, list(made.shape)))
 
 

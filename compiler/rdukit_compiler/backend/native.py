@@ -23,7 +23,7 @@ from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_k
 from rdukit_compiler.backend.measure_routes import load_routes
 from rdukit_compiler.backend.section_library import compiler_environment, find_cpp_compiler, sources_digest
 from rdukit_compiler.operators.naming import GETITEM
-from rdukit_compiler.operators.own_operators import INT8_LINEAR, LSTM_LAYER
+from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_LINEAR, LSTM_LAYER
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _BATCH_OPERATORS: Final = 400
 _KERNEL_OPERATORS: Final = 5
 
 #: How the names of operators begin that can be compiled.
-_COMPILED = ("aten.", "prims.", INT8_LINEAR, LSTM_LAYER)
+_COMPILED = ("aten.", "prims.", INT8_LINEAR, INT4_LINEAR, LSTM_LAYER)
 
 
 def build_variant() -> str:

@@ -1,7 +1,7 @@
 """Our own operators in native kernels: products by a chosen route, attention and convolutions (``native_source``).
 
-They exist only while a native kernel is built: the portable graph has ATen's products, ``rdukit.int8_linear`` and
-``rdukit.lstm_layer``.
+They exist only while a native kernel is built: the portable graph has ATen's products, ``rdukit.int8_linear``,
+``rdukit.int4_linear`` and ``rdukit.lstm_layer``.
 """
 
 from functools import cache
@@ -15,6 +15,12 @@ from rdukit_compiler.operators.own_operators import LSTM_PARAMETERS, own_operato
 
 _HANDLES: Final = "AtenTensorHandle {}, AtenTensorHandle {}, AtenTensorHandle* {}, "
 _GEOMETRY: Final = "int64_t pad_y, int64_t pad_x, int64_t step_y, int64_t step_x, "
+
+#: Of a linear layer with weights of few bits.
+_LINEAR: Final = (
+    "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor",
+    "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale, AtenTensorHandle* bias, AtenTensorHandle* ret0",
+)
 
 #: Operator → its schema, and the parameters of the C function that inductor's code calls for it.
 _SIGNATURES: Final = {
@@ -31,11 +37,8 @@ _SIGNATURES: Final = {
         "(Tensor a, Tensor b) -> Tensor",
         "AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* ret0",
     ),
-    "rdukit_int8_linear": (
-        "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor",
-        "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale, AtenTensorHandle* bias, "
-        "AtenTensorHandle* ret0",
-    ),
+    "rdukit_int8_linear": _LINEAR,
+    "rdukit_int4_linear": _LINEAR,
     "rdukit_attention": (
         "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? texts, float scale, bool is_causal) -> Tensor",
         "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, "
@@ -87,7 +90,7 @@ def _batch_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty((a.shape[0], a.shape[1], b.shape[2]))
 
 
-def _int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _quantized_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
@@ -144,7 +147,8 @@ _SHAPES: Final[dict[str, Any]] = {
     "rdukit_packed_rows": _packed_rows,
     "rdukit_packed_linear": _packed_linear,
     "rdukit_batch_product": _batch_product,
-    "rdukit_int8_linear": _int8_linear,
+    "rdukit_int8_linear": _quantized_linear,
+    "rdukit_int4_linear": _quantized_linear,
     "rdukit_attention": _attention,
     "rdukit_convolution": _convolution,
     "rdukit_small_convolution": _small_convolution,

@@ -56,6 +56,7 @@ _OUR_CODE: Final[Mapping[str, str]] = {
     "aoti_torch_cpu_rdukit_batch_product": "products",
     "aoti_torch_cpu_rdukit_packed_": "packed_linear",
     "aoti_torch_cpu_rdukit_int8_linear": "int8_linear",
+    "aoti_torch_cpu_rdukit_int4_linear": "int4_linear",
     "aoti_torch_cpu_rdukit_attention": "attention",
     "aoti_torch_cpu_rdukit_small_convolution": "small_convolution",
     "aoti_torch_cpu_rdukit_convolution": "convolution",

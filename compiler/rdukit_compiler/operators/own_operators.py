@@ -1,9 +1,11 @@
-"""Our own operators in portable graphs: int8 layers, products of groups of rows, layers of LSTMs.
+"""Our own operators in portable graphs: layers with weights of few bits, products of groups of rows, layers of LSTMs.
 
 Each is traced by its schema and the shapes of its results, and computes nothing here; the runtime has its code.
 
 - ``int8_linear``: a weight [N, K] is int8 with a scale for each of its rows; activations keep their dtype and sums are
   in f32.
+- ``int4_linear``: a weight [N, K] is uint8 [N, bytes], two elements a byte, with a scale in bf16 for each group of
+  elements of its rows [N, K / 32].
 - ``grouped_product``: groups of rows with a matrix each, as mixtures of experts have them. How many rows a group has
   depends on data; how many there are in all does not. torch's own operator exists for bf16 only where graphs are
   recorded, and has no gradient for every layout. Rows behind the last group give zeros, where torch leaves them open.
@@ -25,6 +27,7 @@ from rdukit_compiler.operators.naming import define_operators
 
 #: Names in graphs; the runtime knows the operators by them.
 INT8_LINEAR: Final = "rdukit.int8_linear.default"
+INT4_LINEAR: Final = "rdukit.int4_linear.default"
 INT8_EMBEDDING: Final = "rdukit.int8_embedding"
 #: Prefix of the names of LSTM operators in graphs.
 LSTM_LAYER: Final = "rdukit.lstm_layer"
@@ -32,6 +35,7 @@ LSTM_LAYER: Final = "rdukit.lstm_layer"
 #: Name → schema.
 _SCHEMAS: Final = {
     "int8_linear": "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor",
+    "int4_linear": "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor",
     # Rows x [S, K] of which the first ends[0] belong to group 0, those up to ends[1] to group 1, and so on.
     # w [G, K, N] → [S, N]: each row times its group's matrix.
     "grouped_product": "(Tensor x, Tensor w, Tensor ends) -> Tensor",
@@ -79,6 +83,14 @@ def int8_linear(
     return made
 
 
+def int4_linear(
+    x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """Trace a linear layer: x [..., K], w uint8 [N, bytes], scale bf16 [N, K / 32], bias [N] → [..., N]."""
+    made: torch.Tensor = own_operator("int4_linear")(x, w, scale, bias)
+    return made
+
+
 def int8_embedding(w: torch.Tensor, indices: torch.Tensor, scale: torch.Tensor, like: torch.dtype) -> torch.Tensor:
     """Look up rows of an int8 weight: w [N, D], indices [...] → [..., D] in dtype ``like``."""
     rows: torch.Tensor = torch.ops.aten.index.Tensor(w, [indices])
@@ -118,7 +130,7 @@ def lstm_layer(
     return y, y[0 if is_reversed else -1], c
 
 
-def _int8_shape(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _linear_shape(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], w.shape[0]))
 
 
@@ -147,7 +159,8 @@ def _lstm_backward_shapes(
 
 
 _SHAPES: Final[dict[str, Any]] = {
-    "int8_linear": _int8_shape, "grouped_product": _grouped_shape, "grouped_outer_product": _outer_shape,
+    "int8_linear": _linear_shape, "int4_linear": _linear_shape,
+    "grouped_product": _grouped_shape, "grouped_outer_product": _outer_shape,
     "lstm_layer": _lstm_shapes, "lstm_layer_backward": _lstm_backward_shapes,
 }  # fmt: skip
 

@@ -22,7 +22,15 @@ from rdukit_compiler.operators.indexing import (
 )
 from rdukit_compiler.operators.layers import convolution_form, dropout, feature_dropout, lstm
 from rdukit_compiler.operators.naming import callable_of, decode
-from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR, grouped_mm, int8_embedding, int8_linear
+from rdukit_compiler.operators.own_operators import (
+    INT4_LINEAR,
+    INT8_EMBEDDING,
+    INT8_LINEAR,
+    grouped_mm,
+    int4_linear,
+    int8_embedding,
+    int8_linear,
+)  # fmt: skip
 from rdukit_compiler.operators.supported import GROUPED_MM_OF_OTHERS, NORMS, SAME_DTYPE, WITHOUT_BF16, runs_on_host
 from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
 from rdukit_compiler.torch_private import DisableTorchFunction, quiet_failures
@@ -293,6 +301,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "aten.embedding_bag.default": embedding_bag,
     CUSTOM_FUNCTION: custom_function,
     INT8_LINEAR: int8_linear,
+    INT4_LINEAR: int4_linear,
     INT8_EMBEDDING: int8_embedding,
     "aten.index.Tensor": index,
     "aten.one_hot.default": one_hot,

@@ -160,7 +160,9 @@ class _GraphAssembler:
 
     def _scale_of(self, name: str, kind: SymbolKind, dtype: str) -> str:
         scale = scale_name(name)
-        return scale if kind is SymbolKind.PARAMETER and dtype == "int8" and scale in self._graph.values else ""
+        return (
+            scale if kind is SymbolKind.PARAMETER and dtype in {"int8", "uint8"} and scale in self._graph.values else ""
+        )
 
     def _add_seeds(self) -> dict[str, str]:
         seeds: dict[str, str] = {}

@@ -15,18 +15,18 @@ from rdukit.errors import CompileError, InvalidGraph, PefCorrupt
 from rdukit.pef.file import check_bound
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.memory import PERSISTENT
-from rdukit.pef.model import Pef
+from rdukit.pef.model import Pef, int4_shape
 from rdukit.settings import CHECK, resolve
 from rdukit_compiler.capture.meta_rules import FakeMode
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.operators.naming import dtype_name
-from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR
+from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_EMBEDDING, INT8_LINEAR
 from rdukit_compiler.operators.supported import is_guard, is_supported, runs_on_host
 from rdukit_compiler.passes.assign_precision import Precision, RepeatedCalls
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
 #: What a pass puts into a graph itself, and the device has.
-_QUANTIZED: Final = frozenset({INT8_LINEAR, INT8_EMBEDDING})
+_QUANTIZED: Final = frozenset({INT4_LINEAR, INT8_LINEAR, INT8_EMBEDDING})
 
 
 class Invariant(StrEnum):
@@ -160,7 +160,9 @@ def _check_ends(graph: ModelGraph, stage: str, before: ModelGraph) -> None:
     ends = [value.name for value in before.values.values() if value.kind is not ValueKind.OPERATOR]
     for name in (*ends, *before.outputs, *before.updates.values()):
         old, new = before.values[name], graph.values.get(name)
-        if new is None or (new.kind, new.shape) != (old.kind, old.shape):
+        is_packed = stage == "quantize_weights" and new is not None and new.dtype == "uint8" != old.dtype
+        shape = int4_shape(*old.shape) if is_packed else old.shape
+        if new is None or (new.kind, new.shape) != (old.kind, shape):
             raise InvalidGraph(f"after {stage}: {old.kind} {name!r} of shape {list(old.shape)} is lost or changed")
 
 

@@ -1,6 +1,8 @@
-"""Store the weights of linear layers as int8 with a scale for each row: half the bytes of bf16, for inference.
+"""Store the weights of linear layers in fewer bits, for inference: a half or some more than a quarter of bf16's bytes.
 
 A weight is stored so if all graphs of the PEF read it only as the weight of linear layers and as an embedding table.
+In int8 it has a scale for each row; in int4, as bytes of two elements, one for each 32 elements of a row. A weight that
+is a table too, or whose rows are no multiple of 32, is int8 where others are int4.
 Source: ours; the vendor's weight formats are not published.
 """
 
@@ -9,23 +11,29 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit.pef.kernel import Ref, Special
+from rdukit.pef.model import INT4_GROUP, int4_shape
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR
+from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_EMBEDDING, INT8_LINEAR
 
 _LINEAR: Final = "aten.linear.default"
 _EMBEDDING: Final = "aten.embedding.default"
 _FLOATS: Final = frozenset({"float32", "bfloat16"})
 
 
-def quantize_weights(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
-    """Make the weights of ``graphs``, which have device dtypes, int8 where that is possible."""
+def quantize_weights(graphs: Sequence[ModelGraph], dtype: str) -> list[ModelGraph]:
+    """Make the weights of ``graphs``, which have device dtypes, int8 or int4 where that is possible."""
     refused = {name for graph in graphs for name in _refused(graph)}
     chosen = {name for graph in graphs for name in _of_linear_layers(graph)} - refused
-    return [_quantize(graph, chosen) for graph in graphs]
+    grouped: set[str] = set()
+    if dtype == "int4":
+        tables = {operator.inputs[0] for graph in graphs for operator in graph.operators if operator.op == _EMBEDDING}
+        widths = {name: value.shape[-1] for graph in graphs for name, value in graph.values.items() if name in chosen}
+        grouped = {name for name in chosen - tables if widths[name] % INT4_GROUP == 0}
+    return [_quantize(graph, chosen, grouped) for graph in graphs]
 
 
 def scale_name(weight: str) -> str:
-    """Return the symbol with the scales of an int8 weight's rows."""
+    """Return the symbol with the scales of a weight."""
     return f"{weight}__scale"
 
 
@@ -61,13 +69,16 @@ def _of_linear_layers(graph: ModelGraph) -> set[str]:
     }
 
 
-def _quantize(graph: ModelGraph, wanted: set[str]) -> ModelGraph:
+def _quantize(graph: ModelGraph, wanted: set[str], grouped: set[str]) -> ModelGraph:
     chosen = [value.name for value in graph.of_kind(ValueKind.PARAMETER) if value.name in wanted]
     values = dict(graph.values)
     for name in chosen:
-        rows = values[name].shape[0]
+        scale, (rows, width) = scale_name(name), values[name].shape
         values[name] = replace(values[name], dtype="int8", requires_grad=False)
-        values[scale_name(name)] = Value(scale_name(name), ValueKind.PARAMETER, "float32", (rows,))
+        values[scale] = Value(scale, ValueKind.PARAMETER, "float32", (rows,))
+        if name in grouped:
+            values[name] = replace(values[name], dtype="uint8", shape=int4_shape(rows, width))
+            values[scale] = Value(scale, ValueKind.PARAMETER, "bfloat16", (rows, width // INT4_GROUP))
     operators = tuple(_with_scale(operator, frozenset(chosen), values) for operator in graph.operators)
     return replace(graph, values=values, operators=operators)
 
@@ -76,7 +87,8 @@ def _with_scale(operator: Operator, chosen: frozenset[str], values: dict[str, Va
     if operator.op == _LINEAR and isinstance(weight := operator.args[1], Ref) and weight.name in chosen:
         x, _, *rest = operator.args
         bias = rest[0] if rest else operator.kwargs.get("bias")
-        return replace(operator, op=INT8_LINEAR, args=(x, weight, Ref(scale_name(weight.name)), bias), kwargs={})
+        op = INT4_LINEAR if values[weight.name].dtype == "uint8" else INT8_LINEAR
+        return replace(operator, op=op, args=(x, weight, Ref(scale_name(weight.name)), bias), kwargs={})
     if operator.op == _EMBEDDING and isinstance(table := operator.args[0], Ref) and table.name in chosen:
         dtype = Special("dtype", values[operator.outputs[0]].dtype)
         args = (table, operator.args[1], Ref(scale_name(table.name)), dtype)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from math import prod
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from rdukit.errors import PefCorrupt
 from rdukit.hardware import CHIPS
@@ -25,6 +25,10 @@ ITEM_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
+
+#: Elements of a weight in four bits that have a scale, and that are stored together.
+INT4_GROUP: Final = 32
+INT4_UNIT: Final = 128
 
 #: More than any node will have.
 _MAX_BYTES = 2**60
@@ -73,7 +77,8 @@ class Symbol:
     #: dtype that the program sees; the runtime converts on the way in and out.
     host_dtype: str
     region: str
-    #: Of an int8 weight: the symbol with the scale of each row. Empty for all others, and in PEFs before format 1.2.
+    #: Of a weight in int8 (or in four bits, as uint8): the symbol with the scale of each row (or of each group of
+    #: ``INT4_GROUP`` elements, see ``Pef.host_shape``). Empty for all others, and in PEFs before format 1.2.
     scale: str = ""
 
     @property
@@ -189,6 +194,14 @@ class Pef:
         """Return all graphs that are not the evaluation graph of another."""
         return tuple(graph for graph in self.graphs.values() if not graph.evaluates)
 
+    def host_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a symbol as the program sees it: a weight in four bits has fewer bytes than elements."""
+        symbol = self.symbols[name]
+        if not symbol.scale or symbol.dtype != "uint8":
+            return symbol.shape
+        rows, groups = self.symbols[symbol.scale].shape
+        return rows, groups * INT4_GROUP
+
     @property
     def region_bytes(self) -> int:
         """Bytes of device memory: each region once, at its largest symbol."""
@@ -287,13 +300,24 @@ def _check_values(pef: Pef) -> None:
         raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MAX_BYTES}")
 
 
+def int4_shape(rows: int, width: int) -> tuple[int, int]:
+    """Return the shape of the bytes of a weight [rows, width] in four bits: whole units of ``INT4_UNIT`` elements."""
+    return rows, -(-width // INT4_UNIT) * INT4_UNIT // 2
+
+
+def _fits_scale(symbol: Symbol, scale: Symbol | None) -> bool:
+    if scale is None or symbol.kind is not SymbolKind.PARAMETER or len(symbol.shape) != 2:
+        return False
+    if symbol.dtype == "int8":
+        return scale.shape == symbol.shape[:1] and scale.dtype == "float32"
+    is_grouped = symbol.dtype == "uint8" and scale.dtype == "bfloat16" and len(scale.shape) == 2
+    return is_grouped and symbol.shape == int4_shape(scale.shape[0], scale.shape[1] * INT4_GROUP)
+
+
 def _check_names(pef: Pef) -> None:
     for symbol in pef.symbols.values():
-        if symbol.scale:
-            scale = pef.symbols.get(symbol.scale)
-            is_whole = symbol.kind is SymbolKind.PARAMETER and symbol.dtype == "int8" and len(symbol.shape) == 2
-            if not is_whole or scale is None or scale.shape != symbol.shape[:1] or scale.dtype != "float32":
-                raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
+        if symbol.scale and not _fits_scale(symbol, pef.symbols.get(symbol.scale)):
+            raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
     for section in pef.sections:
         for name in (*section.inputs, *section.outputs):
             if name not in pef.symbols:

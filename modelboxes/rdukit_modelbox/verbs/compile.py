@@ -33,8 +33,8 @@ MAX_TEXTS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class TextExtras:
-    """Options of a PEF for texts: room for guesses and adapters (see ``TextSizes``), and ``weight_dtype``, int8 or that
-    of the precision.
+    """Options of a PEF for texts: room for guesses and adapters (see ``TextSizes``), and ``weight_dtype``, int8, int4
+    or that of the precision.
     """
 
     guesses: int = 0

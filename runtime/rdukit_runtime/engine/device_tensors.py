@@ -16,7 +16,7 @@ from rdukit.pef.memory import PERSISTENT, persistent_layout, shared_outputs
 from rdukit.pef.model import Pef, Symbol, SymbolKind
 from rdukit_node.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
 from rdukit_runtime.engine.device import CPU, allocate_regions
-from rdukit_runtime.engine.operators import dequantize_rows, quantize_rows
+from rdukit_runtime.engine.quantized_weights import WEIGHT_FORMATS
 
 
 class DeviceTensors:
@@ -173,7 +173,7 @@ class DeviceTensors:
         tensor, scale = self._tensor(name), self.pef.symbols[name].scale
         if not scale or not value.is_floating_point():
             return tensor.copy_(value).nbytes
-        rows, scales = quantize_rows(value)
+        rows, scales = WEIGHT_FORMATS[self.pef.symbols[name].dtype].quantize(value)
         return tensor.copy_(rows).nbytes + self._tensor(scale).copy_(scales).nbytes
 
     def _check_writable(self, name: str, value: torch.Tensor) -> None:
@@ -181,9 +181,10 @@ class DeviceTensors:
         if tensor is None or self.pef.symbols[name].kind not in PERSISTENT:
             symbol = self.symbol(name)
             raise UnknownTensor(f"tensor {name!r} is made by the graph ({symbol.kind}) and cannot be written")
-        if tensor.shape != value.shape:
+        shape = self.pef.host_shape(name) if value.is_floating_point() else tensor.shape
+        if value.shape != shape:
             raise ShapeMismatch(
-                f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(tensor.shape)}; "
+                f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(shape)}; "
                 "batch size and sizes are fixed at compile time"
             )
         is_quantized = bool(self.pef.symbols[name].scale) and value.is_floating_point()
@@ -223,7 +224,7 @@ class DeviceTensors:
         try:
             self.page.count_transfer(0, tensor.nbytes)
             if symbol.scale:
-                tensor = dequantize_rows(tensor, self._tensor(symbol.scale))
+                tensor = WEIGHT_FORMATS[symbol.dtype].dequantize(tensor, self._tensor(symbol.scale))
             return tensor.to(CPU, getattr(torch, symbol.host_dtype), copy=True)
         finally:
             self.page.enter(former)

@@ -1,12 +1,10 @@
-"""Operators of ours in generated code: grouped products, guards, int8 weights, group norm, LSTM layers.
+"""Operators of ours in generated code: grouped products, guards, group norm, LSTM layers.
 
 Grouped products are one product of torch's for each group that has rows.
 
 Guards check a condition that forward was compiled for: a model that asks whether its numbers are finite is compiled
 for those that are, and by opt-in one that looks at other data for what the example inputs gave. They run when all other
 sections of forward have, before any gradient is computed and any weight is updated.
-
-A weight [N, K] is int8 with a scale in f32 for each row: the largest magnitude of a row is 127.
 
 Torch's group norm takes its operand without gaps in one of the two usual orders, and its callers bring it there. A
 recorded call has none of these copies where a copy was not needed; a view of axes of one element may come with other
@@ -75,30 +73,6 @@ def check_condition(holds: torch.Tensor, asked: str, token: torch.Tensor) -> tor
 
 
 GUARD_OPERATORS: Final[dict[str, Any]] = {"aten._functional_assert_async.msg": check_condition}
-
-
-def int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x [..., K], w int8 [N, K], scale f32 [N], bias [N] or None → [..., N] in the dtype of x; sums are in f32."""
-    made = torch.nn.functional.linear(x.float(), w.float()).mul_(scale)
-    if bias is not None:
-        made += bias
-    return made.to(x.dtype)
-
-
-def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a weight [N, K] as int8 [N, K] and scales f32 [N]; a row of zeros has scale 1."""
-    wide = weight.detach().float()
-    largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
-    scale = torch.where(largest > 0, largest / 127, 1.0)
-    return torch.round(wide / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale
-
-
-def dequantize_rows(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Convert an int8 weight back to f32 [N, K]."""
-    return weight.float() * scale[:, None]
-
-
-WEIGHT_OPERATORS: Final[dict[str, Any]] = {"rdukit.int8_linear.default": int8_linear}
 
 
 aten = torch.ops.aten

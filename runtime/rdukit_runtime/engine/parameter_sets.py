@@ -16,7 +16,7 @@ from rdukit.pef.memory import parameter_layout
 from rdukit.pef.model import Pef
 from rdukit_runtime.engine.device import CPU
 from rdukit_runtime.engine.native import fill_handles, take_handles
-from rdukit_runtime.engine.operators import quantize_rows
+from rdukit_runtime.engine.quantized_weights import WEIGHT_FORMATS
 
 #: Read all pages of a mapping ahead. Source: madvise(2); kernels before Linux 5.14 lack it.
 _POPULATE_READ: Final = 22
@@ -85,16 +85,17 @@ def write_parameters(pef: Pef, values: Iterable[tuple[str, torch.Tensor]], file:
     for name, value in values:
         if name not in tensors:
             raise PefMismatch(f"{pef.name} changes {name!r} when it runs: its checkpoint cannot be exchanged")
-        tensor, scale = tensors[name], pef.symbols[name].scale
+        tensor, scale, dtype = tensors[name], pef.symbols[name].scale, pef.symbols[name].dtype
         is_quantised = bool(scale) and value.is_floating_point()
         is_alike = is_quantised or value.is_floating_point() is tensor.is_floating_point()
-        if tensor.shape != value.shape or not is_alike:
+        shape = pef.host_shape(name) if is_quantised else tensor.shape
+        if value.shape != shape or not is_alike:
             raise InvalidArgument(
                 f"the checkpoint has {list(value.shape)} {value.dtype} for {name!r}, {pef.name} was compiled for "
-                f"{list(tensor.shape)} {tensor.dtype}"
+                f"{list(shape)} {tensor.dtype}"
             )
         if is_quantised:
-            rows, scales = quantize_rows(value)
+            rows, scales = WEIGHT_FORMATS[dtype].quantize(value)
             tensors[scale].copy_(scales)
             tensor.copy_(rows)
         else:

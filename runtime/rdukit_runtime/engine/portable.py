@@ -21,9 +21,9 @@ from rdukit_runtime.engine.operators import (
     GUARD_OPERATORS,
     LSTM_OPERATORS,
     NORM_OPERATORS,
-    WEIGHT_OPERATORS,
 )
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
+from rdukit_runtime.engine.quantized_weights import WEIGHT_OPERATORS
 from rdukit_runtime.engine.threads import in_one_thread
 from rdukit_runtime.engine.torch_private import OpOverload, has_cuda_kernel
 from rdukit_runtime.settings import DEVICE

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch, ShapeMismatch
 from rdukit.pef import (
     Cost,
     Graph,
@@ -22,6 +22,7 @@ from rdukit.pef import (
     TensorSpec,
 )  # fmt: skip
 from rdukit.pef.memory import parameter_layout, persistent_layout
+from rdukit.pef.model import pef_from_dict, pef_to_dict
 from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
@@ -92,19 +93,32 @@ def test_a_program_takes_parameters_from_one_set_and_another_and_its_own_again(t
     assert result(ParameterSet(pef, tmp_path / "2")) == expected[sets[1]]
 
 
-def test_weights_of_int8_are_written_as_the_program_itself_writes_them(tmp_path: Path) -> None:
-    weight = Symbol("q", SymbolKind.PARAMETER, "int8", (3, 4), "float32", "q", scale="q_scale")
-    pef = make_pef(weight, Symbol("q_scale", SymbolKind.PARAMETER, "float32", (3,), "float32", "q_scale"))
+@pytest.mark.parametrize(
+    ("stored", "scales"), [(("int8", (3, 96)), ("float32", (3,))), (("uint8", (3, 64)), ("bfloat16", (3, 3)))]
+)
+def test_weights_of_few_bits_are_written_as_the_program_itself_writes_them(
+    tmp_path: Path, stored: tuple[str, tuple[int, ...]], scales: tuple[str, tuple[int, ...]]
+) -> None:
+    weight = Symbol("q", SymbolKind.PARAMETER, *stored, "float32", "q", scale="q_scale")
+    pef = make_pef(weight, Symbol("q_scale", SymbolKind.PARAMETER, *scales, scales[0], "q_scale"))
     torch.manual_seed(0)
-    value = torch.randn(3, 4)
+    value = torch.randn(3, 96)
     program = LoadedProgram(pef, {KERNEL.digest(): build_portable(KERNEL)}, memoryview(bytearray(1024)))
     program.write("q", value)
     write_parameters(pef, [("q", value)], tmp_path / "set")
     tensors = ParameterSet(pef, tmp_path / "set").tensors
+    torch.testing.assert_close(program.read("q"), value, rtol=0, atol=0.5)
+    with pytest.raises(ShapeMismatch, match=r"compiled for \[3, 96\]"):
+        program.write("q", value[:, :64])
+    with pytest.raises(InvalidArgument, match=r"compiled for \[3, 96\]"):
+        write_parameters(pef, [("q", value[:, :64])], tmp_path / "bad")
     for name in ("q", "q_scale"):
         assert torch.equal(tensors[name].flatten(), program.device_tensor(name).flatten())
         assert tensors[name].data_ptr() % 64 == 0
     assert not tensors["w"].any()  # what a checkpoint lacks is zero
+    wrong = replace(pef, symbols={**pef.symbols, "q": replace(weight, shape=(4, 96))})
+    with pytest.raises(PefCorrupt, match="has its scales in 'q_scale', which does not fit"):
+        pef_from_dict(pef_to_dict(wrong))
 
 
 def test_what_does_not_fit_the_pef_is_refused(tmp_path: Path) -> None:

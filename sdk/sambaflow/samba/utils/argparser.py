@@ -114,7 +114,7 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add("--optim-level", dest="optim_level", default="o3", help="o0, o1, o1HD or o3")
     add("--optimization-rules", default=None, help="fusion rule file (YAML) for o1")
     add("--precision", choices=["bf16", "f32"], default=None, help="device arithmetic (ours; default bf16)")
-    add("--weight-dtype", choices=["int8"], default=None, help="of linear layers' weights (inference; ours)")
+    add("--weight-dtype", choices=["int8", "int4"], default=None, help="of linear layers' weights (inference; ours)")
     add(
         "--heuristics", action="append", default=None, metavar="FILE", help="Python file of heuristics for rules (ours)"
     )
