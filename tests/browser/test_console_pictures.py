@@ -189,6 +189,25 @@ def test_the_pages_of_sweeps_fit_the_window(visit: Visit, jobs: dict[str, str], 
     assert visit.page.inner_text(".head .pill") == "running"
 
 
+def test_an_expert_of_a_bundle_and_another_beside_it_are_chosen(visit: Visit, example: Example) -> None:
+    name = f"chat-{visit.window}"
+    example.serve_bundle(name, "digits:1")
+    visit.open(f"/console/endpoints/{name}", "endpoint-bundle")
+    assert visit.page.get_by_role("cell", name="adapter of poet").count() == 1
+    visit.open(f"/console/endpoints/{name}/playground", "playground-bundle")
+    visit.page.get_by_label("Message").fill("Hello")
+    visit.page.get_by_label("Expert").select_option("clerk")
+    visit.page.get_by_label("Beside it").select_option(f"{name}/coder")
+    visit.page.get_by_role("button", name="Send").click()
+    told = visit.page.locator("section.assistant")
+    assert told.all_inner_texts() == [
+        f"{name}/{model}\n\nendpoint '{name}' has no replicas; start some with: rdukit endpoint update {name} "
+        "--replicas 1" for model in ("clerk", "coder")
+    ]  # fmt: skip
+    assert visit.page.get_by_label("Expert").input_value() == "clerk"
+    assert visit.page.get_by_label("Beside it").input_value() == f"{name}/coder"
+
+
 def test_a_box_is_run_by_the_keyboard_and_a_wrong_value_is_told_at_its_field(visit: Visit) -> None:
     visit.open("/console/catalog/logreg/run/compile", "run-compile")
     visit.page.get_by_label("name", exact=True).fill("by hand")

@@ -1,4 +1,4 @@
-"""``rdukit box list|describe|validate|new|inspect|schema|convert``: what looks at boxes and starts none."""
+"""``rdukit box list|describe|validate|new|inspect|schema|convert|check-bundle``: what starts no box."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token, parse_name_values
 from rdukit.cli.tables import print_table
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, InvalidArgument, NotFound, PefError
 from rdukit.files.atomic import write_atomic
 from rdukit.strict_json import read_json
 from rdukit.units import format_bytes, plain
@@ -221,4 +221,27 @@ def schema(output: Path | None) -> None:
         write_atomic(output, SCHEMA_FILE.read_bytes())
 
 
-COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema, convert)
+@click.command("check-bundle")
+@click.argument("file", type=click.Path(path_type=Path))
+@JSON_OPTION
+def check_bundle(file: Path, as_json: bool) -> None:
+    """Check a bundle whose files are artifacts, as a platform does before it serves one.
+
+    artifact://ID lies as ID beside FILE. Weights are not read: whether they are the PEF's is seen when they are loaded.
+
+    Example: rdukit box check-bundle bundle.yaml
+    """
+    from rdukit_serving.experts.bundle import load_bundle
+    from rdukit_serving.experts.sizes import describe_bundle, find_bundle
+
+    try:
+        files = load_bundle(file, is_of_artifacts=True)
+        found = find_bundle(files)
+        found.require_fit()
+    except (NotFound, PefError) as cause:
+        raise InvalidArgument(cause.message, **cause.detail) from cause
+    told = describe_bundle(files.bundle, found)
+    click.echo(json.dumps(told) if as_json else f"{file} can be served by box {told['box']}: {', '.join(found.names)}")
+
+
+COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema, convert, check_bundle)

@@ -1,6 +1,7 @@
 """Bundle files: which experts a server has, for which compiled configurations, and in how much memory. Strict.
 
 A bundle is hostile until checked: it names files of its own folder only, and whatever is wrong is told with its line.
+On a platform files are artifacts: ``artifact://ID`` is what lies as ``ID`` beside the bundle.
 
 Source: bundles of SambaStack (models × configurations of context, batch size and precision); the form is ours.
 """
@@ -28,6 +29,8 @@ Aliases = Annotated[
 Positive = Annotated[int, Strict(), Field(ge=1)]
 
 MAX_EXPERTS: Final = 1000
+#: Begin of what names an artifact of a platform.
+ARTIFACT: Final = "artifact://"
 
 
 class DraftEntry(StrictModel):
@@ -114,14 +117,34 @@ class Bundle(StrictModel):
         models += [adapter for expert in self.experts for adapter in expert.adapters]
         return {name: model.name for model in models for name in (model.name, *model.aliases)}
 
+    def files(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield each file that it names, and where it does."""
+        for at, configuration in enumerate(self.configurations):
+            yield ("configurations", at, "pef"), configuration.pef
+            draft = configuration.draft
+            if draft is not None and draft.pef is not None and draft.checkpoint is not None:
+                yield ("configurations", at, "draft", "pef"), draft.pef
+                yield ("configurations", at, "draft", "checkpoint"), draft.checkpoint
+        for at, expert in enumerate(self.experts):
+            yield ("experts", at, "checkpoint"), expert.checkpoint
+            for number, adapter in enumerate(expert.adapters):
+                yield ("experts", at, "adapters", number, "checkpoint"), adapter.checkpoint
+        if self.router is not None:
+            yield ("router", "file"), self.router.file
+
 
 class BundleFiles:
     """A bundle with the folder in which its files are, and other folders that it may name."""
 
-    def __init__(self, bundle: Bundle, where: Path, marked: MarkedYaml, mounts: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, bundle: Bundle, where: Path, marked: MarkedYaml, mounts: Sequence[Path] = (), *,
+        is_of_artifacts: bool = False,
+    ) -> None:  # fmt: skip
+        """``is_of_artifacts``: it may name artifacts only."""
         self.bundle = bundle
         self.where = where
         self._marked = marked
+        self._is_of_artifacts = is_of_artifacts
         self._roots = [root.resolve() for root in (where.parent, *mounts)]
 
     def find(self, text: str, path: KeyPath) -> Path:
@@ -130,10 +153,16 @@ class BundleFiles:
         Raises:
             InvalidArgument: it is outside the folders that it may name. NotFound: it is not there.
         """
-        found = (self._roots[0] / text).resolve()
+        if self._is_of_artifacts and not text.startswith(ARTIFACT):
+            legal = f"{ARTIFACT}ID, or {ARTIFACT}ID/PATH of one that is a folder"
+            raise self.fault(path, f"{text!r} is no artifact; legal: {legal}")
+        found = (self._roots[0] / text.removeprefix(ARTIFACT)).resolve()
         if not any(found.is_relative_to(root) for root in self._roots):
             legal = ", ".join(map(str, self._roots))
             raise self.fault(path, f"{text!r} is outside of the bundle's folders; legal: a file in {legal}")
+        if not found.exists() and self._is_of_artifacts:
+            words = f"there is no {text!r}; legal: one of yours, as rdukit artifact list shows, and a path in it"
+            raise NotFound(self.fault(path, words).message)
         if not found.exists():
             raise NotFound(self.fault(path, f"there is no {text!r} in {self._roots[0]}").message)
         return found
@@ -143,8 +172,8 @@ class BundleFiles:
         return InvalidArgument(_told(str(self.where), Diagnostic(self._marked.mark_of(path), path, words)))
 
 
-def load_bundle(file: Path, mounts: Sequence[Path] = ()) -> BundleFiles:
-    """Read a bundle; its files are looked for when they are asked for.
+def load_bundle(file: Path, mounts: Sequence[Path] = (), *, is_of_artifacts: bool = False) -> BundleFiles:
+    """Read a bundle; its files are looked for when they are asked for, with ``is_of_artifacts`` artifacts only.
 
     Raises:
         NotFound: there is no such file. InvalidArgument: it is wrong; names line, key and what is legal.
@@ -156,7 +185,7 @@ def load_bundle(file: Path, mounts: Sequence[Path] = ()) -> BundleFiles:
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"{file} is not readable text: {cause}") from cause
     bundle, marked = parse_bundle(text, str(file))
-    return BundleFiles(bundle, file, marked, mounts)
+    return BundleFiles(bundle, file, marked, mounts, is_of_artifacts=is_of_artifacts)
 
 
 def parse_bundle(text: str, where: str) -> tuple[Bundle, MarkedYaml]:

@@ -4,14 +4,29 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import ChipSpec, find_chip
 from rdukit.pef import read_pef
 from rdukit.pef.memory import lease_bytes, parameter_layout
 from rdukit.pef.model import SymbolKind
-from rdukit_serving.experts.bundle import BundleFiles, Configuration, DraftEntry, ExpertEntry, RouterEntry
-from rdukit_serving.experts.legalizer import BundleFit, ConfigurationSizes, ExpertSizes, device_memory, legalize
+from rdukit_serving.experts.bundle import (
+    Bundle,
+    BundleFiles,
+    Configuration,
+    DraftEntry,
+    ExpertEntry,
+    RouterEntry,
+)
+from rdukit_serving.experts.legalizer import (
+    BundleFit,
+    ConfigurationSizes,
+    ExpertSizes,
+    describe_fit,
+    device_memory,
+    legalize,
+)
 from rdukit_serving.router.decision import NamedRouter, load_router
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.strict_yaml.yaml_marks import Path as KeyPath
@@ -20,7 +35,7 @@ from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens
 
 @dataclass(frozen=True, slots=True)
 class FoundConfiguration:
-    """A configuration whose PEF was read: ``key`` changes with the file."""
+    """A configuration whose PEF was read: ``key`` changes with the file, ``model`` is the box's that compiled it."""
 
     name: str
     pef: Path
@@ -30,6 +45,8 @@ class FoundConfiguration:
     sizes: ConfigurationSizes
     #: PEF and checkpoint of a model that guesses the texts of its experts.
     draft: tuple[Path, Path] | None = None
+    model: str = ""
+    tiles: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +224,26 @@ def _read(
     status = path.stat()
     key = f"{path}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
     generates = any(graph.startswith("decode") for graph in pef.graphs)
-    return FoundConfiguration(said.name, path, key, shape.text, generates, sizes)
+    return FoundConfiguration(said.name, path, key, shape.text, generates, sizes, None, shape.model, pef.num_tiles)
+
+
+def describe_bundle(bundle: Bundle, found: FoundBundle) -> dict[str, Any]:
+    """Return what others than its server need of a bundle, as a JSON object: its models, its files, and what fits."""
+    models: list[dict[str, object]] = []
+    for expert in bundle.experts:
+        models.append({"name": expert.name, "kind": "expert", "aliases": expert.aliases, "adapter_of": None})
+        models += [
+            {"name": each.name, "kind": "adapter", "aliases": each.aliases, "adapter_of": expert.name}
+            for each in expert.adapters
+        ]
+    if bundle.router is not None:
+        models.append({"name": bundle.router.name, "kind": "router", "aliases": (), "adapter_of": None})
+    first = next(iter(found.configurations.values()))
+    files = [{"at": ".".join(map(str, path)), "file": text} for path, text in bundle.files()]
+    return {
+        "name": bundle.name, "box": first.model, "models": models, "files": files,
+        "tiles": max(each.tiles for each in found.configurations.values()), **describe_fit(found.fit),
+    }  # fmt: skip
 
 
 def check_checkpoints(found: FoundBundle) -> None:

@@ -40,9 +40,10 @@ from rdukit_platform.endpoints.routing import (
     path_at_box,
     returned_headers,
 )
+from rdukit_platform.endpoints.schemas import model_of
 from rdukit_platform.endpoints.service import get_endpoint
 from rdukit_platform.endpoints.states import ReplicaState
-from rdukit_platform.endpoints.usage import MAX_READ, TAIL, UsageCounter, Use, read_use
+from rdukit_platform.endpoints.usage import MAX_READ, TAIL, UsageCounter, Use, read_model, read_use
 from rdukit_platform.settings import ENDPOINT_ANSWER_S, ENDPOINT_WAIT_S
 
 logger = logging.getLogger(__name__)
@@ -80,8 +81,9 @@ class Target:
     #: Whether it does without replicas while nobody calls it.
     may_idle: bool
     ready: tuple[ReadyReplica, ...]
-    #: What a revision's box is called.
+    #: What requests call the model of a revision, and of a bundle all of its experts and adapters.
     models: Mapping[int, str]
+    bundled: Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,10 @@ class EndpointCalls:
             given = answer.headers.get("inference-header-content-length", "")
             length = int(given) if given.isdecimal() and len(given) < 10 else None
             use = read_use(answer.status_code, bytes(head), tail, header_bytes=length)
-            self.usage.count(target.endpoint_id, replica.revision, use)
+            known = target.bundled.get(replica.revision, frozenset())
+            self.usage.count(
+                target.endpoint_id, replica.revision, use, read_model(bytes(head), tail, known) if known else ""
+            )
             tell_timing(told, answer.headers.get("server-timing", ""))
             await self._done(target, replica, answer, told)
 
@@ -289,15 +294,14 @@ class EndpointCalls:
             ready = session.execute(select(*columns).where(EndpointReplicaRow.endpoint_id == row.id, is_ready)).all()
             replicas = tuple(ReadyReplica(each, number, str(at), uid) for each, number, at, uid in ready)
             is_ready = EndpointRevisionRow.number.in_({each.revision for each in replicas})
-            boxes = session.execute(
-                select(EndpointRevisionRow.number, EndpointRevisionRow.box).where(
-                    EndpointRevisionRow.endpoint_id == row.id, is_ready
-                )
-            )
-            models = {number: box for number, box in boxes}  # noqa: C416
+            rows = session.scalars(
+                select(EndpointRevisionRow).where(EndpointRevisionRow.endpoint_id == row.id, is_ready)
+            ).all()
+            models = {each.number: model_of(each) for each in rows}
+            bundled = {each.number: frozenset(str(one["name"]) for one in each.models or ()) for each in rows}
         return Target(
             row.id, row.replicas, row.revision, row.canary, row.canary_percent or 0, row.idle_s is not None, replicas,
-            models,
+            models, bundled,
         )  # fmt: skip
 
     async def _tick(self) -> None:

@@ -20,6 +20,7 @@ from rdukit_platform.audit.service import Act, record
 from rdukit_platform.catalog.experts import selector_of
 from rdukit_platform.db.models import EndpointRevisionRow, EndpointRow, ExpertRow
 from rdukit_platform.endpoints import service
+from rdukit_platform.endpoints.bundles import check_bundle
 from rdukit_platform.endpoints.replicas import read_snapshots
 from rdukit_platform.endpoints.schemas import (
     Endpoint,
@@ -171,5 +172,11 @@ def _experts(session: Session, revisions: Sequence[EndpointRevisionRow]) -> dict
 def _resolve(request: Request, caller: Caller, body: RevisionRequest) -> service.ServedParts:
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
+    bundle = None
+    if body.bundle is not None:
+        folder = platform.home.installing
+        bundle = check_bundle(
+            platform.database, platform.store, platform.catalog, caller.tenant_id, body.bundle, folder
+        )
     with platform.database.read() as session:
-        return service.resolve_serving(session, boxes, platform.store, caller.tenant_id, body)
+        return service.resolve_serving(session, boxes, platform.store, caller.tenant_id, body, bundle)

@@ -19,6 +19,7 @@ from rdukit_platform.db.models import (
     EndpointRow,
     ExpertRow,
     JobRow,
+    LineageRow,
     ScheduleRow,
     SweepRow,
 )
@@ -28,6 +29,7 @@ from rdukit_platform.db.references import read_reference
 KNOWN: Final = frozenset(
     {
         "boxes.artifact_id",
+        "endpoint_revisions.bundle_id",
         "endpoint_revisions.checkpoint_id",
         "endpoint_revisions.pef_id",
         "experts.checkpoint_id",
@@ -97,7 +99,11 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
     for name, revision in session.execute(served.where(EndpointRow.tenant_id == tenant_id)):
         need = Need("endpoint", f"{name}, revision {revision.number}", "endpoints keep what their revisions serve")
         box = boxes.get((revision.box, revision.box_version or 0))
-        yield from ((one, need) for one in (revision.checkpoint_id, revision.pef_id, box) if one is not None)
+        own = (revision.checkpoint_id, revision.pef_id, revision.bundle_id, box)
+        yield from ((one, need) for one in own if one is not None)
+        if revision.bundle_id is not None:
+            named = select(LineageRow.parent).where(LineageRow.child == revision.bundle_id, LineageRow.job_id.is_(None))
+            yield from ((one, need) for one in session.scalars(named))
     installed = select(BoxRow.name, BoxRow.version, BoxRow.artifact_id).where(
         BoxRow.tenant_id == tenant_id, BoxRow.uninstalled_at.is_(None), BoxRow.artifact_id.is_not(None)
     )

@@ -75,7 +75,7 @@ def graph_of(
             edges[LineageEdge(str(one["job_id"]), id, str(one.get("slot") or ""))] = None
     for link in links:
         if link["parent"] in nodes and link["child"] in nodes:
-            edges[LineageEdge(str(link["parent"]), str(link["job_id"]), str(link["slot"]))] = None
+            edges[LineageEdge(str(link["parent"]), str(link["job_id"] or link["child"]), str(link["slot"]))] = None
     known = {str(job["id"]): job for job in jobs}
     for id in dict.fromkeys(end for edge in edges for end in (edge.source, edge.target) if end not in nodes):
         job = known.get(id, {})

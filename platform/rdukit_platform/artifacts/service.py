@@ -164,7 +164,8 @@ def read_lineage_jobs(
     session: Session, tenant_id: str, rows: Sequence[ArtifactRow], links: Sequence[LineageRow], *, with_words: bool
 ) -> "list[LineageJob]":
     """Return the jobs of a lineage, oldest first. ``with_words``: what they are called and did too."""
-    ids = {link.job_id for link in links} | {row.job_id for row in rows if row.job_id is not None}
+    ids = {link.job_id for link in links} | {row.job_id for row in rows}
+    ids.discard(None)
     query = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(ids))
     jobs = session.scalars(query.order_by(JobRow.created_at, JobRow.id)).all()
     if not with_words:
@@ -235,12 +236,12 @@ class Collected(BaseModel):
 
 
 class Link(BaseModel):
-    """``child`` was made from ``parent``, which job ``job_id`` had in ``slot``."""
+    """``child`` was made from ``parent``, which job ``job_id`` had in ``slot``, or which itself names in ``slot``."""
 
     child: str
     parent: str
     slot: str
-    job_id: str
+    job_id: str | None
 
 
 class LineageJob(BaseModel):

@@ -55,10 +55,27 @@ class Catalog:
             Overloaded: ``MAX_READ`` are being read already.
             Unavailable: the ModelBox command fails.
         """
-        if not self._reading.acquire(blocking=False):
-            raise Overloaded(f"{MAX_READ} boxes are being read already; install this one again in a few seconds")
-        try:
+        with self._one_reading():
             return describe_folder(folder, self._command or box_command())
+
+    def check_bundle(self, file: Path) -> Mapping[str, object]:
+        """Check a bundle of experts, beside which its artifacts lie, in a process of its own. Returns what it has.
+
+        Raises:
+            InvalidArgument: it is wrong, or does not fit; the message has every fault with its line.
+            Overloaded: ``MAX_READ`` folders are being read already.
+            Unavailable: the ModelBox command fails.
+        """
+        command = self._command or box_command()
+        with self._one_reading(), _plain_refusals(file.parent):
+            return _expect_object(_run(command, "check-bundle", str(file)), command, "check-bundle")
+
+    @contextmanager
+    def _one_reading(self) -> Iterator[None]:
+        if not self._reading.acquire(blocking=False):
+            raise Overloaded(f"{MAX_READ} folders are being read already; ask again in a few seconds")
+        try:
+            yield
         finally:
             self._reading.release()
 
@@ -125,18 +142,28 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
             f"a box is a folder with a {BOX_FILE}, here there is: {there}; begin with: rdukit box new"
         )
     # Not in the folder: Python would import what lies there.
-    try:
+    with _plain_refusals(folder):
         _run(command, "validate", str(folder))
-        described = _run(command, "describe", str(folder))
+        return _expect_object(_run(command, "describe", str(folder)), command, "describe")
+
+
+@contextmanager
+def _plain_refusals(folder: Path) -> Iterator[None]:
+    """Raise what the command refused as ``InvalidArgument`` that does not say where the folder is."""
+    try:
+        yield
     except Unavailable as failed:
         if not isinstance(failed.__cause__, InvalidArgument):
             raise
         text = json.dumps([failed.__cause__.message, failed.__cause__.detail])
         message, detail = json.loads(text.replace(f"{folder}/", "").replace(str(folder), "its folder"))
         raise InvalidArgument(message, **detail) from failed
-    if not isinstance(described, Mapping):
-        raise Unavailable(f"{' '.join(command)} describe gave no JSON object")
-    return described
+
+
+def _expect_object(said: object, command: Sequence[str], verb: str) -> Mapping[str, object]:
+    if not isinstance(said, Mapping):
+        raise Unavailable(f"{' '.join(command)} {verb} gave no JSON object")
+    return said
 
 
 def _is_full(verbs: list[object]) -> bool:

@@ -81,7 +81,9 @@ def show_(artifact_id: str, as_json: bool) -> None:
     for file in found["files"] or []:
         click.echo(f"file    {file['path']}  {format_bytes(file['bytes'])}")
     for link in lineage["links"]:
-        click.echo(f"lineage {link['child']} was made from {link['parent']} ({link['slot']}) by {link['job_id']}")
+        how = "was made from" if link["job_id"] else "names"
+        by = f" by {link['job_id']}" if link["job_id"] else ""
+        click.echo(f"lineage {link['child']} {how} {link['parent']} ({link['slot']}){by}")
 
 
 @artifact.command()

@@ -3,7 +3,8 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit.errors import RdukitError
 from rdukit.units import format_seconds
 from rdukit_platform.cli.job_files import watched
 from rdukit_platform.cli.token import Life
@@ -25,6 +27,10 @@ def endpoint() -> None:
 
 
 _EXPERT = click.option("--expert", default=None, help="Expert to serve, NAME or NAME:VERSION.")
+_BUNDLE = click.option(
+    "--bundle", default=None, metavar="FILE|ID",
+    help="Bundle of experts to serve: a bundle.yaml whose files are artifact://ID, or an artifact that is one.",
+)  # fmt: skip
 _BOX = click.option("--box", default=None, help="Box to serve instead, NAME or NAME:VERSION of one's own.")
 _PEF = click.option("--pef", default=None, help="Artifact with the PEF (default: the expert's).")
 _CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the checkpoint (default: the expert's).")
@@ -39,6 +45,7 @@ _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that
 @endpoint.command()
 @click.argument("name", metavar="NAME")
 @_EXPERT
+@_BUNDLE
 @_BOX
 @_PEF
 @_CHECKPOINT
@@ -51,6 +58,7 @@ _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that
 def create(
     name: str,
     expert: str | None,
+    bundle: str | None,
     box: str | None,
     pef: str | None,
     checkpoint: str | None,
@@ -60,15 +68,15 @@ def create(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Serve an expert, or a box with a PEF and a checkpoint, under a name.
+    """Serve an expert, a bundle of experts, or a box with a PEF and a checkpoint, under a name.
 
     Example: rdukit endpoint create digits --expert digits:2 --replicas 2 --wait
     """
     from rdukit_platform.client.http import ApiClient
 
     body = {"name": name, "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles}
-    with ApiClient.of_home() as client:
-        made = client.post("/v1/endpoints", {**body, "replicas": replicas, "idle_s": idle_s})
+    with ApiClient.of_home() as client, _added(client, bundle) as bundle_id:
+        made = client.post("/v1/endpoints", {**body, "bundle": bundle_id, "replicas": replicas, "idle_s": idle_s})
         _tell(client, made, wait, as_json)
 
 
@@ -93,7 +101,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     rows = [
         (
             one["name"], one["state"], f"{one['ready']}/{one['replicas']}", one["revision"],
-            one["expert"] or one["box"],
+            one["expert"] or (f"{one['box']}, {len(one['models'])} models" if one["models"] else one["box"]),
             one["usage"]["requests"], show.ago(one["created_at"]),
         )
         for one in page["endpoints"]
@@ -136,13 +144,22 @@ def show_(name: str, as_json: bool) -> None:
     revisions = [
         (
             f"{one['number']}{_part_words(found, one['number'])}", one["expert"] or "-", one["box"], one["tiles"],
-            one["pef"], one["checkpoint"] or "-", one["usage"]["requests"], one["usage"]["failures"],
+            one["bundle"] or one["pef"], one["checkpoint"] or "-", one["usage"]["requests"], one["usage"]["failures"],
             show.ago(one["created_at"]),
         )
         for one in found["revisions"]
     ]  # fmt: skip
     show.print_table(("REVISION", "EXPERT", "BOX", "TILES", "PEF", "CHECKPOINT", "CALLS", "FAILED", "AGE"), revisions)
     click.echo()
+    if found["models"]:
+        models = [
+            (one["name"], one["kind"] if one["adapter_of"] is None else f"adapter of {one['adapter_of']}",
+             ", ".join(one["aliases"]) or "-", one["usage"]["requests"],
+             f"{one['usage']['prompt_tokens']}+{one['usage']['completion_tokens']}")
+            for one in found["models"]
+        ]  # fmt: skip
+        show.print_table(("MODEL", "IS", "ALIASES", "CALLS", "TOKENS"), models)
+        click.echo()
     replicas = [
         (one["id"], one["revision"], one["state"], one["reason"] or "-", show.ago(one["created_at"]),
          (one["message"] or "").partition("\n")[0][:80])
@@ -154,6 +171,7 @@ def show_(name: str, as_json: bool) -> None:
 @endpoint.command()
 @click.argument("name", metavar="NAME")
 @_EXPERT
+@_BUNDLE
 @_BOX
 @_PEF
 @_CHECKPOINT
@@ -173,6 +191,7 @@ def show_(name: str, as_json: bool) -> None:
 def update(
     name: str,
     expert: str | None,
+    bundle: str | None,
     box: str | None,
     pef: str | None,
     checkpoint: str | None,
@@ -196,8 +215,8 @@ def update(
         "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles, "replicas": replicas,
         "canary": canary, "idle_s": idle_s,
     }  # fmt: skip
-    with ApiClient.of_home() as client:
-        _tell(client, client.post(f"{_path(name)}/update", body), wait, as_json)
+    with ApiClient.of_home() as client, _added(client, bundle) as bundle_id:
+        _tell(client, client.post(f"{_path(name)}/update", {**body, "bundle": bundle_id}), wait, as_json)
 
 
 @endpoint.command()
@@ -259,10 +278,13 @@ def delete(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer is printed whole.")
 @click.option("--rows", default=None, metavar="FILE", help="JSON file with a list of rows, - for stdin.")
+@click.option("--model", default=None, help="Expert of a bundle that answers the prompt [default: its first].")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
 @JSON_OPTION
 @TOKEN_OPTION
-def call(name: str, prompt: str | None, rows: str | None, max_tokens: int, as_json: bool) -> None:
+def call(
+    name: str, prompt: str | None, rows: str | None, model: str | None, max_tokens: int, as_json: bool
+) -> None:  # fmt: skip
     """Call an endpoint with a text, or with rows of numbers.
 
     Example: rdukit endpoint call digits --rows rows.json
@@ -275,7 +297,7 @@ def call(name: str, prompt: str | None, rows: str | None, max_tokens: int, as_js
     with ApiClient.of_home() as client:
         if prompt is not None:
             messages = [{"role": "user", "content": prompt}]
-            model = client.get(f"{_path(name)}/v1/models")["data"][0]["id"]
+            model = model or client.get(f"{_path(name)}/v1/models")["data"][0]["id"]
             body = {"model": model, "messages": messages, "max_tokens": max_tokens}
             answer = client.post(f"{_path(name)}/v1/chat/completions", body)
             if as_json:
@@ -297,6 +319,23 @@ def call(name: str, prompt: str | None, rows: str | None, max_tokens: int, as_js
             values = output["data"][at : at + width]
             words = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in values[:12]]
             click.echo("  " + " ".join(words) + (" …" if len(values) > len(words) else ""))
+
+
+@contextmanager
+def _added(client: Any, bundle: str | None) -> Iterator[str | None]:
+    """Yield the artifact of a bundle: a file is added as one, and taken back where it is refused."""
+    if bundle is None or not Path(bundle).is_file():
+        yield bundle
+        return
+    from rdukit_platform.client.artifacts import add_artifact
+
+    added = add_artifact(client, Path(bundle), "bundle")["id"]
+    try:
+        yield added
+    except RdukitError:
+        with suppress(RdukitError):  # an endpoint has it after all
+            client.delete(f"/v1/artifacts/{added}")
+        raise
 
 
 def _read_rows(file: str) -> list[list[float]]:

@@ -79,6 +79,9 @@ class EndpointInfo:
     path: str
     model: str
     expert: str | None = None
+    bundle: str | None = None
+    #: Of a bundle: its experts, adapters and router, each with ``name``, ``kind``, ``aliases``, ``usage``.
+    models: list[dict[str, Any]] | None = None
     replicas: int = 0
     ready: int = 0
     canary: dict[str, Any] | None = None
@@ -144,8 +147,8 @@ class ServedEndpoint:
         return self._api.post(f"{self._route}/v2/models/{quote(self.name)}/infer", {"inputs": [*map(dict, inputs)]})
 
     def update(self, /, **changes: object) -> "ServedEndpoint":
-        """Want something else: ``expert``, ``box``, ``pef``, ``checkpoint``, ``tiles``, ``replicas``, ``idle_s``,
-        ``canary`` (the percentage of calls that a new revision gets). No request fails. Returns itself."""
+        """Want something else: ``expert``, ``bundle``, ``box``, ``pef``, ``checkpoint``, ``tiles``, ``replicas``,
+        ``idle_s``, ``canary`` (the percentage of calls that a new revision gets). No request fails. Returns itself."""
         return self._keep(self._api.post(f"{self._route}/update", changes))
 
     def promote(self) -> "ServedEndpoint":
@@ -179,6 +182,7 @@ class Endpoints:
         name: str,
         *,
         expert: ExpertInfo | str | None = None,
+        bundle: HasId | str | None = None,
         box: str | None = None,
         pef: str | None = None,
         checkpoint: str | None = None,
@@ -186,9 +190,10 @@ class Endpoints:
         replicas: int = 1,
         idle_s: float = 0.0,
     ) -> ServedEndpoint:
-        """Serve an expert, or a box with artifacts, under a name.
+        """Serve an expert, a bundle of experts, or a box with artifacts, under a name.
 
         Args:
+            bundle: an artifact of the kind ``bundle``: a bundle.yaml whose files are ``artifact://ID``.
             pef, checkpoint: ids of artifacts; by default the expert's.
             tiles: of each replica; by default what the PEF needs.
             idle_s: seconds without a call after which it has no replicas; 0: it keeps them.
@@ -197,10 +202,10 @@ class Endpoints:
             InvalidArgument: these do not make a model; the message says what is missing.
         """
         wanted = expert.expert if isinstance(expert, ExpertInfo) else expert
-        body = {"name": name, "expert": wanted, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles}
-        return ServedEndpoint(
-            self._api, self._api.post("/v1/endpoints", {**body, "replicas": replicas, "idle_s": idle_s})
-        )
+        file = bundle if bundle is None or isinstance(bundle, str) else bundle.id
+        body = {"name": name, "expert": wanted, "bundle": file, "box": box, "pef": pef, "checkpoint": checkpoint}
+        more = {"tiles": tiles, "replicas": replicas, "idle_s": idle_s}
+        return ServedEndpoint(self._api, self._api.post("/v1/endpoints", {**body, **more}))
 
     def get(self, name: str) -> ServedEndpoint:
         """Return one of the tenant's endpoints.

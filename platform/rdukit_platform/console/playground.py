@@ -27,6 +27,23 @@ ALTERNATIVES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Answerer:
+    """Answerer of a request: an endpoint, or of one that serves a bundle an expert; empty: its first."""
+
+    endpoint: str
+    model: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}/{self.model}" if self.model else self.endpoint
+
+
+def read_answerer(text: str) -> Answerer:
+    """Read what ``str`` of an answerer gives; neither name has a slash."""
+    endpoint, _, model = text.partition("/")
+    return Answerer(endpoint, model)
+
+
+@dataclass(frozen=True, slots=True)
 class ShownToken:
     """A token of an answer. ``shade``: 0 (certain) to 4 (unlikely), or none where its probability is not told."""
 

@@ -19,18 +19,20 @@ from rdukit_platform.console.access import Player, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.playground import (
     MAX_TEXT,
+    Answerer,
     ChatOptions,
     ShownAnswer,
     ShownOutput,
     chat_body,
     example_rows,
     infer_body,
+    read_answerer,
     read_chat,
     read_history,
     read_outputs,
 )
 from rdukit_platform.endpoints.schemas import Endpoint
-from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
+from rdukit_platform.endpoints.service import get_endpoint, list_endpoints, served_models
 from rdukit_platform.tenants.scopes import ENDPOINTS_CALL, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -45,9 +47,9 @@ CHAT, ROWS = "chat", "rows"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Answer of an endpoint and its seconds, or why there is none."""
+    """Answer of an endpoint, or of an expert of one, and its seconds, or why there is none."""
 
-    endpoint: str
+    place: Answerer
     seconds: float
     answer: ShownAnswer | None = None
     outputs: tuple[ShownOutput, ...] = ()
@@ -82,7 +84,8 @@ async def play(
     prompt: Annotated[str, Form(max_length=MAX_TEXT)] = "",
     history: Annotated[str, Form()] = "",
     rows: Annotated[str, Form()] = "",
-    beside: Annotated[str, Form(max_length=64)] = "",
+    model: Annotated[str, Form(max_length=128)] = "",
+    beside: Annotated[str, Form(max_length=200)] = "",
     max_tokens: Annotated[int, Form(ge=1, le=4096)] = 64,
     temperature: Annotated[float, Form(ge=0, le=2)] = 0.0,
     top_p: Annotated[float, Form(gt=0, le=1)] = 1.0,
@@ -90,23 +93,24 @@ async def play(
     system: Annotated[str, Form(max_length=MAX_TEXT)] = "",
     act: Annotated[str, Form()] = "",
 ) -> Response:
-    """Call the endpoint, and a second one where that is asked for, and show what they answer."""
+    """Call the endpoint, and a second one or another expert where that is asked for, and show what they answer."""
     found, _, others = await to_thread.run_sync(_look, request, caller, name)
     options = ChatOptions(max_tokens, temperature, top_p, seed, system)
-    given = {"prompt": prompt, "rows": rows, "beside": beside, **asdict(options)}
-    names = [name, *([beside] if beside and beside != name else [])]
+    given = {"prompt": prompt, "rows": rows, "model": model, "beside": beside, **asdict(options)}
+    place = Answerer(name, model)
+    places = [place, *([read_answerer(beside)] if beside and read_answerer(beside) != place else [])]
     if form == ROWS:
-        played = await asyncio.gather(*(_infer(request, caller, each, rows) for each in names))
+        played = await asyncio.gather(*(_infer(request, caller, each, rows) for each in places))
         return _page(request, caller, found, others, ROWS, given, played)
     try:
         chat = [] if act == "new" else read_history(history)
     except InvalidArgument as error:
-        return _page(request, caller, found, others, CHAT, given, [Played(name, 0.0, error=error.message)])
+        return _page(request, caller, found, others, CHAT, given, [Played(place, 0.0, error=error.message)])
     if not prompt.strip():
-        shown = [] if act == "new" else [Played(name, 0.0, error="Write something first.")]
+        shown = [] if act == "new" else [Played(place, 0.0, error="Write something first.")]
         return _page(request, caller, found, others, CHAT, given, shown, chat)
     asked = [*chat, {"role": "user", "content": prompt}]
-    played = await asyncio.gather(*(_chat(request, caller, each, asked, options) for each in names))
+    played = await asyncio.gather(*(_chat(request, caller, each, asked, options) for each in places))
     if (answer := played[0].answer) is not None:
         chat = [*asked, {"role": "assistant", "content": answer.text[:MAX_TEXT]}]
         given["prompt"] = ""
@@ -114,27 +118,27 @@ async def play(
 
 
 async def _chat(
-    request: Request, caller: Caller, name: str, messages: list[dict[str, str]], options: ChatOptions
+    request: Request, caller: Caller, place: Answerer, messages: list[dict[str, str]], options: ChatOptions
 ) -> Played:
     began = perf_counter()
     try:
-        found, _, _ = await to_thread.run_sync(_look, request, caller, name)
-        body = chat_body(found.model, messages, options, logprobs=True)
-        answer = read_chat(await _call(request, caller, name, "POST", "v1/chat/completions", body))
+        model = place.model or await to_thread.run_sync(_model_of, request, caller, place.endpoint)
+        body = chat_body(model, messages, options, logprobs=True)
+        answer = read_chat(await _call(request, caller, place.endpoint, "POST", "v1/chat/completions", body))
     except RdukitError as error:
-        return Played(name, perf_counter() - began, error=error.message)
-    return Played(name, perf_counter() - began, answer)
+        return Played(place, perf_counter() - began, error=error.message)
+    return Played(place, perf_counter() - began, answer)
 
 
-async def _infer(request: Request, caller: Caller, name: str, rows: str) -> Played:
-    began = perf_counter()
+async def _infer(request: Request, caller: Caller, place: Answerer, rows: str) -> Played:
+    name, began = place.endpoint, perf_counter()
     try:
         body = infer_body(await _metadata(request, caller, name), rows)
         began = perf_counter()
         outputs = read_outputs(await _call(request, caller, name, "POST", f"v2/models/{name}/infer", body))
     except RdukitError as error:
-        return Played(name, perf_counter() - began, error=error.message)
-    return Played(name, perf_counter() - began, outputs=tuple(outputs))
+        return Played(place, perf_counter() - began, error=error.message)
+    return Played(place, perf_counter() - began, outputs=tuple(outputs))
 
 
 async def _metadata(request: Request, caller: Caller, name: str) -> bytes:
@@ -177,12 +181,16 @@ def _error_words(text: bytes) -> str:
     return str(words)[:500] if words else ""
 
 
-def _look(request: Request, caller: Caller, name: str) -> tuple[Endpoint, bool, list[str]]:
-    """Return an endpoint, whether its box makes text, and the names of the others."""
+def _look(request: Request, caller: Caller, name: str) -> tuple[Endpoint, bool, list[Answerer]]:
+    """Return an endpoint, whether its box makes text, and what may answer beside it."""
     platform = platform_of(request)
     with platform.database.read() as session:
         found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
-        others = [row.name for row in list_endpoints(session, caller.tenant_id, MAX_BESIDE)[0] if row.name != name]
+        rows = [row for row in list_endpoints(session, caller.tenant_id, MAX_BESIDE)[0] if row.name != name]
+        others = [Answerer(name, model.name) for model in found.models or ()]
+        others += [Answerer(row.name, model) for row in rows for model in served_models(session, row) or [""]]
+        if found.models:
+            return found, True, others
         try:
             box = with_own(session, platform.catalog.boxes(), caller.tenant_id, [found.box]).box(found.box)
         except NotFound:  # uninstalled since
@@ -193,11 +201,17 @@ def _look(request: Request, caller: Caller, name: str) -> tuple[Endpoint, bool, 
     return found, is_text, others
 
 
+def _model_of(request: Request, caller: Caller, name: str) -> str:
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        return show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now()).model
+
+
 def _page(
-    request: Request, caller: Caller, found: Endpoint, others: list[str], kind: str, given: dict[str, object],
+    request: Request, caller: Caller, found: Endpoint, others: list[Answerer], kind: str, given: dict[str, object],
     played: list[Played] | tuple[Played, ...] = (), chat: list[dict[str, str]] | tuple[()] = (),
 ) -> Response:  # fmt: skip
-    defaults: dict[str, object] = {"prompt": "", "rows": "", "beside": "", **asdict(ChatOptions())}
+    defaults: dict[str, object] = {"prompt": "", "rows": "", "model": "", "beside": "", **asdict(ChatOptions())}
     return page(
         request, "playground.html", section="Endpoints", endpoint=found, others=others, kind=kind,
         given={**defaults, **given}, played=list(played), chat=list(chat), history=orjson.dumps(list(chat)).decode(),

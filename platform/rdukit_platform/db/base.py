@@ -25,6 +25,7 @@ class Base(DeclarativeBase):
         dict[str, str]: JSON,
         list[str]: JSON,
         list[object]: JSON,
+        list[dict[str, object]]: JSON,
         list[list[float]]: JSON,
         float: Double,
     }

@@ -236,13 +236,13 @@ class ArtifactRow(Base):
 
 
 class LineageRow(Base):
-    """``child`` was made from ``parent``, which the job had in ``slot``."""
+    """``child`` was made from ``parent``, which the job had in ``slot``; without a job, ``child`` names it there."""
 
     __tablename__ = "lineage"
     child: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), primary_key=True)
     parent: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), primary_key=True, index=True)
     slot: Mapped[str] = mapped_column(String(64), primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"))
 
 
 class ExpertRow(Base):
@@ -355,6 +355,9 @@ class EndpointRevisionRow(Base):
     checkpoint_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"), index=True)
     #: What it was made from, if that was an expert.
     expert_id: Mapped[str | None] = mapped_column(ForeignKey("experts.id"))
+    #: Of a bundle of experts: its file, and ``[{"name", "kind", "aliases", "adapter_of"}]``; ``pef_id`` is its first.
+    bundle_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"), index=True)
+    models: Mapped[list[dict[str, object]] | None]
     tiles: Mapped[int]
     created_at: Mapped[float]
 
@@ -392,7 +395,7 @@ class EndpointReplicaRow(Base):
 
 
 class EndpointUsageRow(Base):
-    """Calls of a revision of an endpoint in a day."""
+    """Calls of a revision of an endpoint, of a bundle those of one of its models, in a day."""
 
     __tablename__ = "endpoint_usage"
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"), primary_key=True)
@@ -400,6 +403,8 @@ class EndpointUsageRow(Base):
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     #: Number of the revision that answered; 0: none did, or it was before revisions were counted.
     revision: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False, server_default="0")
+    #: Of a bundle: the expert or adapter that answered; empty: none did, or there is one model only.
+    model: Mapped[str] = mapped_column(String(128), primary_key=True, server_default="")
     requests: Mapped[int] = mapped_column(BigInteger)
     #: Of the requests: those answered with an error.
     failures: Mapped[int] = mapped_column(BigInteger)

@@ -32,9 +32,12 @@ Selected = Annotated[str, Field(min_length=1, max_length=128, description="NAME,
 
 
 class RevisionRequest(RequestBody):
-    """Request for a revision: an expert to serve, or a box with artifacts."""
+    """Request for a revision: an expert to serve, a bundle of them, or a box with artifacts."""
 
     expert: Selected | None = None
+    bundle: Annotated[str, Field(min_length=1, max_length=32)] | None = Field(
+        default=None, description="Id of an artifact of the kind bundle, whose files are artifacts."
+    )
     box: Selected | None = None
     pef: Artifact | None = None
     checkpoint: Artifact | None = None
@@ -44,7 +47,7 @@ class RevisionRequest(RequestBody):
 
     def names_nothing(self) -> bool:
         """Return whether it says nothing of what to serve."""
-        return (self.expert, self.box, self.pef, self.checkpoint, self.tiles) == (None,) * 5
+        return (self.expert, self.bundle, self.box, self.pef, self.checkpoint, self.tiles) == (None,) * 6
 
 
 class EndpointRequest(RevisionRequest):
@@ -89,6 +92,18 @@ class CanaryView(BaseModel):
     replicas: int
 
 
+class ServedModel(BaseModel):
+    """Model of a bundle: requests name it, or one of its aliases. ``kind``: ``expert``, ``adapter`` or ``router``."""
+
+    name: str
+    kind: str
+    aliases: list[str]
+    #: Of an adapter: the expert beside which it is.
+    adapter_of: str | None
+    #: Of this endpoint, by all revisions; where one endpoint is asked for. A router's calls are its experts'.
+    usage: Usage | None = None
+
+
 class Revision(BaseModel):
     """Revision of an endpoint."""
 
@@ -99,6 +114,8 @@ class Revision(BaseModel):
     checkpoint: str | None
     #: ``NAME:VERSION``
     expert: str | None
+    #: Of a bundle: its artifact; ``pef`` is its first one.
+    bundle: str | None
     tiles: int
     usage: Usage
     created_at: float
@@ -128,6 +145,7 @@ class Endpoint(BaseModel):
     revision: int
     box: str
     expert: str | None
+    bundle: str | None
     #: How many are wanted, and how many take requests, of whatever revision.
     replicas: int
     ready: int
@@ -137,8 +155,10 @@ class Endpoint(BaseModel):
     idle_s: float | None
     #: Where its routes begin, below the gateway's address.
     path: str
-    #: What requests call the model; paths may have the endpoint's name instead.
+    #: What requests call the model, of a bundle its first expert; paths may have the endpoint's name instead.
     model: str
+    #: Of a bundle: all names that requests may have.
+    models: list[ServedModel] | None
     usage: Usage
     created_at: float
     updated_at: float
@@ -159,25 +179,27 @@ def show_endpoint(
     snapshot: EndpointSnapshot,
     revisions: Sequence[EndpointRevisionRow],
     experts: Mapping[str, str],
-    uses: Mapping[int, Use],
+    uses: Mapping[int, Mapping[str, Use]],
     replicas: Sequence[EndpointReplicaRow] | None = None,
 ) -> Endpoint:
     """Return a row as the API shows it.
 
     Args:
         experts: ids of experts to ``NAME:VERSION``.
-        uses: what each revision was used.
+        uses: what each revision was used, by model.
         replicas: ``None``: it is one of a list.
     """
-    shown = [_revision(each, experts, uses.get(each.number, Use())) for each in revisions]
+    shown = [_revision(each, experts, sum_uses(uses.get(each.number, {}).values())) for each in revisions]
     canary = snapshot.canary
     wanted = next(each for each in shown if each.number == row.revision)
+    served = next(each for each in revisions if each.number == row.revision)
     return Endpoint(
         name=row.name,
         state=state_of(snapshot),
         revision=row.revision,
         box=wanted.box,
         expert=wanted.expert,
+        bundle=wanted.bundle,
         replicas=row.replicas,
         ready=sum(1 for each in snapshot.replicas if each.state is ReplicaState.READY),
         canary=None
@@ -185,13 +207,28 @@ def show_endpoint(
         else CanaryView(revision=canary.revision, percent=row.canary_percent or 0, replicas=canary.wanted),
         idle_s=row.idle_s,
         path=f"/v1/endpoints/{row.name}",
-        model=wanted.box.partition(":")[0],
-        usage=_usage(sum_uses(uses.values())),
+        model=model_of(served),
+        models=_models(served, None if replicas is None else uses),
+        usage=_usage(sum_uses(use for by_model in uses.values() for use in by_model.values())),
         created_at=row.created_at,
         updated_at=row.updated_at,
         revisions=None if replicas is None else shown,
         instances=None if replicas is None else [_replica(each) for each in replicas],
     )
+
+
+def model_of(revision: EndpointRevisionRow) -> str:
+    """Return what requests call the model of a revision: its box, or the first expert of its bundle."""
+    return str(revision.models[0]["name"]) if revision.models else revision.box
+
+
+def _models(row: EndpointRevisionRow, uses: Mapping[int, Mapping[str, Use]] | None) -> list[ServedModel] | None:
+    if row.models is None:
+        return None
+    models = [ServedModel.model_validate(each) for each in row.models]
+    for each in models if uses is not None else ():
+        each.usage = _usage(sum_uses(by_model.get(each.name, Use()) for by_model in (uses or {}).values()))
+    return models
 
 
 def _usage(use: Use) -> Usage:
@@ -205,6 +242,7 @@ def _revision(row: EndpointRevisionRow, experts: Mapping[str, str], use: Use) ->
         pef=row.pef_id,
         checkpoint=row.checkpoint_id,
         expert=None if row.expert_id is None else experts.get(row.expert_id),
+        bundle=row.bundle_id,
         tiles=row.tiles,
         usage=_usage(use),
         created_at=row.created_at,

@@ -19,6 +19,7 @@ from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.db.rows import new_id, read_page
+from rdukit_platform.endpoints.bundles import CheckedBundle, keep_parts
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
 from rdukit_platform.jobs.fit import check_nodes, check_pef, tiles_of
 from rdukit_platform.nodes.registry import read_capacities
@@ -37,22 +38,30 @@ class ServedParts:
     checkpoint_id: str | None
     expert_id: str | None
     tiles: int
+    bundle: CheckedBundle | None = None
 
 
 def resolve_serving(
-    session: Session, boxes: Boxes, store: BlobStore, tenant_id: str, request: RevisionRequest
-) -> ServedParts:
+    session: Session, boxes: Boxes, store: BlobStore, tenant_id: str, request: RevisionRequest,
+    bundle: CheckedBundle | None = None,
+) -> ServedParts:  # fmt: skip
     """Find and check what a request wants to serve.
 
+    Args:
+        bundle: the one that it names.
     Raises:
         NotFound: the tenant has no such expert, box or artifact.
         InvalidArgument: an expert and a box, or neither; no PEF; something that is none.
         IllegalValue: no node has as many tiles, or the PEF needs more.
         PermissionDenied: the tenant may not run boxes of its own.
     """
+    if bundle is not None:
+        return _serve_bundle(session, boxes, tenant_id, request, bundle)
     expert_id, pef_id, checkpoint_id = None, request.pef, request.checkpoint
     if (request.expert is None) == (request.box is None):
-        raise InvalidArgument("an endpoint serves either an expert, or a box with a PEF and a checkpoint; name one")
+        raise InvalidArgument(
+            "an endpoint serves either an expert, or a bundle of them, or a box with a PEF and a checkpoint; name one"
+        )
     if request.expert is not None:
         expert = get_expert(session, tenant_id, request.expert)
         if expert.deprecated_at is not None:
@@ -78,6 +87,19 @@ def resolve_serving(
     return ServedParts(
         Selector(box.name, box.version), pef_id, checkpoint_id, expert_id, request.tiles or max(needed, 1)
     )
+
+
+def _serve_bundle(
+    session: Session, boxes: Boxes, tenant_id: str, request: RevisionRequest, bundle: CheckedBundle
+) -> ServedParts:
+    if (request.expert, request.pef, request.checkpoint) != (None,) * 3:
+        raise InvalidArgument("a bundle names its own PEFs and checkpoints; leave expert, pef and checkpoint out")
+    box = with_own(session, boxes, tenant_id, [asked := request.box or bundle.box]).box(asked)
+    if request.tiles is not None:
+        check_nodes(request.tiles, read_capacities(session))
+        check_pef(request.tiles, bundle.tiles)
+    tiles = request.tiles or bundle.tiles
+    return ServedParts(Selector(box.name, box.version), bundle.pef_id, None, None, tiles, bundle)
 
 
 def create_endpoint(
@@ -223,6 +245,14 @@ def revisions_of(session: Session, row: EndpointRow) -> Sequence[EndpointRevisio
     return session.scalars(query.order_by(EndpointRevisionRow.number)).all()
 
 
+def served_models(session: Session, row: EndpointRow) -> list[str]:
+    """Return the names of the models of the wanted revision; none: it serves no bundle."""
+    query = select(EndpointRevisionRow.models).where(
+        EndpointRevisionRow.endpoint_id == row.id, EndpointRevisionRow.number == row.revision
+    )
+    return [str(each["name"]) for each in session.scalars(query).one() or ()]
+
+
 def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaRow]:
     """Return an endpoint's replicas, those that are there first, then the newest; not all that have ended."""
     query = select(EndpointReplicaRow).where(EndpointReplicaRow.endpoint_id == row.id)
@@ -244,10 +274,14 @@ def _find(session: Session, tenant_id: str, name: str, *, is_locked: bool = Fals
 
 def _add_revision(session: Session, row: EndpointRow, serving: ServedParts, now: float) -> EndpointRevisionRow:
     of_row = select(func.max(EndpointRevisionRow.number)).where(EndpointRevisionRow.endpoint_id == row.id)
+    bundle = serving.bundle
+    if bundle is not None:
+        keep_parts(session, row.tenant_id, bundle)
     revision = EndpointRevisionRow(
         id=new_id("rev"), endpoint_id=row.id, number=(session.scalars(of_row).one() or 0) + 1, box=serving.box.name,
         box_version=serving.box.version, pef_id=serving.pef_id, checkpoint_id=serving.checkpoint_id,
         expert_id=serving.expert_id, tiles=serving.tiles, created_at=now,
+        **({} if bundle is None else {"bundle_id": bundle.bundle_id, "models": list(bundle.models)}),
     )  # fmt: skip
     session.add(revision)
     session.flush()

@@ -4,7 +4,7 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ MAX_READ: Final = 1 << 20
 TAIL: Final = 16 << 10
 #: Counts of one text, as SambaStudio's answers have them; their streams are lines of JSON.
 _COUNTED: Final = re.compile(rb'"(prompt|completion)_tokens_count":(\d{1,9})\b')
+_MODEL: Final = re.compile(rb'"model(?:_name)?"\s*:\s*"([^"\\]{1,128})"')
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
 
@@ -83,6 +84,15 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
     return Use(1, rows=_count(rows))
 
 
+def read_model(head: bytes, tail: bytes, known: Container[str]) -> str:
+    """Read which of the ``known`` models an answer is of (pure); empty: none, or it does not say.
+
+    Whoever made the box does not choose what is counted: only a name that its bundle has.
+    """
+    found = [match[1] for text in (tail, head[:TAIL]) for match in _MODEL.finditer(text)]
+    return next((name for name in (each.decode(errors="replace") for each in found) if name in known), "")
+
+
 def _tokens(usage: object) -> Use:
     if not isinstance(usage, dict):
         return Use(1)
@@ -109,12 +119,12 @@ class UsageCounter:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self._lock = threading.Lock()
-        #: Endpoint, day and revision to what is not written yet.
-        self._unwritten: dict[tuple[str, int, int], Use] = {}
+        #: Endpoint, day, revision and model to what is not written yet.
+        self._unwritten: dict[tuple[str, int, int, str], Use] = {}
 
-    def count(self, endpoint_id: str, revision: int, use: Use) -> None:
-        """Count one; touches no database. ``revision``: 0 where none answered."""
-        key = endpoint_id, int(self._clock.now() // DAY_S), revision
+    def count(self, endpoint_id: str, revision: int, use: Use, model: str = "") -> None:
+        """Count one; touches no database. ``revision``: 0 where none answered; ``model``: of a bundle."""
+        key = endpoint_id, int(self._clock.now() // DAY_S), revision, model
         with self._lock:
             self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
 
@@ -126,8 +136,8 @@ class UsageCounter:
             return
         try:
             with self._database.write() as session:
-                for (endpoint_id, day, revision), use in sorted(uses.items()):
-                    add_use(session, endpoint_id, day, revision, use)
+                for (endpoint_id, day, revision, model), use in sorted(uses.items()):
+                    add_use(session, endpoint_id, day, revision, use, model)
         except SQLAlchemyError as error:
             logger.warning("usage not written error=%s", error)
             with self._lock:
@@ -135,25 +145,31 @@ class UsageCounter:
                     self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
 
 
-def add_use(session: Session, endpoint_id: str, day: int, revision: int, use: Use) -> None:
-    """Add to what a revision of an endpoint was used in a day."""
+def add_use(session: Session, endpoint_id: str, day: int, revision: int, use: Use, model: str = "") -> None:
+    """Add to what a revision of an endpoint, of a bundle one of its models, was used in a day."""
     row = EndpointUsageRow
-    query = update(row).where(row.endpoint_id == endpoint_id, row.day == day, row.revision == revision)
+    is_meant = (row.endpoint_id == endpoint_id, row.day == day, row.revision == revision, row.model == model)
+    query = update(row).where(*is_meant)
     values = {name: getattr(row, name) + getattr(use, name) for name in Use.__slots__}
     if not count_changed(session, query.values(values)):
         values = {name: getattr(use, name) for name in Use.__slots__}
-        session.add(row(endpoint_id=endpoint_id, day=day, revision=revision, **values))
+        session.add(row(endpoint_id=endpoint_id, day=day, revision=revision, model=model, **values))
         session.flush()
 
 
-def read_uses(session: Session, endpoint_ids: Sequence[str]) -> dict[str, dict[int, Use]]:
-    """Return what the revisions of each endpoint were used in all; 0 are calls that none of them answered."""
+def read_uses(session: Session, endpoint_ids: Sequence[str]) -> dict[str, dict[int, dict[str, Use]]]:
+    """Return what the revisions of each endpoint were used in all, by model: of a bundle that is an expert, else "".
+
+    Revision 0 has the calls that none of them answered.
+    """
     row = EndpointUsageRow
     sums = [func.sum(getattr(row, name)) for name in Use.__slots__]
-    query = select(row.endpoint_id, row.revision, *sums).where(row.endpoint_id.in_(endpoint_ids))
-    found: dict[str, dict[int, Use]] = {endpoint_id: {} for endpoint_id in endpoint_ids}
-    for endpoint_id, revision, *rest in session.execute(query.group_by(row.endpoint_id, row.revision)):
-        found[endpoint_id][revision] = Use(*(int(each) for each in rest))
+    query = select(row.endpoint_id, row.revision, row.model, *sums).where(row.endpoint_id.in_(endpoint_ids))
+    found: dict[str, dict[int, dict[str, Use]]] = {endpoint_id: {} for endpoint_id in endpoint_ids}
+    for endpoint_id, revision, model, *rest in session.execute(
+        query.group_by(row.endpoint_id, row.revision, row.model)
+    ):
+        found[endpoint_id].setdefault(revision, {})[model] = Use(*(int(each) for each in rest))
     return found
 
 

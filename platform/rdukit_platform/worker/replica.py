@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from rdukit.errors import (
@@ -37,6 +38,7 @@ from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.endpoints import replicas
+from rdukit_platform.endpoints.bundles import bring_bundle, parts_of
 from rdukit_platform.endpoints.replicas import ClaimedReplica
 from rdukit_platform.endpoints.states import ReplicaReason
 from rdukit_platform.settings import ENDPOINT_DRAIN_S
@@ -49,9 +51,11 @@ logger = logging.getLogger(__name__)
 
 #: A replica has one box, which is its first.
 EPOCH: Final = 1
-#: What tells a box which model it serves from the beginning; its settings ``box.pef`` and ``box.checkpoint``.
+#: What tells a box which model it serves from the beginning; its settings ``box.pef``, ``box.checkpoint``,
+#: ``box.bundle``.
 PEF_VARIABLE: Final = "RDUKIT_BOX_PEF"
 CHECKPOINT_VARIABLE: Final = "RDUKIT_BOX_CHECKPOINT"
+BUNDLE_VARIABLE: Final = "RDUKIT_BOX_BUNDLE"
 #: Seconds in the node's queue for tiles, after which it is seen whether they still are wanted.
 TILES_S: Final = 2.0
 WATCH_S: Final = 0.2
@@ -163,10 +167,16 @@ class ReplicaRun:
         self._watch(box)
 
     def _bring_inputs(self) -> dict[str, str]:
-        """Fetch PEF and checkpoint. Returns the variables that say where they are."""
+        """Fetch PEF and checkpoint, or a bundle and its parts. Returns the variables that say where they are."""
         incoming = self._folder / "in"
         remove_tree(incoming)
         incoming.mkdir()
+        if self._revision.bundle_id is not None:
+            with self._context.database.read() as session:
+                bundle = session.get_one(ArtifactRow, self._revision.bundle_id)
+                ids = {each.parent for each in parts_of(session, bundle.id)}
+                parts = session.scalars(select(ArtifactRow).where(ArtifactRow.id.in_(ids))).all()
+            return {BUNDLE_VARIABLE: str(bring_bundle(self._context.store, bundle, parts, incoming))}
         wanted = {PEF_VARIABLE: self._revision.pef_id, CHECKPOINT_VARIABLE: self._revision.checkpoint_id}
         variables = {}
         for variable, artifact_id in wanted.items():

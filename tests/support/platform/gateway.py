@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from io import BytesIO
 from math import exp, sin
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.interfaces import Clock
 from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.catalog.catalog import Catalog, read_catalog
@@ -28,6 +30,7 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.endpoints import replicas
+from rdukit_platform.endpoints.bundles import CheckedBundle
 from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.endpoints.service import (
     EndpointChange,
@@ -218,6 +221,23 @@ class Example:
             assert claimed is not None
             why = "the box ended with status 3: " + "a_word_that_does_not_end_" * 12
             replicas.end(session, claimed.fencing, ReplicaReason.NOT_READY, why, self.now - 50)
+
+    def serve_bundle(self, name: str, expert: str) -> None:
+        """Make an endpoint without replicas that serves a bundle: two experts, an adapter beside one, a router."""
+        content = self.store.add_stream(BytesIO(b"kind: Bundle"))
+        with self.database.write() as session:
+            row = get_expert(session, self.tenant_id, expert)
+            assert row.pef_id is not None
+            file = record_artifact(session, self.tenant_id, "bundle.yaml", "bundle", content, self.now, "bundle.yaml")
+            kinds = {"poet": "expert", "coder": "expert", "clerk": "adapter", "router": "router"}
+            models: list[dict[str, object]] = [
+                {"name": each, "kind": kind, "aliases": [], "adapter_of": "poet" if kind == "adapter" else None}
+                for each, kind in kinds.items()
+            ]
+            named = {"configurations.0.pef": row.pef_id, "experts.0.checkpoint": row.checkpoint_id}
+            bundle = CheckedBundle(file.id, named, models, row.box, row.pef_id, 1)
+            parts = ServedParts(Selector(row.box), row.pef_id, None, None, 1, bundle)
+            create_endpoint(session, self.tenant_id, name, parts, 0, self.now - 500)
 
     def _reconcile_ready(self, address: str) -> None:
         reconcile(self.database, self.now - 499, lambda leases: {})

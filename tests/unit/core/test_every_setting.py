@@ -25,7 +25,6 @@ WITHOUT_TEST: Final = {
     "arch": _ARGUMENT + "--arch of a compile",
     "box.child_memory_bytes": _ARGUMENT + "the memory that a box's YAML allows",
     "box.drain_s": _DURATION,
-    "box.load_timeout_s": _DURATION,
     "box.max_rows": _ARGUMENT + "requests beyond the default",
     "box.ready_timeout_s": _DURATION,
     "box.restart_backoff_s": _DURATION,
@@ -47,7 +46,6 @@ WITHOUT_TEST: Final = {
     "precision": _ARGUMENT + "--precision of a compile",
     "snd.rdu_reset_s": _DURATION,
     "worker.box_pod": _ARGUMENT + "the template of the backend; resolving it needs a cluster",
-    "worker.start_s": _DURATION,
 }  # fmt: skip
 
 

@@ -183,6 +183,12 @@ UPDATE nodes SET link_host = 'one.lan' WHERE name = 'one';
     "0034": """
 UPDATE schedules SET submitted_by = 'usr-1' WHERE id = 'sched-1';
 """,
+    "0035": """
+INSERT INTO lineage (child, parent, slot) VALUES ('art-2', 'art-1', 'configurations.0');
+UPDATE endpoint_revisions SET bundle_id = 'art-2', models = '[{"name": "poet"}]' WHERE id = 'rev-1';
+INSERT INTO endpoint_usage (endpoint_id, day, revision, model, requests, failures, rows, prompt_tokens,
+    completion_tokens) VALUES ('end-1', 20000, 1, 'poet', 1, 0, 0, 2, 3);
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"

@@ -147,3 +147,21 @@ def test_a_draft_takes_from_what_experts_have() -> None:
 def test_what_does_not_fit_is_told_with_what_would(change: dict[str, Any], told: str) -> None:
     (problem,) = fit(**change).problems
     assert re.search(told, problem), problem
+
+
+def test_of_artifacts_only_artifacts_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "bundle.yaml"
+    file.write_text(TEXT)
+    (tmp_path / "art-1").mkdir()
+    (tmp_path / "art-1" / "poet").write_text("x")
+    place = ("experts", 0, "checkpoint")
+    for files in (load_bundle(file), load_bundle(file, is_of_artifacts=True)):
+        assert files.find("artifact://art-1/poet", place) == tmp_path / "art-1" / "poet"
+        with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*outside of the bundle's folders"):
+            files.find("artifact:///etc/passwd", place)
+    with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is no artifact; legal: artifact://ID"):
+        files.find("art-1", place)
+    with pytest.raises(NotFound, match=r"there is no 'artifact://art-2'; legal: one of yours"):
+        files.find("artifact://art-2", place)
+    named = {".".join(map(str, path)): text for path, text in files.bundle.files()}
+    assert named["experts.1.checkpoint"] == "coder/model.safetensors" and len(named) == 3

@@ -1,0 +1,192 @@
+"""Bundles of experts whose files are artifacts: which those are, whether they can be served, and where they lie.
+
+A bundle is an artifact of the kind ``bundle``: a bundle file as ``rdukit serve`` takes it, whose files are named
+``artifact://ID`` or ``artifact://ID/PATH``. Its language is the server's, and a process of that checks it: here only
+the names of artifacts are looked for. What it turns out to be made of becomes its lineage, and is kept with it.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit_platform.artifacts.service import get_artifact
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.catalog.catalog import Catalog, incoming_folder
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import ArtifactRow, LineageRow
+
+BUNDLE: Final = "bundle"
+BUNDLE_FILE: Final = "bundle.yaml"
+MAX_BUNDLE_BYTES: Final = 256 << 10
+MAX_ARTIFACTS: Final = 256
+#: Files of a folder that a bundle names; checkpoints have a few.
+MAX_FILES: Final = 10_000
+_REFERENCE: Final = re.compile(r"artifact://(?P<id>[a-z]+-[a-z0-9]+)(?P<path>(?:/[\w.+@-]+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBundle:
+    """A bundle that can be served: its artifact, what that is made of, and what it serves."""
+
+    bundle_id: str
+    #: Key of the bundle, as ``experts.0.checkpoint`` → the artifact that it names.
+    parts: Mapping[str, str]
+    #: As ``EndpointRevisionRow.models``, the first expert first.
+    models: Sequence[dict[str, object]]
+    #: The box that compiled its first PEF, and that PEF.
+    box: str
+    pef_id: str
+    #: The most that one of its PEFs was compiled for.
+    tiles: int
+
+
+def find_references(text: str) -> dict[str, set[str]]:
+    """Return the artifacts that a text names, each with the paths in it that are meant; "" is all of it (pure)."""
+    found: dict[str, set[str]] = {}
+    for match in _REFERENCE.finditer(text):
+        found.setdefault(match["id"], set()).add(match["path"].strip("/"))
+    return found
+
+
+def read_checked(bundle_id: str, told: Mapping[str, object]) -> CheckedBundle:
+    """Read what the check says of a bundle that can be served (pure).
+
+    Raises:
+        Unavailable: it does not say what it should.
+    """
+    try:
+        files, models, tiles = told["files"], told["models"], told["tiles"]
+        assert isinstance(files, list) and isinstance(models, list) and isinstance(tiles, int)
+        parts = {str(each["at"]): next(iter(find_references(each["file"]))) for each in files}
+        return CheckedBundle(bundle_id, parts, models, str(told["box"]), next(iter(parts.values())), tiles)
+    except (LookupError, TypeError, AssertionError, StopIteration) as cause:
+        raise Unavailable(f"the check of bundle {bundle_id} does not say what is in it: {cause!r}") from cause
+
+
+def check_bundle(
+    database: Database, store: BlobStore, catalog: Catalog, tenant_id: str, bundle_id: str, folder: Path
+) -> CheckedBundle:
+    """Check an artifact as a bundle: its words, that all of its artifacts are the tenant's, and that it fits.
+
+    Args:
+        folder: in which a folder for the check is made.
+    Raises:
+        NotFound: the tenant has no such artifact.
+        InvalidArgument: it is no bundle, or a wrong one; the message has each fault with its line.
+        Overloaded, Unavailable: it cannot be checked now.
+    """
+    with database.read() as session:
+        text = read_bundle(session, store, tenant_id, bundle_id)
+        references = find_references(text)
+        if len(references) > MAX_ARTIFACTS:
+            raise InvalidArgument(f"bundle {bundle_id} names {len(references)} artifacts; legal: up to {MAX_ARTIFACTS}")
+        # What is not the tenant's is not there: the check says in which line it is named.
+        rows = _find_artifacts(session, tenant_id, references)
+    with incoming_folder(folder) as inside:
+        for row in rows:
+            _lay_out(store, row, inside / row.id, references[row.id])
+        file = inside / BUNDLE_FILE
+        file.write_text(text, encoding="utf-8")
+        return read_checked(bundle_id, catalog.check_bundle(file))
+
+
+def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: str) -> str:
+    """Return the text of a bundle.
+
+    Raises:
+        NotFound: the tenant has no such artifact. InvalidArgument: it is none.
+    """
+    row = get_artifact(session, tenant_id, bundle_id)
+    if row.is_folder or row.kind != BUNDLE or row.bytes > MAX_BUNDLE_BYTES:
+        what = "folder" if row.is_folder else f"file of {row.bytes} bytes"
+        raise InvalidArgument(
+            f"artifact {bundle_id} is a {what} of the kind {row.kind!r}; legal: a bundle.yaml of up to "
+            f"{MAX_BUNDLE_BYTES} bytes, added with: rdukit artifact add bundle.yaml --kind {BUNDLE}"
+        )
+    try:
+        return b"".join(store.read(row.digest)).decode()
+    except UnicodeDecodeError as cause:
+        raise InvalidArgument(f"artifact {bundle_id} is no text: {cause.reason}; legal: a bundle.yaml") from cause
+
+
+def keep_parts(session: Session, tenant_id: str, bundle: CheckedBundle) -> None:
+    """Write down what a bundle is made of. Until the transaction ends nobody deletes any of it.
+
+    Raises:
+        NotFound: some of it was deleted meanwhile.
+    """
+    get_artifact(session, tenant_id, bundle.bundle_id, is_locked=True)
+    known = {(row.parent, row.slot) for row in parts_of(session, bundle.bundle_id)}
+    for slot, part in bundle.parts.items():
+        get_artifact(session, tenant_id, part, is_kept=True)
+        if (part, slot) not in known:
+            session.add(LineageRow(child=bundle.bundle_id, parent=part, slot=slot, job_id=None))
+    session.flush()
+
+
+def parts_of(session: Session, bundle_id: str) -> Sequence[LineageRow]:
+    """Return what a bundle that was served is made of."""
+    query = select(LineageRow).where(LineageRow.child == bundle_id, LineageRow.job_id.is_(None))
+    return session.scalars(query.order_by(LineageRow.slot)).all()
+
+
+def bring_bundle(store: BlobStore, bundle: ArtifactRow, parts: Iterable[ArtifactRow], folder: Path) -> Path:
+    """Lay a bundle and all that it is made of out in ``folder`` as its server takes it. Returns its file.
+
+    Raises:
+        NotFound, ContentDamaged: the content of something is not in the store.
+    """
+    for row in parts:
+        store.materialize(row.digest, row.is_folder, folder / row.id)
+    file = folder / BUNDLE_FILE
+    store.materialize(bundle.digest, False, file)
+    return file
+
+
+def _find_artifacts(session: Session, tenant_id: str, ids: Iterable[str]) -> list[ArtifactRow]:
+    found = []
+    for artifact_id in ids:
+        try:
+            found.append(get_artifact(session, tenant_id, artifact_id))
+        except NotFound:
+            continue
+    return found
+
+
+def _lay_out(store: BlobStore, row: ArtifactRow, target: Path, paths: set[str]) -> None:
+    """Put at ``target`` what a check reads of an artifact: files that are named, and JSON as tokenizers are; of others
+    only that they are there.
+
+    Raises:
+        InvalidArgument: it is a folder of too many files.
+    """
+    if not row.is_folder:
+        _link(store, row.digest, target)
+        return
+    entries = store.entries(row.digest)
+    if len(entries) > MAX_FILES:
+        raise InvalidArgument(f"artifact {row.id} has {len(entries)} files; legal in a bundle: up to {MAX_FILES}")
+    target.mkdir()
+    for entry in entries:
+        place = target / entry.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if entry.path in paths or entry.path.endswith(".json"):
+            _link(store, entry.digest, place)
+        else:
+            place.touch()
+
+
+def _link(store: BlobStore, digest: str, target: Path) -> None:
+    with store.local(digest) as blob:
+        try:
+            os.link(blob, target)
+        except OSError:  # the store is elsewhere
+            shutil.copyfile(blob, target)

@@ -1,0 +1,251 @@
+"""An endpoint of two experts: each chosen by its name, counted by it, kept with what it is made of, and moved."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx
+import openai
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_platform.client import Platform
+from rdukit_platform.client.artifacts import Artifact
+from rdukit_zoo.language.decoder import generate_by_recomputing
+from support.helpers import wait_until
+from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
+from support.text_boxes import make_text_model, make_tiny_llama
+
+#: A slow machine is waited for.
+FAST = {
+    "RDUKIT_KERNELS": "portable", "RDUKIT_ENDPOINT_WAIT_S": "300", "RDUKIT_WORKER_START_S": "300",
+    "RDUKIT_BOX_LOAD_TIMEOUT_S": "280", "RDUKIT_WORKER_BOX_ENVIRONMENT": "RDUKIT_BOX_LOAD_TIMEOUT_S,RDUKIT_KERNELS",
+}  # fmt: skip
+PROMPT, MADE = [104, 101, 108, 108, 111], 8
+ALIAS = "Meta-Llama-3.3-70B-Instruct"
+
+
+class Parts:
+    """Artifacts of a tenant that bundles name, and the models that the experts are."""
+
+    def __init__(self, folder: Path, platform: Platform) -> None:
+        self.models = {"poet": make_tiny_llama(), "coder": make_tiny_llama()}
+        for number, model in enumerate(self.models.values()):
+            torch.manual_seed(number)
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    torch.nn.init.normal_(parameter, std=0.3)
+        pef, checkpoint = make_text_model(folder, self.models["poet"], texts=2)
+        others = folder / "others"
+        others.mkdir()
+        state = {name: tensor.clone() for name, tensor in self.models["coder"].state_dict().items()}
+        save_file(state, others / "coder.safetensors")
+        shutil.copy(checkpoint / "tokenizer.json", others)
+        self.pef, self.poet = platform.artifacts.add(pef, "pef"), platform.artifacts.add(checkpoint, "checkpoint")
+        self.others = platform.artifacts.add(others, "checkpoint")
+        self.file = folder / "bundle.yaml"
+
+    def write(self, old: str = "", new: str = "") -> Path:
+        """Write the bundle, with ``new`` in place of ``old``."""
+        text = f"""\
+apiVersion: rdukit.dev/v1
+kind: Bundle
+name: two
+memory: {{host: 1GiB}}
+configurations:
+  - {{name: small, pef: artifact://{self.pef.id}, batch: 2}}
+experts:
+  - {{name: poet, configuration: small, checkpoint: artifact://{self.poet.id}, pinned: true}}
+  - {{name: coder, configuration: small, checkpoint: artifact://{self.others.id}/coder.safetensors, aliases: [{ALIAS}]}}
+"""
+        assert old in text
+        self.file.write_text(text.replace(old, new))
+        return self.file
+
+    def gold(self, expert: str) -> list[int]:
+        """Return what the expert makes of the prompt."""
+        return list(generate_by_recomputing(self.models[expert], torch.tensor([PROMPT]), MADE))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[PlatformUnderTest]:
+    with short_folder() as home, platform_under_test(home, None, FAST) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def platform(running: PlatformUnderTest) -> Iterator[Platform]:
+    with Platform(running.running["url"], (running.home / "token").read_text().strip()) as platform:
+        yield platform
+
+
+@pytest.fixture(scope="module")
+def parts(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    return Parts(tmp_path_factory.mktemp("parts"), platform)
+
+
+@pytest.fixture(scope="module")
+def bundle(platform: Platform, parts: Parts) -> Artifact:
+    return platform.artifacts.add(parts.write(), "bundle")
+
+
+@pytest.fixture(scope="module")
+def client(platform: Platform, running: PlatformUnderTest, bundle: Artifact) -> Iterator[openai.OpenAI]:
+    """Serve the bundle as ``chat``. Yields a client of it."""
+    endpoint = platform.endpoints.create("chat", bundle=bundle).wait(400)
+    key, http = (running.home / "token").read_text().strip(), openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key=key, max_retries=0, http_client=http) as client:
+        yield client
+
+
+def make(client: openai.OpenAI, model: str) -> list[int]:
+    """Return the bytes that a model makes of the prompt; what ends a text is 256."""
+    answer = client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=MADE, temperature=0, logprobs=0, extra_body={"ignore_eos": True}
+    )
+    tokens = answer.choices[0].logprobs.tokens  # type: ignore[union-attr]
+    assert tokens is not None
+    text = b"".join(bytes.fromhex(one[8:]) if one.startswith("bytes:\\x") else one.encode() for one in tokens)
+    return list(text.replace(b"<|endoftext|>", b"\xff\xff"))
+
+
+def as_bytes(tokens: list[int]) -> list[int]:
+    return [byte for token in tokens for byte in ([token] if token < 256 else [255, 255])]
+
+
+def test_the_models_of_a_bundle_are_listed_and_chosen_by_name_or_alias(client: openai.OpenAI, parts: Parts) -> None:
+    states = {model.id: getattr(model, "state", None) for model in client.models.list()}
+    assert states == {"poet": "Live", "coder": "Offline"}
+    golds = {name: as_bytes(parts.gold(name)) for name in ("poet", "coder")}
+    assert golds["poet"] != golds["coder"]
+    for model, expert in (("poet", "poet"), ("coder", "coder"), (ALIAS, "coder")):
+        assert make(client, model) == golds[expert], model
+    with pytest.raises(openai.NotFoundError, match="legal: poet, coder"):
+        make(client, "clerk")
+
+
+def test_an_endpoint_tells_its_models_and_what_each_was_used(
+    client: openai.OpenAI, platform: Platform, running: PlatformUnderTest, bundle: Artifact
+) -> None:
+    def calls() -> dict[str, int]:
+        models = platform.endpoints.get("chat").info.models or []
+        return {one["name"]: one["usage"]["requests"] for one in models}
+
+    before = calls()
+    make(client, "coder")
+    chunks = client.chat.completions.create(
+        model=ALIAS, messages=[{"role": "user", "content": "Hi"}], max_tokens=4, stream=True,
+        stream_options={"include_usage": True},
+    )  # fmt: skip
+    assert {chunk.model for chunk in chunks} == {"coder"}
+    wait_until(lambda: calls() == {**before, "coder": before["coder"] + 2}, 20)
+    info = platform.endpoints.get("chat").info
+    assert (info.bundle, info.model, info.box) == (bundle.id, "poet", "llama")
+    assert info.models and [one["aliases"] for one in info.models] == [[], [ALIAS]]
+    shown = run_rdukit("endpoint", "show", "chat", *_of(running))
+    assert "MODEL" in shown and ALIAS in shown
+    assert run_rdukit("endpoint", "call", "chat", "--prompt", "Hi", "--model", "coder", *_of(running))
+
+
+def _of(running: PlatformUnderTest) -> list[str]:
+    return ["--token", f"@{running.home / 'token'}"]
+
+
+@pytest.fixture(autouse=True)
+def _gateway(running: PlatformUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_GATEWAY_URL", running.running["url"])
+
+
+def test_what_a_bundle_is_made_of_stays_and_is_its_lineage(
+    client: openai.OpenAI, platform: Platform, parts: Parts, bundle: Artifact
+) -> None:
+    for artifact in (parts.pef, parts.poet, parts.others, bundle):
+        with pytest.raises(Conflict, match="endpoint chat, revision 1"):
+            artifact.delete()
+    found = platform.api.get(f"/v1/artifacts/{bundle.id}/lineage")
+    assert {(link["parent"], link["slot"]) for link in found["links"]} == {
+        (parts.pef.id, "configurations.0.pef"), (parts.poet.id, "experts.0.checkpoint"),
+        (parts.others.id, "experts.1.checkpoint"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("host: 1GiB", "host: 1KiB", "does not fit: pinned experts take"),
+        ("/coder.safetensors", "/clerk.safetensors", "bundle.yaml:9:.*there is no 'artifact://.*/clerk.safetensors'"),
+        ("artifact://", "", "bundle.yaml:6:.*is no artifact; legal: artifact://ID"),
+    ],
+)
+def test_what_cannot_be_served_is_told_with_its_line(
+    platform: Platform, parts: Parts, old: str, new: str, told: str
+) -> None:
+    wrong = platform.artifacts.add(parts.write(old, new), "bundle")
+    with pytest.raises(InvalidArgument, match=told) as refused:
+        platform.endpoints.create("wrong", bundle=wrong)
+    assert "/installing/" not in refused.value.message
+    wrong.delete()
+
+
+def test_no_other_tenant_serves_or_calls_what_is_not_its_own(
+    client: openai.OpenAI, running: PlatformUnderTest, platform: Platform, parts: Parts, bundle: Artifact
+) -> None:
+    tenant = platform.api.post("/v1/tenants", {"name": "lab"})
+    token = platform.api.post(f"/v1/tenants/{tenant['id']}/tokens", {"scopes": ["read", "write"]})["token"]
+    with Platform(platform.url, token) as stranger:
+        with pytest.raises(NotFound):
+            stranger.endpoints.create("chat", bundle=bundle)
+        own = stranger.artifacts.add(parts.write(), "bundle")
+        with pytest.raises(InvalidArgument, match=f"bundle.yaml:6:.*there is no 'artifact://{parts.pef.id}'"):
+            stranger.endpoints.create("chat", bundle=own)
+        with pytest.raises(NotFound):
+            stranger.api.post("/v1/endpoints/chat/v1/completions", {"model": "poet", "prompt": "Hi"})
+
+
+def test_the_playground_has_both_experts_of_one_endpoint_side_by_side(
+    client: openai.OpenAI, running: PlatformUnderTest
+) -> None:
+    path, token = "/console/endpoints/chat/playground", (running.home / "token").read_text().strip()
+    with httpx.Client(base_url=str(running.running["url"]), timeout=60.0, trust_env=False) as browser:
+        assert browser.post("/console/login", data={"token": token}).status_code == 303
+        form = browser.get(path).text
+        assert '<option value="coder">' in form and "<option>chat/coder</option>" in form
+        given = {"form": "chat", "prompt": "Hi", "model": "coder", "beside": "chat/poet", "max_tokens": "4"}
+        answer = browser.post(path, data=given).text
+        for name in ("chat/coder", "chat/poet"):
+            assert re.search(rf'<h2 class="small quiet">{name}</h2>\s*<p class="said">', answer), answer
+        assert '<option value="coder" selected>' in answer and "<option selected>chat/poet</option>" in answer
+        assert "legal: poet, coder" in browser.post(path, data={**given, "model": "clerk"}).text
+        assert "<td>coder</td>" in browser.get("/console/endpoints/chat").text
+
+
+def test_another_bundle_takes_over_without_a_failed_request(
+    client: openai.OpenAI, running: PlatformUnderTest, platform: Platform, parts: Parts
+) -> None:
+    stop, failures, answers = Event(), list[Exception](), list[list[int]]()
+
+    def call() -> None:
+        while not stop.is_set():
+            try:
+                answers.append(make(client, "poet"))
+            except openai.OpenAIError as error:
+                failures.append(error)
+
+    caller = Thread(target=call)
+    caller.start()
+    try:
+        file = str(parts.write("name: coder", "name: clerk"))
+        run_rdukit("endpoint", "update", "chat", "--bundle", file, *_of(running))
+        platform.endpoints.get("chat").wait(400)
+        assert make(client, "clerk") == as_bytes(parts.gold("coder"))
+    finally:
+        stop.set()
+        caller.join()
+    assert not failures and len(answers) > 2
+    assert all(answer == as_bytes(parts.gold("poet")) for answer in answers)
+    info = platform.endpoints.get("chat").roll_back().wait(400).info
+    assert info.models and [one["name"] for one in info.models] == ["poet", "coder"]
