@@ -5,7 +5,7 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -238,12 +238,15 @@ def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[
 
 def succeed(
     session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float,
-    begun: Begun | None = None,
+    begun: Begun | None = None, spans: Sequence[Mapping[str, object]] | None = None,
+    then: Callable[[JobRow], object] | None = None,
 ) -> dict[str, str]:  # fmt: skip
     """End the job with its artifacts and their lineage. Returns slot to artifact id.
 
-    ``begun``: written first, if ``start`` has not.
-
+    Args:
+        begun: written first, if ``start`` has not.
+        spans: as of ``keep_spans``.
+        then: called with the job that has ended.
     Raises:
         LeaseLost: the attempt is no longer the caller's, or a part of it only; nothing was written.
         QuotaExceeded: the tenant may not keep as much; nothing was written.
@@ -251,6 +254,8 @@ def succeed(
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
     job, attempt = _hold(session, fencing)
+    if spans is not None:
+        attempt.spans = [dict(each) for each in spans]
     # Of most jobs nothing that is written here is read again before the transaction ends: it is written at once.
     is_read = bool(job.inputs) or job.pipeline_id is not None
     with nullcontext() if is_read else session.no_autoflush:
@@ -260,6 +265,8 @@ def succeed(
         end_attempt(
             session, job, attempt, AttemptOutcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {})
         )
+    if then is not None:
+        then(job)
     return made
 
 

@@ -8,7 +8,7 @@ is left to the scheduler. Whichever of the two takes a job, the other finds that
 
 import secrets
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
@@ -29,7 +29,9 @@ _LAST = (
     .order_by(JobRow.tenant_id.desc(), JobRow.priority.desc())
     .limit(1)
 )
-_NODE = select(NodeRow.state)
+_LIMITS = select(
+    TenantRow.max_jobs, select(NodeRow.state).where(NodeRow.name == bindparam("node")).scalar_subquery().label("state")
+).where(TenantRow.id == bindparam("tenant"))
 
 
 def needs_no_decision(job: JobRow) -> bool:
@@ -53,9 +55,8 @@ def take_next(
     job = session.scalars(_FRONT.with_for_update(skip_locked=True)).one_or_none()
     if job is None or (job.tenant_id, job.priority) != (ended.tenant_id, ended.priority) or not needs_no_decision(job):
         return None
-    if session.get_one(TenantRow, job.tenant_id).max_jobs is not None:
-        return None
-    if session.scalars(_NODE.where(NodeRow.name == node)).one_or_none() != NodeLife.UP:
+    limits = session.execute(_LIMITS, {"tenant": job.tenant_id, "node": node}).one_or_none()
+    if limits is None or limits.max_jobs is not None or limits.state != NodeLife.UP:
         return None
     attempt = AttemptRow(
         id=new_id("try"), job_id=job.id, number=job.attempt + 1, token=secrets.token_hex(16), published_at=now,

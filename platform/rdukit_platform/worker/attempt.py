@@ -489,12 +489,12 @@ class AttemptRun:
         with span("keep artifacts", {"rdukit.artifacts": len(named)}):
             outputs = store_outputs(context, self._output, named)
         spans = self._trace.end()
+        ended, begun = list[JobRow](), self._start.begun
         # From then on nobody is to end its box, which is somebody else's next.
         with context.database.write(on_commit=self._has_succeeded.set) as session:
             now, lease_s = context.clock.now(), context.heartbeat.lease_s
-            execution.keep_spans(session, self._fencing, spans)
-            made = execution.succeed(session, self._fencing, outputs, result, now, self._start.begun)
-            if not self._is_stopping.is_set():
-                ended = session.get_one(JobRow, self._fencing.job_id)
-                self.next = take_next(session, ended, context.name, context.node, lease_s, now)
+            made = execution.succeed(session, self._fencing, outputs, result, now, begun, spans, ended.append)
+            is_last = self._is_stopping.is_set()
+            taken = None if is_last else take_next(session, ended[0], context.name, context.node, lease_s, now)
+        self.next = taken
         return made
