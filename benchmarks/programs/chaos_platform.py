@@ -90,7 +90,8 @@ def platform_of(
     """Yield the platform, the URL of its PostgreSQL database, if that is asked for, and the file that sets clocks."""
     home = stack.enter_context(short_folder())
     # Portable kernels: the platform is what is tried, not the C++ compiler.
-    variables = {"RDUKIT_NODE_NAME": "one", "RDUKIT_WORKER_SLOTS": str(options.slots), "RDUKIT_KERNELS": "portable"}
+    variables = {"RDUKIT_NODE_NAME": "one", "RDUKIT_WORKER_SLOTS": str(options.slots), "RDUKIT_KERNELS": "portable",
+                 "RDUKIT_WORKER_BOX_IDLE_S": "2"}  # fmt: skip
     url, clock_file = "", None
     if options.postgres:
         url = new_database(stack.enter_context(postgres_server()), "chaos")
