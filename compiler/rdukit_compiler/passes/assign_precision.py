@@ -30,7 +30,8 @@ _PLACING: Final = frozenset(
 )  # fmt: skip
 #: Operators that pass values on as they are.
 _MOVING: Final = frozenset(
-    "slice select view reshape flatten squeeze unsqueeze transpose t permute expand cat roll clone contiguous".split()
+    "slice select view reshape flatten squeeze unsqueeze transpose t permute expand cat roll clone contiguous"
+    " index_select".split()
 )
 
 
