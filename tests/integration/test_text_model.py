@@ -1,14 +1,20 @@
 """A language model from text to generated text: trained with one PEF, served with another, held against plain torch."""
 
 import json
+import socket
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit_modelbox.training.checkpoints import load_checkpoint
+from rdukit_serving.text.process import TextLoop, read_tokens, tokenizer_file
 from rdukit_serving.text.program import TextProgram, end_tokens, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.language.decoder import generate_by_recomputing
@@ -167,6 +173,49 @@ def test_what_a_text_program_cannot_do_is_refused_with_what_is_legal(
     pef = run_verb("llama", "compile", other, purpose="serve", batch_size=1, **{**TINY, "width": 32}).outputs["pef"]
     with pytest.raises(InvalidArgument, match="shape"):
         TextProgram(pef, made["checkpoint"])
+
+
+class OddProgram(TextProgram):
+    """A program that fails, in a way that nobody thought of, at prompts with the token 7."""
+
+    def read(
+        self, row: int, tokens: Sequence[int], position: int, adapter: int | None = None
+    ) -> NDArray[np.float32]:  # fmt: skip
+        if 7 in tokens:
+            raise ZeroDivisionError("not even a RuntimeFault")
+        return super().read(row, tokens, position, adapter)
+
+
+def test_a_text_that_fails_in_an_unknown_way_harms_no_other(made: dict[str, Path]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    body = {"kind": "generate", "max_tokens": 9, "stop": [], "top_logprobs": None, "echo": False, "is_rendered": False,
+            "form": None, "keeps_special": False, "sampling": {"temperature": 0.0, "ignore_eos": True}}  # fmt: skip
+
+    def ask(asked: dict[int, dict[str, Any]]) -> dict[int, Any]:
+        for number, more in asked.items():
+            ours.send(json.dumps({**body, "number": number, **more}).encode())
+        ended: dict[int, Any] = {}
+        while len(ended) < len(asked):
+            events = json.loads(ours.recv(1 << 20))["events"]
+            ended |= {each["number"]: each for each in events if each["kind"] in {"done", "refused"}}
+        return ended
+
+    with OddProgram(made["serve"], made["checkpoint"]) as program, ours, theirs:
+        program.warm_up()
+        ours.settimeout(120)
+        file = tokenizer_file(made["checkpoint"])
+        loop = TextLoop(theirs, program, read_tokens(file, made["checkpoint"], program))
+        making = Thread(target=loop.serve, daemon=True)
+        making.start()
+        ended = ask({3: {"prompt": [1], "sampling": {"colour": 1}}, 1: {"prompt": [1, 2, 3]}, 2: {"prompt": [1, 7]}})
+        assert (ended[1]["kind"], ended[1]["completion_tokens"]) == ("done", 9)
+        told = [ended[number]["error"]["message"] for number in (2, 3)]
+        assert [each.partition(";")[0].rpartition(" ")[2] for each in told] == ["ZeroDivisionError", "TypeError"]
+        # Both rows are free again, and hold nothing of the text that failed.
+        ended = ask({number: {"prompt": [1, 2, number]} for number in (4, 5)})
+        assert [each["kind"] for each in ended.values()] == ["done", "done"]
+        ours.send(json.dumps({"kind": "stop"}).encode())
+        making.join()
 
 
 def test_the_tokenizer_is_kept_beside_the_checkpoint(made: dict[str, Path]) -> None:

@@ -132,8 +132,8 @@ class TextLoop:
         number: int = message["number"]
         try:
             self._take(number, message)
-        except RdukitError as error:
-            self._tell(number, kind="refused", **error.body())
+        except Exception as error:  # noqa: BLE001 a text's boundary: what is wrong with it harms no other
+            self._tell(number, kind="refused", **told_error(error).body())
         return True
 
     def _vocabulary(self, message: Mapping[str, Any]) -> ModelTokens:
@@ -181,9 +181,14 @@ class TextLoop:
         text = Generation(prompt, message, self._vocabulary(message), sizes, self._tell, adapter)
         place = self._rows.take(text.prompt, not text.is_scored, self._weights(message))
         if place.source is not None:
-            self._program.copy(place.source, place.row.number)
-            if self._draft is not None:
-                self._draft.copy(place.source, place.row.number)
+            try:
+                self._program.copy(place.source, place.row.number)
+                if self._draft is not None:
+                    self._draft.copy(place.source, place.row.number)
+            except BaseException:
+                place.row.tokens = []
+                self._rows.release(place.row)
+                raise
         text.begin(place.row, place.kept)
         self._made[text.number] = text
 
@@ -235,11 +240,11 @@ class TextLoop:
         """End a text, and only it, where what is done for it fails."""
         try:
             yield
-        except RdukitError as error:
+        except Exception as error:  # noqa: BLE001 a text's boundary
             text.is_over = True
             if text.row is not None:
                 text.row.tokens = []  # nobody begins where something went wrong
-            self._tell(text.number, kind="refused", **error.body())
+            self._tell(text.number, kind="refused", **told_error(error).body())
 
     def _embed(self, number: int, prompt: Prompt, message: Mapping[str, Any]) -> None:
         tokens = self._vocabulary(message).tokens_of(prompt)
@@ -261,6 +266,14 @@ class TextLoop:
         for packet in packets_of(self._events):
             self._box.send(packet)
         self._events = []
+
+
+def told_error(error: Exception) -> RdukitError:
+    """Return what a caller is told of an error; one that nobody thought of is in the log, too."""
+    if isinstance(error, RdukitError):
+        return error
+    logger.error("a text failed", exc_info=error)
+    return RuntimeFault(f"the model failed on this text: {type(error).__name__}; the log of its process has more")
 
 
 def packets_of(events: Sequence[str]) -> list[bytes]:

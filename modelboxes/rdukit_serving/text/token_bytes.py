@@ -1,6 +1,7 @@
 """Bytes and text of tokens: the bytes that a token stands for, how they are shown, and text piece by piece. Pure."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,10 @@ def byte_letters() -> list[str]:
 
 
 _BYTE_OF: Final[Mapping[str, int]] = {letter: byte for byte, letter in enumerate(byte_letters())}
+
+
+#: A token that is a byte, of tokenizers that fall back to bytes.
+_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class TokenBytes:
@@ -43,7 +48,7 @@ class TokenBytes:
         if token not in self._added:
             if self._is_byte_level and all(letter in _BYTE_OF for letter in text):
                 return bytes(_BYTE_OF[letter] for letter in text)
-            if self._has_byte_tokens and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+            if self._has_byte_tokens and _BYTE_TOKEN.fullmatch(text):
                 return bytes.fromhex(text[3:5])
             if self._space:
                 text = text.replace(self._space, " ")

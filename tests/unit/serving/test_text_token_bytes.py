@@ -24,7 +24,9 @@ def test_the_bytes_of_learned_tokens_add_up_to_the_text() -> None:
 
 @pytest.mark.parametrize("decoder", ["metaspace", "llama"])
 def test_tokens_of_pieces_keep_their_spaces_and_byte_tokens_are_bytes(decoder: str) -> None:
-    tokenizer = Tokenizer(models.BPE({"<unk>": 0, "<0xE2>": 1, "▁a": 2, "a": 3, "é": 4}, [], byte_fallback=True))
+    tokenizer = Tokenizer(
+        models.BPE({"<unk>": 0, "<0xE2>": 1, "▁a": 2, "a": 3, "é": 4, "<0xZZ>": 5}, [], byte_fallback=True)
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = (
         decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
@@ -33,7 +35,8 @@ def test_tokens_of_pieces_keep_their_spaces_and_byte_tokens_are_bytes(decoder: s
     )
     tokenizer.add_special_tokens([AddedToken("▁<s>", special=True)])
     told = TokenBytes(tokenizer)
-    assert [told.of(token) for token in range(6)] == [b"<unk>", b"\xe2", b" a", b"a", "é".encode(), "▁<s>".encode()]
+    assert [told.of(token) for token in range(5)] == [b"<unk>", b"\xe2", b" a", b"a", "é".encode()]
+    assert [told.of(token) for token in (5, 6)] == [b"<0xZZ>", "▁<s>".encode()]
 
 
 def test_without_a_decoder_a_token_is_its_text() -> None:
