@@ -205,6 +205,13 @@ def test_a_file_of_jobs_is_checked_whole_before_any_is_submitted(example: Filled
     assert names() == []
     assert [word[:4] for word in submit(str(good)).split()] == ["job-", "job-"]
     assert names() == ["first", "second"]
+    both = [{"box": "logreg", "verb": "compile", "labels": {"set": "batch"}} for _ in range(2)]
+    ids = platform.jobs.submit_batch(both, idempotency_key="twice")
+    assert platform.jobs.submit_batch(both, idempotency_key="twice") == ids
+    assert {found.id for found in platform.jobs.list(labels={"set": "batch"})} == set(ids) and len(ids) == 2
+    with pytest.raises(InvalidArgument) as refused:
+        platform.jobs.submit_batch([both[0], {**both[0], "verb": "fly"}])
+    assert refused.value.detail["job"] == 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RDUKIT_GATEWAY_URL", platform.url)
         found = json.loads(run_rdukit("job", "list", "--search", "set=file SECOND", "--json"))

@@ -92,7 +92,7 @@ def file_schema() -> dict[str, object]:
 
 
 def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
-    """Submit a file's jobs, after the platform has found all of them legal; with ``is_dry`` only check them.
+    """Submit a file's jobs, all or none; with ``is_dry`` only check them.
 
     Raises:
         NotFound: there is no such file.
@@ -107,13 +107,13 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
     except UnicodeDecodeError as cause:
         raise InvalidArgument(f"{file} is not text: {cause}") from cause
     bodies = read_jobs(text, str(file))
-    if is_dry or len(bodies) > 1:
-        check_bodies(bodies, as_json=as_json, is_quiet=not is_dry)
-    if not is_dry:
+    if is_dry:
+        check_bodies(bodies, as_json=as_json)
+    else:
         submit_bodies("/v1/jobs", bodies, wait=wait, as_json=as_json)
 
 
-def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool, is_quiet: bool = False) -> None:
+def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
     """Have the platform check jobs without recording them, and print what they would be.
 
     Raises:
@@ -130,9 +130,7 @@ def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool, is_qu
             except RdukitError as refused:
                 if len(bodies) == 1:
                     raise
-                raise type(refused)(f"document {number}: {refused.message}", **refused.detail) from refused
-    if is_quiet:
-        return
+                raise _with_document(refused, number) from refused
     if as_json:
         show.print_json(found)
         return
@@ -170,12 +168,15 @@ def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: b
 
 
 def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bool, as_json: bool) -> None:
-    """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4."""
+    """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4.
+
+    Several are jobs, which are recorded together or not at all.
+    """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
-        submitted = [client.submit(path, body) for body in bodies]
+        submitted = [client.submit(path, bodies[0])] if len(bodies) == 1 else _submit_together(client, bodies)
         jobs = [job for one in submitted for job in one.get("jobs", [one])]
         if wait:
             known = submitted[0] if len(submitted) == 1 else submitted
@@ -188,6 +189,20 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
             click.echo("\n".join(one["id"] for one in jobs))
         if wait and any(one["state"] != "succeeded" for one in jobs):
             sys.exit(NOT_SUCCEEDED)
+
+
+def _submit_together(client: "ApiClient", bodies: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+    try:
+        ids = client.submit("/v1/jobs/batch", {"jobs": list(bodies)})["ids"]
+    except RdukitError as refused:
+        if not isinstance(number := refused.detail.get("job"), int):
+            raise
+        raise _with_document(refused, number + 1) from refused
+    return [client.get(f"/v1/jobs/{job_id}") for job_id in ids]
+
+
+def _with_document(refused: RdukitError, number: int) -> RdukitError:
+    return type(refused)(f"document {number}: {refused.message}", **refused.detail)
 
 
 @contextmanager

@@ -143,6 +143,7 @@ class AsyncJobs(Lifted[Jobs]):
     """The tenant's jobs."""
 
     submit = lift(Jobs.submit, AsyncJob)
+    submit_batch = lift(Jobs.submit_batch, as_is)
     get = lift(Jobs.get, AsyncJob)
     list = lift_iterator(Jobs.list, AsyncJob)
 
