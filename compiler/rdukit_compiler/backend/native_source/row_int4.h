@@ -56,15 +56,15 @@ static inline void widen(T* to, const Weights& w, int64_t row) {
     float own[GROUPS]{}, factors[WORDS];
     for (int64_t g = 0; g < GROUPS && unit * GROUPS + g < w.groups(); g++) own[g] = value(scales[unit * GROUPS + g]);
     for (int64_t i = 0; i < WORDS; i++) factors[i] = own[i / 2 % GROUPS];
-    for (int64_t p = 0; p < PLANES; p++)
-      for (int64_t i = 0; i < WORDS; i++) {
-        float v = (float)((int)(words[i] >> 4 * p & 15) - 8) * factors[i];
+    for (int64_t p = 0; p < PLANES; p++, to += WORDS)
+      for (int64_t i = 0; i < WORDS; i += LANES) {  // in vectors' types, as sections are compiled to make none of loops
+        Words numbers = (__builtin_convertvector(load_as<Halves>(words + i), Words) >> (uint32_t)(4 * p)) & 15;
+        Lanes v = (__builtin_convertvector(numbers, Lanes) - 8) * load(factors + i);
         if constexpr (sizeof(T) == sizeof(float)) {
-          *to++ = v;
+          std::memcpy(to + i, &v, sizeof v);
         } else {  // cut off: nothing is lost
-          uint32_t bits;
-          std::memcpy(&bits, &v, sizeof bits);
-          (to++)->bits = (uint16_t)(bits >> 16);
+          Halves halves = __builtin_convertvector((Words)v >> 16, Halves);
+          std::memcpy(to + i, &halves, sizeof halves);
         }
       }
   }
