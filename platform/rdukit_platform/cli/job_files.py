@@ -98,8 +98,6 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
         NotFound: there is no such file.
         InvalidArgument: a document is no job, or not legal.
     """
-    from rdukit_platform.cli.job_files import submit_bodies
-
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except FileNotFoundError as cause:

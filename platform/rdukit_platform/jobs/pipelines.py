@@ -17,12 +17,13 @@ from rdukit_platform.jobs.fan_out import expand_steps
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import (
+    add_jobs,
     artifact_kind,
     cancel_job,
     check_deadline,
     check_request,
     chosen,
-    record_job,
+    new_job,
     recorded,
 )
 from rdukit_platform.jobs.states import FINAL, JobState
@@ -58,12 +59,13 @@ def submit_pipeline(
     session.flush()
     # A microsecond apart, so that listing them keeps the order of the steps.
     jobs = [
-        record_job(
-            session, tenant_id, step, found[step.name], now + number * 1e-6, pipeline_id=pipeline.id,
+        new_job(
+            tenant_id, step, found[step.name], now + number * 1e-6, pipeline_id=pipeline.id,
             is_cached=request.cache and step.cache, by=by,
         )
         for number, step in enumerate(request.steps)
     ]  # fmt: skip
+    add_jobs(session, jobs, now)
     promote_steps(session, pipeline.id, now)
     return pipeline, jobs
 

@@ -39,15 +39,7 @@ def submit_job(
         InvalidArgument: verb, parameters or inputs are not legal; the message says what would be.
         Conflict: the idempotency key belongs to another request.
     """
-    if request.idempotency_key is not None:
-        earlier = find_job_by_key(session, tenant_id, request.idempotency_key)
-        if earlier is not None:
-            return _same_request(earlier, request)
-    box = check_job(session, boxes, tenant_id, request, now)
-    job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key, by=by)
-    key = cache_key(session, cache_base(box, request.verb, request.parameters, job.members), job.inputs)
-    apply_event(session, job, JobEvent.READY, now, cache_key=key)
-    return job
+    return _submit(session, boxes, tenant_id, [request], now, by)[0]
 
 
 def submit_jobs(
@@ -58,34 +50,42 @@ def submit_jobs(
     Raises:
         NotFound, InvalidArgument, Conflict: as ``submit_job``; the detail has the request's number from 0, ``job``.
     """
-    boxes = with_own(session, boxes, tenant_id, [request.box for request in requests])
-    kinds = {text: "" for request in requests for text in request.inputs.values()}
-    made, ids = list[tuple[JobRow, BoxDescription]](), list[str]()
+    return [job.id for job in _submit(session, boxes, tenant_id, requests, now, by)]
+
+
+def _submit(
+    session: Session, boxes: Boxes, tenant_id: str, requests: Sequence[JobRequest], now: float, by: str | None
+) -> list[JobRow]:
     keys = {request.idempotency_key for request in requests} - {None}
     known = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.idempotency_key.in_(keys))
     keyed = {job.idempotency_key: job for job in session.scalars(known)} if keys else {}
+    # The box of a job that was recorded already may be gone.
+    boxes = with_own(session, boxes, tenant_id, [each.box for each in requests if each.idempotency_key not in keyed])
+    kinds = {text: "" for request in requests for text in request.inputs.values()}
+    jobs, made = list[JobRow](), list[tuple[JobRow, BoxDescription]]()
     for number, request in enumerate(requests):
         try:
             key = request.idempotency_key
             earlier = None if key is None else keyed.get(key)
             if earlier is not None:
-                ids.append(_same_request(earlier, request).id)
+                jobs.append(_same_request(earlier, request))
                 continue
             for text in request.inputs.values():
                 kinds[text] = kinds[text] or artifact_kind(session, tenant_id, text)
             box = check_request(boxes, request, {slot: kinds[text] for slot, text in request.inputs.items()})
             check_deadline(request, now)
         except (NotFound, InvalidArgument, Conflict) as refused:
-            refused.detail.setdefault("job", number)
+            if len(requests) > 1:
+                refused.detail.setdefault("job", number)
             raise
-        job = _new_job(tenant_id, request, box, now, key=key, by=by)
+        job = new_job(tenant_id, request, box, now, key=key, by=by)
         made.append((job, box))
-        ids.append(job.id)
+        jobs.append(job)
         if key is not None:
             keyed[key] = job
     if not made:
-        return ids
-    _add_jobs(session, [job for job, _ in made], now)
+        return jobs
+    add_jobs(session, [job for job, _ in made], now)
     changes = [
         JobChange(
             job, {"cache_key": cache_key(session, cache_base(box, job.verb, job.parameters, job.members), job.inputs)}
@@ -93,7 +93,7 @@ def submit_jobs(
         for job, box in made
     ]
     apply_to_all(session, changes, JobEvent.READY, now)
-    return ids
+    return jobs
 
 
 def check_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> BoxDescription:
@@ -123,27 +123,8 @@ def foresee_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequ
     )  # fmt: skip
 
 
-def record_job(
-    session: Session,
-    tenant_id: str,
-    request: JobRequest | StepRequest,
-    box: BoxDescription,
-    now: float,
-    *,
-    key: str | None = None,
-    pipeline_id: str | None = None,
-    is_cached: bool = False,
-    by: str | None = None,
-) -> JobRow:
-    """Add the row of a request that has been checked; with ``is_cached`` another job's outputs may become its own."""
-    job = _new_job(
-        tenant_id, request, box, now, key=key, pipeline_id=pipeline_id, is_cached=is_cached, by=by
-    )  # fmt: skip
-    _add_jobs(session, [job], now)
-    return job
-
-
-def _add_jobs(session: Session, jobs: Sequence[JobRow], now: float) -> None:
+def add_jobs(session: Session, jobs: Sequence[JobRow], now: float) -> None:
+    """Record jobs that have been checked, as submitted."""
     session.add_all(jobs)
     session.flush()
     session.add_all(
@@ -154,7 +135,7 @@ def _add_jobs(session: Session, jobs: Sequence[JobRow], now: float) -> None:
     add_events(session, jobs, now, {"to": str(JobState.SUBMITTED), "event": "submit"})
 
 
-def _new_job(
+def new_job(
     tenant_id: str,
     request: JobRequest | StepRequest,
     box: BoxDescription,
@@ -165,6 +146,7 @@ def _new_job(
     is_cached: bool = False,
     by: str | None = None,
 ) -> JobRow:
+    """Return the row of a checked request; with ``is_cached`` another job's outputs may become its own."""
     found = chosen(request, now)
     name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible, members, constraint = (
         found

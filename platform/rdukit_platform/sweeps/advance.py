@@ -22,7 +22,7 @@ from rdukit_platform.db.models import JobRow, SweepRow, TrialRow
 from rdukit_platform.jobs.changes import apply_event, lock_job
 from rdukit_platform.jobs.metrics import iterate_progress_events, points_of
 from rdukit_platform.jobs.schemas import MAX_LABELS
-from rdukit_platform.jobs.service import cancel_job, record_job
+from rdukit_platform.jobs.service import add_jobs, cancel_job, new_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState
 from rdukit_platform.sweeps.decide import find_end, find_stops, next_trials
 from rdukit_platform.sweeps.model import Stop, SweepRequest, SweepState, Trial
@@ -152,9 +152,9 @@ def _begin(session: Session, sweep: SweepRow, number: int, parameters: dict[str,
         "labels": labels if len(labels) <= MAX_LABELS else common.labels,
     }
     # A microsecond apart, so that listing them keeps their order.
-    job = record_job(
-        session, sweep.tenant_id, common.model_copy(update=changes), box, now + number * 1e-6, by=sweep.submitted_by
-    )
+    request, at = common.model_copy(update=changes), now + number * 1e-6
+    job = new_job(sweep.tenant_id, request, box, at, by=sweep.submitted_by)
+    add_jobs(session, [job], at)
     apply_event(session, job, JobEvent.READY, now)
     session.add(TrialRow(sweep_id=sweep.id, number=number, job_id=job.id, parameters=parameters))
     session.flush()

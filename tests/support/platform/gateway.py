@@ -49,7 +49,7 @@ from rdukit_platform.jobs.changes import apply_event, find_open_attempt, lock_jo
 from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.jobs.pipelines import submit_pipeline
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
-from rdukit_platform.jobs.service import cancel_job, record_job
+from rdukit_platform.jobs.service import add_jobs, cancel_job, new_job
 from rdukit_platform.jobs.states import JobEvent
 from rdukit_platform.settings import Home, box_command, checked_home
 from rdukit_platform.sweeps.advance import advance_sweeps
@@ -263,7 +263,8 @@ class Example:
         """Return a queued job."""
         with self.database.write() as session:
             request = JobRequest(box="logreg", verb="train", name=name, parameters={"learning_rate": 0.05}, tiles=2)
-            job = record_job(session, self.tenant_id, request, example_box(), self.now - 40)
+            job = new_job(self.tenant_id, request, example_box(), self.now - 40)
+            add_jobs(session, [job], self.now - 40)
             apply_event(session, job, JobEvent.READY, self.now - 39)
             job.waits_for = waits_for
             return job.id

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, IllegalValue, LeaseLost, RdukitError
+from rdukit.errors import Conflict, IllegalValue, LeaseLost, NotFound, RdukitError
+from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
 from rdukit_platform.jobs import execution, listing, service
@@ -72,6 +73,15 @@ def test_a_key_gives_the_same_job_in_a_batch_and_before_it(database: Database, t
     assert again == before and new == twice != before
     with database.read() as session:
         assert len(listing.find_jobs(session, tenant, "", None, 50, None, {}).jobs) == 2
+
+
+def test_a_key_gives_its_job_when_the_box_of_that_is_gone(database: Database, tenant: str) -> None:
+    known = request(idempotency_key="one")
+    (before,) = batch(database, tenant, known)
+    with database.write() as session:
+        assert service.submit_jobs(session, Boxes({}), tenant, [known], 2.0) == [before]
+        with pytest.raises(NotFound, match="counter"):
+            service.submit_jobs(session, Boxes({}), tenant, [known, request()], 2.0)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +162,7 @@ def test_a_start_is_written_with_a_failure_too(database: Database, tenant: str) 
 def node_up(database: Database, name: str = "n1", state: str = "up") -> None:
     with database.write() as session:
         row = NodeRow(
-            name=name, home_id="h", host="h", state=state, labels={}, leased=[], told={}, beats=1, beat_at=0.0,
+            name=name, home_id="h", host="h", state=state, labels={}, leased=[], report={}, beats=1, beat_at=0.0,
             joined_at=0.0, changed_at=0.0,
         )  # fmt: skip
         session.add(row)
