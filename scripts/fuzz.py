@@ -79,8 +79,8 @@ def main() -> int:
             if failed and sum(n for o, n in counted.items() if o in {Outcome.WRONG, Outcome.BARE}) <= arguments.shrunk:
                 show_failure(seed, verdict, way, Path(name), arguments)
     judged = sum(counted.values()) - counted[Outcome.ILLEGAL]
-    told = ", ".join(f"{counted[outcome]} {outcome}" for outcome in Outcome)
-    print(f"\n{way.mode} {way.kernels} {way.precision}: {judged} modules ({told})")
+    counts = ", ".join(f"{counted[outcome]} {outcome}" for outcome in Outcome)
+    print(f"\n{way.mode} {way.kernels} {way.precision}: {judged} modules ({counts})")
     for cause, found in sorted(causes.items(), key=lambda item: -len(item[1])):
         print(f"{len(found):6d} {cause} (seeds {', '.join(map(str, found[:5]))})")
     return 1 if counted[Outcome.WRONG] or counted[Outcome.BARE] else 0

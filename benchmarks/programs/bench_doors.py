@@ -178,7 +178,7 @@ class Memory:
 @contextlib.contextmanager
 def attacked(host: str, port: int, path: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Return the hostile process, while the block lasts; then what it saw."""
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     command = [
         sys.executable, __file__, "--attack", host, str(port), path, "--connections", str(options.connections),
         "--uploads", str(options.uploads), "--addresses", str(options.addresses),
@@ -188,9 +188,9 @@ def attacked(host: str, port: int, path: str, options: argparse.Namespace) -> It
     try:
         process.stdout.readline()
         time.sleep(5.0)  # until what can be open is
-        yield told
+        yield figures
         process.stdin.close()
-        told |= json.loads(process.stdout.readline())
+        figures |= json.loads(process.stdout.readline())
     finally:
         process.kill()
         process.wait()

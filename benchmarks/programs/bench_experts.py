@@ -213,7 +213,7 @@ def _load(client: httpx.Client, pid: int, options: argparse.Namespace) -> dict[s
     metrics = _metrics(client)
     weights, switched = metrics["rdukit_box_expert_weights_bytes"], metrics["rdukit_box_expert_switches_total"]
     formula = sum(switched[name] * weights[name] for name in weights) / find_chip(CHIP).ddr_bandwidth
-    told = sum(metrics["rdukit_box_expert_emulated_switch_seconds_total"].values())
+    emulated_s = sum(metrics["rdukit_box_expert_emulated_switch_seconds_total"].values())
     loads = metrics["rdukit_box_model_load_seconds"]
     return {
         "requests": len(asked), "answered": len(found), "asked_again_after_the_kill": sum(map(bool, tries)),
@@ -221,7 +221,7 @@ def _load(client: httpx.Client, pid: int, options: argparse.Namespace) -> dict[s
         "load_ms": 1e3 * statistics.median(loads.values()),
         "seconds_live": _median([seconds for was_live, seconds in found if was_live]),
         "seconds_not_live": _median([seconds for was_live, seconds in found if not was_live]),
-        "emulated_switches": sum(switched.values()), "emulated_switch_s": told, "by_formula_s": formula,
+        "emulated_switches": sum(switched.values()), "emulated_switch_s": emulated_s, "by_formula_s": formula,
     }  # fmt: skip
 
 

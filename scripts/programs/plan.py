@@ -135,10 +135,10 @@ def _same_text(other: str, family: str) -> Check:
                 raise CheckFailed(
                     f"the completion is {ours!r}, the CPU script's {theirs!r}, by another token than the best"
                 )
-            told = f"{fork.tokens} tokens equal the CPU script's, then the logits are {_logits(fork)}"
+            verdict = f"{fork.tokens} tokens equal the CPU script's, then the logits are {_logits(fork)}"
             if not fork.is_tie:
-                raise CheckFailed(f"{told}: bf16 tells them apart")
-            ties.append(f"{told}: a tie")
+                raise CheckFailed(f"{verdict}: bf16 tells them apart")
+            ties.append(f"{verdict}: a tie")
         return "; ".join(ties) or "every token equals the CPU script's"
 
     return check

@@ -199,7 +199,7 @@ def test_a_box_that_gets_no_allocation_in_its_time_is_given_up(
     told = list[str]()
     with tiles_held(slurm, 1), closing(backend):
         spec = BoxSpec(
-            "logreg", tmp_path / "state", tiles=TILES, has_sockets=True, told=lambda _, why, __: told.append(why)
+            "logreg", tmp_path / "state", tiles=TILES, has_sockets=True, on_wait=lambda _, why, __: told.append(why)
         )
         with pytest.raises(NoResources, match=r"Slurm job \d+ waits for node n1: .*given up after 0.5 s"):
             backend.start(spec)

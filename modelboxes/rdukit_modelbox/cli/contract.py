@@ -240,8 +240,10 @@ def check_bundle(file: Path, as_json: bool) -> None:
         found.require_fit()
     except (NotFound, PefError) as cause:
         raise InvalidArgument(cause.message, **cause.detail) from cause
-    told = describe_bundle(files.bundle, found)
-    click.echo(json.dumps(told) if as_json else f"{file} can be served by box {told['box']}: {', '.join(found.names)}")
+    summary = describe_bundle(files.bundle, found)
+    click.echo(
+        json.dumps(summary) if as_json else f"{file} can be served by box {summary['box']}: {', '.join(found.names)}"
+    )
 
 
 COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema, convert, check_bundle)

@@ -182,8 +182,8 @@ async def _fetch(texts: Sequence[str], url: str, model: str, headers: dict[str, 
 
 def _print(score: Score, as_json: bool, **fields: object) -> None:
     if as_json:
-        told = {"texts": score.texts, "right": score.right, "accuracy": score.accuracy, "wrong": score.confusions}
-        click.echo(json.dumps({**fields, "judged": told}))
+        judged = {"texts": score.texts, "right": score.right, "accuracy": score.accuracy, "wrong": score.confusions}
+        click.echo(json.dumps({**fields, "judged": judged}))
         return
     print_fields([*fields.items(), ("judged by", f"{score.texts} prompts"), ("right", f"{100 * score.accuracy:.1f} %")])
     if score.confusions:

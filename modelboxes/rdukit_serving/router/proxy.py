@@ -138,17 +138,17 @@ class RouterDoor:
         headers = {**headers, "content-type": "application/json", "accept-encoding": "identity"}
         asked = self._client.build_request("POST", f"{expert.url}/{path}", content=content, headers=headers)
         answer = await self._send(expert, asked)
-        told = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
-        told[EXPERT_HEADER] = f"{expert.name}; confidence={choice.confidence:.3f}"
+        headers = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+        headers[EXPERT_HEADER] = f"{expert.name}; confidence={choice.confidence:.3f}"
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            return StreamingResponse(_named_lines(answer, expert.name), answer.status_code, told)
+            return StreamingResponse(_named_lines(answer, expert.name), answer.status_code, headers)
         try:
             content = await answer.aread()
         except httpx.HTTPError as cause:
             raise _lost(expert, cause) from cause
         finally:
             await answer.aclose()
-        return Response(_named(content, expert.name), answer.status_code, told)
+        return Response(_named(content, expert.name), answer.status_code, headers)
 
     async def _choose(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> RoutedChoice:
         """Return the expert that a request names, or the one that suits its text."""

@@ -116,25 +116,25 @@ class Completion:
         if with_usage:
             head["usage"] = None
         #: Of each text, characters whose probabilities were told, and calls; nothing of one that has not begun.
-        told: dict[int, list[int]] = {}
+        sent: dict[int, list[int]] = {}
         async with contextlib.aclosing(make_together(self._turns)) as events:
             async for index, event in events:
-                if index not in told:
-                    told[index] = [0, 0]
+                if index not in sent:
+                    sent[index] = [0, 0]
                     if self._is_chat:
                         yield _frame({**head, "choices": [self._choice(index, {"role": "assistant", "content": ""})]})
                 match event:
                     case Piece():
                         logprobs = None
                         if self._with_logprobs and event.token is not None:
-                            logprobs = self._logprobs([event], told[index][0])
-                            told[index][0] += characters(event.token)
+                            logprobs = self._logprobs([event], sent[index][0])
+                            sent[index][0] += characters(event.token)
                         choices = [self._choice(index, {"content": event.text}, logprobs=logprobs)]
                         yield _frame({**head, "choices": choices})
                     case ToolCall():
-                        for delta in _call_deltas(event, told[index][1]):
+                        for delta in _call_deltas(event, sent[index][1]):
                             yield _frame({**head, "choices": [self._choice(index, delta)]})
-                        told[index][1] += 1
+                        sent[index][1] += 1
                     case Done():
                         # OpenAI's has no content here; some clients of the vendor's API read it of each.
                         yield _frame({**head, "choices": [self._choice(index, {"content": ""}, event.reason)]})

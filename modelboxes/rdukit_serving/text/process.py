@@ -255,10 +255,10 @@ class TextLoop:
         self._tell(number, kind="embedded", tokens=len(tokens))
 
     def _tell(self, number: int, **event: object) -> None:
-        told = {"number": number, **event}
-        text = json.dumps(told)
+        entry = {"number": number, **event}
+        text = json.dumps(entry)
         if len(text) > _EVENTS_BYTES:
-            text = json.dumps({key: value for key, value in told.items() if len(repr(value)) < 4096})
+            text = json.dumps({key: value for key, value in entry.items() if len(repr(value)) < 4096})
         self._events.append(text)
 
     def _send(self) -> None:

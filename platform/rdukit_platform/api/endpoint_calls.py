@@ -207,8 +207,8 @@ class EndpointCalls:
     ) -> StreamingResponse:
         self.under_way[replica.id] += 1
         self._callers[target.endpoint_id] += target.may_idle
-        told = begin_span("replica", {"rdukit.replica": replica.id}, kind=SpanKind.CLIENT)
-        headers = {**request.headers, TRACEPARENT: format_traceparent(_as_wanted(told.context))}
+        forwarded = begin_span("replica", {"rdukit.replica": replica.id}, kind=SpanKind.CLIENT)
+        headers = {**request.headers, TRACEPARENT: format_traceparent(_as_wanted(forwarded.context))}
         answer: httpx.Response | None = None
         try:
             http = self._connection(replica).http
@@ -221,27 +221,27 @@ class EndpointCalls:
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
-            await self._done(target, replica, answer, told, "timeout")
+            await self._done(target, replica, answer, forwarded, "timeout")
             self.usage.count(target.endpoint_id, replica.revision, Use(1, 1))
             raise DeadlineExceeded(
                 f"the replica gave no answer within {resolve(ENDPOINT_ANSWER_S):g} s ({ENDPOINT_ANSWER_S.name})"
             ) from cause
         except httpx.HTTPError as cause:
-            await self._done(target, replica, answer, told, type(cause).__name__)
+            await self._done(target, replica, answer, forwarded, type(cause).__name__)
             is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
             raise Unavailable(f"the replica does not answer: {type(cause).__name__}", is_broken=is_broken) from cause
         except BaseException as error:
-            await self._done(target, replica, answer, told, type(error).__name__)
+            await self._done(target, replica, answer, forwarded, type(error).__name__)
             raise
         returned = returned_headers(answer.headers)
         if "content-length" in answer.headers and "content-encoding" not in answer.headers:
             returned["content-length"] = answer.headers["content-length"]
-        passed = self._pass_on(target, replica, answer, first, stream, told)
+        passed = self._pass_on(target, replica, answer, first, stream, forwarded)
         return StreamingResponse(passed, answer.status_code, returned)
 
     async def _pass_on(
         self, target: Target, replica: ReadyReplica, answer: httpx.Response, first: bytes,
-        stream: AsyncIterator[bytes], told: Span,
+        stream: AsyncIterator[bytes], forwarded: Span,
     ) -> AsyncGenerator[bytes]:  # fmt: skip
         is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
         head, tail = bytearray(first[:MAX_READ]), first[-TAIL:] if is_events else b""
@@ -261,15 +261,15 @@ class EndpointCalls:
             self.usage.count(
                 target.endpoint_id, replica.revision, use, read_model(bytes(head), tail, known) if known else ""
             )
-            tell_timing(told, answer.headers.get("server-timing", ""))
-            await self._done(target, replica, answer, told)
+            tell_timing(forwarded, answer.headers.get("server-timing", ""))
+            await self._done(target, replica, answer, forwarded)
 
     async def _done(
-        self, target: Target, replica: ReadyReplica, answer: httpx.Response | None, told: Span, error: str = ""
+        self, target: Target, replica: ReadyReplica, answer: httpx.Response | None, forwarded: Span, error: str = ""
     ) -> None:
         self.under_way[replica.id] -= 1
-        told.error = error
-        end_span(told)
+        forwarded.error = error
+        end_span(forwarded)
         if target.may_idle:
             self._callers[target.endpoint_id] -= 1
             self._called.add(target.endpoint_id)
@@ -394,8 +394,8 @@ def read_timing(header: str) -> list[tuple[str, float]]:
 
 def read_batch(header: str) -> dict[str, Attribute]:
     """Return what a ``Server-Timing`` says of the batch that a request was in (pure)."""
-    told = next((match[3] or "" for match in _parts_of(header) if match[1] == "batch"), "")
-    return {BATCH[name]: int(count) for name, count in _COUNT.findall(told) if name in BATCH}
+    batch = next((match[3] or "" for match in _parts_of(header) if match[1] == "batch"), "")
+    return {BATCH[name]: int(count) for name, count in _COUNT.findall(batch) if name in BATCH}
 
 
 def _parts_of(header: str) -> list[re.Match[str]]:

@@ -81,10 +81,10 @@ def list_nodes(platform: Platform) -> list[dict[str, Any]]:
     """
     home, now = platform.home, platform.clock.now()
     with platform.database.read() as session:
-        rows = list(session.scalars(select(NodeRow).options(undefer(NodeRow.told)).order_by(NodeRow.name)))
+        rows = list(session.scalars(select(NodeRow).options(undefer(NodeRow.report)).order_by(NodeRow.name)))
     own_id = _own_id(home)
     if not rows:
-        return [look_at_node(home.snd_socket, home.node_name()).told]
+        return [look_at_node(home.snd_socket, home.node_name()).report]
     return [_describe(row, home.snd_socket if row.home_id == own_id else None, now) for row in rows]
 
 
@@ -126,17 +126,17 @@ def is_any_up(platform: Platform) -> bool:
 
 
 def _describe(row: NodeRow, snd_socket: Path | None, now: float) -> dict[str, Any]:
-    told = count_uptime(row.told, now)
+    report = count_uptime(row.report, now)
     if snd_socket is not None:
-        told = look_at_node(snd_socket, row.name).told
+        report = look_at_node(snd_socket, row.name).report
     elif row.state in {NodeLife.LOST, NodeLife.LEFT}:
         age_s = max(now - row.beat_at, 0.0)
         how = "it has left" if row.state == NodeLife.LEFT else "nothing is heard of it any more"
-        told = {"error": f"{how}; its last sign of life was {age_s:.0f} s ago", "tiles": []}
-    is_away = told.get("state") == "unreachable" and row.state in PRESENT
+        report = {"error": f"{how}; its last sign of life was {age_s:.0f} s ago", "tiles": []}
+    is_away = report.get("state") == "unreachable" and row.state in PRESENT
     return {
         "tiles": [],
-        **told,
+        **report,
         "name": row.name,
         "state": "unreachable" if is_away else row.state,
         "host": row.host,

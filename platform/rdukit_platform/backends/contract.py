@@ -97,7 +97,7 @@ class BoxSpec:
     #: Number of the part that it has of a job on several nodes (fenced processes only); ``None``: of one node.
     part: int | None = None
     #: Called while it waits for its place, where the backend has a queue: which box, why in words, the queue's code.
-    told: Callable[[Mapping[str, object], str, str], None] | None = None
+    on_wait: Callable[[Mapping[str, object], str, str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class BoxPlace:
 
     tiles: int = 0
     run_limit_s: float | None = None
-    told: Callable[[Mapping[str, object], str, str], None] | None = None
+    on_wait: Callable[[Mapping[str, object], str, str], None] | None = None
 
 
 #: Of a job's box that is a process: nobody speaks gRPC to it, and its server costs a tenth of the box's start; the
@@ -130,7 +130,7 @@ def spec_of(
         tiles=place.tiles,
         run_limit_s=place.run_limit_s,
         part=part,
-        told=place.told,
+        on_wait=place.on_wait,
     )
 
 

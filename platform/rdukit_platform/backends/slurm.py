@@ -295,7 +295,7 @@ class SlurmBackend:
         """Wait until the job's script says which process its program is."""
         clock = self.clock
         begun = looked = clock.monotonic()
-        told, is_given = "", False
+        said, is_given = "", False
         while not files.pid.exists():
             if stop is not None and stop.is_set():
                 raise Cancelled(f"box {spec.box} was stopped before Slurm job {job_id} had begun")
@@ -312,15 +312,15 @@ class SlurmBackend:
                 if not look.is_waiting and not is_given:
                     is_given, begun = True, now
                 why = f"Slurm job {job_id} waits for node {self._place.node}: {look.reason}"
-                if look.is_waiting and why != told and spec.told is not None:
-                    told = why
-                    spec.told({"backend": self.name, "id": job_id}, why, look.reason)
+                if look.is_waiting and why != said and spec.on_wait is not None:
+                    said = why
+                    spec.on_wait({"backend": self.name, "id": job_id}, why, look.reason)
                 if now - begun > self._wait_s:
                     what = f"began, and its script did not in {now - begun:.0f} s" if is_given else why
                     raise NoResources(f"{what}; it was given up after {self._wait_s:g} s (slurm.wait_s)")
             clock.sleep(POLL_S)
-        if told and spec.told is not None:
-            spec.told({"backend": self.name, "id": job_id}, "", "")
+        if said and spec.on_wait is not None:
+            spec.on_wait({"backend": self.name, "id": job_id}, "", "")
         return SlurmProgram(self.commands, job_id, int(files.pid.read_text()), clock)
 
     def _end(self, job_id: str, program: SlurmProgram | None) -> None:

@@ -94,16 +94,16 @@ def uninstall(box: str, as_json: bool) -> None:
         click.echo(f"uninstalled {', '.join(gone['boxes'])}")
 
 
-def _print_box(told: Mapping[str, Any]) -> None:
+def _print_box(box: Mapping[str, Any]) -> None:
     """Return a box's description for people, verb by verb."""
     from rdukit_platform.cli import show
 
-    own = told.get("installed")
-    click.echo(f"{own['box'] if own else told['name']}: {told['title']}\n{told.get('description') or ''}".rstrip())
+    own = box.get("installed")
+    click.echo(f"{own['box'] if own else box['name']}: {box['title']}\n{box.get('description') or ''}".rstrip())
     if own:
         versions = ", ".join(map(str, own["versions"]))
         click.echo(f"installed {show.clock(own['installed_at'])}, sha256 {own['digest']}; versions {versions}")
-    for verb in told["verbs"]:
+    for verb in box["verbs"]:
         sides = [
             ", ".join(slot["name"] + "?" * (not slot["required"]) for slot in verb[s]) for s in ("inputs", "outputs")
         ]

@@ -123,9 +123,9 @@ def chat_body(model: str, messages: Sequence[Mapping[str, str]], options: ChatOp
     Raises:
         InvalidArgument: the seed is no number.
     """
-    told = [{"role": "system", "content": options.system}] if options.system.strip() else []
+    system = [{"role": "system", "content": options.system}] if options.system.strip() else []
     body: dict[str, object] = {
-        "model": model, "messages": [*told, *messages], "max_tokens": options.max_tokens,
+        "model": model, "messages": [*system, *messages], "max_tokens": options.max_tokens,
         "temperature": options.temperature, "top_p": options.top_p,
     }  # fmt: skip
     if options.seed.strip():

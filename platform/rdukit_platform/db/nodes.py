@@ -21,10 +21,10 @@ class NodeRow(Base):
     given_labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     #: As ``NodeCapacity``; none: its daemon does not answer.
     capacity: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
-    #: The jobs and replicas that held tiles when its capacity was told.
+    #: The jobs and replicas that held tiles when it reported its capacity.
     leased: Mapped[list[str]]
     #: As ``look_at_node`` tells it, by ``date_start``.
-    told: Mapped[dict[str, object]] = mapped_column(JSON, deferred=True)
+    report: Mapped[dict[str, object]] = mapped_column("told", JSON, deferred=True)
     #: Grows with each beat: the scheduler sees by its own clock how long it has not.
     beats: Mapped[int] = mapped_column(BYTES)
     #: Where its workers answer those of other nodes: a host name or address; none: they join no boxes.

@@ -56,25 +56,26 @@ def find_references(text: str) -> dict[str, set[str]]:
     return found
 
 
-def read_checked(bundle_id: str, told: Mapping[str, object]) -> CheckedBundle:
+def read_checked(bundle_id: str, checked: Mapping[str, object]) -> CheckedBundle:
     """Read what the check says of a bundle that can be served (pure).
 
     Raises:
         Unavailable: it does not say what it should.
     """
     try:
-        files, models, tiles = told["files"], told["models"], told["tiles"]
-        assert isinstance(files, list) and isinstance(models, list) and isinstance(tiles, int)
+        files, models, tiles = checked["files"], checked["models"], checked["tiles"]
+        if not (isinstance(files, list) and isinstance(models, list) and isinstance(tiles, int)):
+            raise TypeError("files and models are lists, tiles a number")
         parts = {str(each["at"]): next(iter(find_references(each["file"]))) for each in files}
-        return CheckedBundle(bundle_id, parts, models, str(told["box"]), next(iter(parts.values())), tiles)
-    except (LookupError, TypeError, AssertionError, StopIteration) as cause:
+        return CheckedBundle(bundle_id, parts, models, str(checked["box"]), next(iter(parts.values())), tiles)
+    except (LookupError, TypeError, StopIteration) as cause:
         raise Unavailable(f"the check of bundle {bundle_id} does not say what is in it: {cause!r}") from cause
 
 
 def check_bundle(
     database: Database, store: BlobStore, catalog: Catalog, tenant_id: str, bundle_id: str, folder: Path
 ) -> CheckedBundle:
-    """Check an artifact as a bundle: its words, that all of its artifacts are the tenant's, and that it fits.
+    """Check an artifact as a bundle: its language, that all of its artifacts are the tenant's, and that it fits.
 
     Args:
         folder: in which a folder for the check is made.

@@ -83,7 +83,7 @@ def join(session: Session, node: NodeIdentity, now: float) -> None:
     row = session.get(NodeRow, node.name, with_for_update=True)
     if row is None:
         row = NodeRow(
-            name=node.name, home_id=node.home_id, state=str(NodeLife.UP), capacity=None, leased=[], told={}, beats=0,
+            name=node.name, home_id=node.home_id, state=str(NodeLife.UP), capacity=None, leased=[], report={}, beats=0,
             joined_at=now, changed_at=now,
         )  # fmt: skip
         session.add(row)
@@ -130,7 +130,7 @@ def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float
     row.beats, row.beat_at = row.beats + 1, now
     if look is not None:
         row.capacity = None if look.capacity is None else asdict(look.capacity)
-        row.leased, row.told = sorted(look.leased), date_start(look.told, now)
+        row.leased, row.report = sorted(look.leased), date_start(look.report, now)
     return NodeLife(row.state)
 
 

@@ -217,9 +217,9 @@ MAX_FAULTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NodeLook:
-    """Look at a node's daemon: what it told, for people; its capacity; and which jobs and replicas held tiles."""
+    """Look at a node's daemon: its report, for people; its capacity; and which jobs and replicas held tiles."""
 
-    told: dict[str, Any]
+    report: dict[str, Any]
     #: ``None``: it does not answer.
     capacity: NodeCapacity | None = None
     leased: frozenset[str] = frozenset()
@@ -228,7 +228,7 @@ class NodeLook:
 def look_at_node(snd_socket: Path, name: str) -> NodeLook:
     """Look at a node with its tiles, who holds them, and what is broken.
 
-    ``state`` of what is told says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a
+    ``state`` of its report says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a
     daemon that does not know of faults has none.
     """
     try:
@@ -239,7 +239,7 @@ def look_at_node(snd_socket: Path, name: str) -> NodeLook:
     except RdukitError as error:
         return NodeLook({"name": name, "state": "unreachable", "error": error.message, "tiles": []})
     status.pop("ok", None)
-    told = {
+    report = {
         "name": name,
         "state": "up",
         "version": hello.get("version"),
@@ -247,12 +247,12 @@ def look_at_node(snd_socket: Path, name: str) -> NodeLook:
         "health": node_health(status),
         "faults": active_faults(faults),
     }
-    return NodeLook(told, view_for_scheduler(status), leased_jobs(status))
+    return NodeLook(report, view_for_scheduler(status), leased_jobs(status))
 
 
-def date_start(told: Mapping[str, Any], now: float) -> dict[str, Any]:
+def date_start(report: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return what a daemon told with the time of its start for how long it has been up, which ages."""
-    dated = dict(told)
+    dated = dict(report)
     if (uptime_s := dated.pop("uptime_s", None)) is not None:
         dated["started_at"] = now - float(uptime_s)
     return dated
@@ -260,10 +260,10 @@ def date_start(told: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 def count_uptime(dated: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return what ``date_start`` wrote with how long the daemon has been up by now."""
-    told = dict(dated)
-    if (started_at := told.pop("started_at", None)) is not None:
-        told["uptime_s"] = max(round(now - float(started_at), 2), 0.0)
-    return told
+    report = dict(dated)
+    if (started_at := report.pop("started_at", None)) is not None:
+        report["uptime_s"] = max(round(now - float(started_at), 2), 0.0)
+    return report
 
 
 def answers(snd_socket: Path) -> bool:

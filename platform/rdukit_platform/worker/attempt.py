@@ -293,7 +293,7 @@ class AttemptRun:
             lent.clear(name)
             pool.give_back(lent)
             return
-        self._trace.read_told()
+        self._trace.read_box_spans()
         try:
             pool.end(lent, STOP_S)
         except Unavailable as left:

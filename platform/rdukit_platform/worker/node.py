@@ -116,4 +116,4 @@ def _is_same(one: NodeLook, other: NodeLook) -> bool:
 
 
 def _timeless(look: NodeLook) -> NodeLook:
-    return replace(look, told={key: value for key, value in look.told.items() if key != "uptime_s"})
+    return replace(look, report={key: value for key, value in look.report.items() if key != "uptime_s"})

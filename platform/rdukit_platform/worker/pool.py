@@ -204,10 +204,10 @@ class BoxPool(Closable):
         folder = self._folder / str(next(self._numbers))
         for name in ("state", "in", "out"):
             make_folder(folder / name)
-        told = {TELEMETRY_SPAN_FILE.variable: str(spans_of(folder, fence)), TELEMETRY_OTLP_ENDPOINT.variable: ""}
+        telemetry = {TELEMETRY_SPAN_FILE.variable: str(spans_of(folder, fence)), TELEMETRY_OTLP_ENDPOINT.variable: ""}
         spec = spec_of(
             self._rules, box, BoxOwner("", 0), folder / "state", folder / "in", folder / "out",
-            {**WITHOUT_GRPC, **told}, fence=fence,
+            {**WITHOUT_GRPC, **telemetry}, fence=fence,
         )  # fmt: skip
         # It ends with this process, and needs nobody to find it after that.
         try:

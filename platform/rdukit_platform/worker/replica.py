@@ -205,15 +205,15 @@ class ReplicaRun:
             f"{self._revision.box}-serve", self._revision.tiles, self._claimed.tenant_id, self._fencing.replica_id,
             TILES_S,
         )  # fmt: skip
-        told = None
+        noted = None
         while not self._stop.is_set() and not self._is_draining.is_set():
             try:
                 lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
             except (NoResources, Unavailable) as cause:
-                if cause.message != told:
-                    told = cause.message
+                if cause.message != noted:
+                    noted = cause.message
                     with self._context.database.write() as session:
-                        replicas.note(session, self._fencing, f"waits for {self._revision.tiles} tiles: {told}")
+                        replicas.note(session, self._fencing, f"waits for {self._revision.tiles} tiles: {noted}")
                 self._stop.wait(WATCH_S)
                 continue
             with self._context.database.write() as session:

@@ -1,7 +1,7 @@
 """The note that a box has an attempt's verb, by which its job runs: written soon, or with what there is to tell sooner.
 
 Of a quick job that would be a transaction of its own, which the one of its end follows at once. What is over before it
-is due is told with its end (``execution.succeed`` and ``fail`` take what ``begun`` says).
+is due is written with its end (``execution.succeed`` and ``fail`` take what ``begun`` says).
 """
 
 import logging
@@ -31,13 +31,13 @@ class StartNote:
         self._fencing, self._write = fencing, write
         #: What is to be written; ``None``: no box has the verb.
         self.begun: Begun | None = None
-        self._is_told = False
+        self._is_written = False
 
     @contextmanager
     def due_soon(self, begun: Begun) -> Iterator[None]:
         """Have it written in ``START_S`` seconds, unless the block ends before."""
         self.begun = begun
-        soon = threading.Timer(START_S, self._tell_late)
+        soon = threading.Timer(START_S, self._write_late)
         soon.daemon = True
         soon.start()
         try:
@@ -51,11 +51,11 @@ class StartNote:
         Raises:
             LeaseLost: the attempt is no longer the caller's.
         """
-        if (begun := self.begun) is not None and not self._is_told:
+        if (begun := self.begun) is not None and not self._is_written:
             self._write(lambda session: execution.start(session, self._fencing, begun.box, begun.at))
-            self._is_told = True
+            self._is_written = True
 
-    def _tell_late(self) -> None:
+    def _write_late(self) -> None:
         try:
             self.tell()
         except (LeaseLost, Unavailable, DBAPIError) as error:  # the attempt's own thread comes upon it, too

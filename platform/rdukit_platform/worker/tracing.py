@@ -55,7 +55,7 @@ class AttemptTrace:
             TELEMETRY_OTLP_ENDPOINT.variable: "",
         }
 
-    def read_told(self) -> list[Span]:
+    def read_box_spans(self) -> list[Span]:
         """Return what the box has told, which is read once: its file may go before the attempt's span ends."""
         if self._told is None:
             self._told = read_span_file(self.file, MAX_SPANS, MAX_FILE_BYTES)
@@ -66,16 +66,16 @@ class AttemptTrace:
         if self._ended is None:
             own = list(self._collected)
             self._span.error = error
-            told = adopt(self.read_told(), self._span, own)
+            reported = adopt(self.read_box_spans(), self._span, own)
             end_span(self._span)
-            for span in told:
+            for span in reported:
                 pass_on(span)
             flat = [flat_span(self._span, "worker"), *(flat_span(span, "worker") for span in own)]
-            self._ended = (flat + [flat_span(span, "box") for span in told])[:MAX_SPANS]
+            self._ended = (flat + [flat_span(span, "box") for span in reported])[:MAX_SPANS]
         return self._ended
 
 
-def adopt(told: Iterable[Span], attempt: Span, own: Iterable[Span]) -> list[Span]:
+def adopt(reported: Iterable[Span], attempt: Span, own: Iterable[Span]) -> list[Span]:
     """Make a box's spans part of an attempt, whatever they say of themselves (pure).
 
     Their trace is the attempt's, so are their sampling and their time; none takes the id of a span that is the
@@ -83,7 +83,7 @@ def adopt(told: Iterable[Span], attempt: Span, own: Iterable[Span]) -> list[Span
     """
     taken = {attempt.context.span_id, *(span.context.span_id for span in own)}
     kept: dict[str, Span] = {}
-    for span in told:
+    for span in reported:
         if span.context.span_id not in taken:
             kept.setdefault(span.context.span_id, span)
     first_ns = attempt.start_ns

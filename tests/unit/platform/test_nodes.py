@@ -218,7 +218,7 @@ def test_how_long_a_daemon_has_been_up_ages_without_a_word_of_it(database: Datab
     with database.write() as session:
         registry.beat(session, ONE, NodeLook({"state": "up", "uptime_s": 8.5}, CAPACITY), 200.0)
         registry.beat(session, ONE, None, 245.0)
-        told = session.get_one(NodeRow, "one").told
+        told = session.get_one(NodeRow, "one").report
     assert count_uptime(told, 245.0) == {"state": "up", "uptime_s": 53.5}
     assert count_uptime({"state": "unreachable"}, 245.0) == {"state": "unreachable"}
 
