@@ -131,10 +131,15 @@ TOKEN: Final = Setting(
     "file. Default for the gateway: the file token in the home folder. Also --token.", parse_token,
 )  # fmt: skip
 
+CONTEXT: Final = Setting(
+    "context", "", "Platform that commands and the Python client talk to, by its name in `rdukit context list`; it "
+    "counts before `gateway.url`. Default: the one of `rdukit context use`. Also --context.", str,
+)  # fmt: skip
+
 CORE_SETTINGS: Final = (
-    HOME, CONFIG, TOKEN, LOG_LEVEL, LOG_FORMAT, CHECK, DEBUG, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA,
-    TLS_CERTIFICATE, TLS_KEY, TELEMETRY_OTLP_ENDPOINT, TELEMETRY_OTLP_PROTOCOL, TELEMETRY_SERVICE, TELEMETRY_SPAN_FILE,
-    TELEMETRY_TRACEPARENT, TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS,
+    HOME, CONFIG, TOKEN, CONTEXT, LOG_LEVEL, LOG_FORMAT, CHECK, DEBUG, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S,
+    TLS_CA, TLS_CERTIFICATE, TLS_KEY, TELEMETRY_OTLP_ENDPOINT, TELEMETRY_OTLP_PROTOCOL, TELEMETRY_SERVICE,
+    TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT, TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS,
 )  # fmt: skip
 
 

@@ -78,7 +78,10 @@ GRPC_ADDRESS: Final = Setting(
     "Where the gateway serves gRPC, such as 127.0.0.1:8081; port 0 takes a free one, empty: it is not served.", str,
 )  # fmt: skip
 TOKEN_RATE: Final = Setting(
-    "gateway.token_rate", 0, "Requests a minute that are served of one token; 0: any number.", int
+    "gateway.token_rate",
+    0,
+    "Requests a minute that are served of one token, each job of a batch being one; 0: any.",
+    int,
 )
 TENANT_RATE: Final = Setting(
     "gateway.tenant_rate", 0, "Requests a minute that are served of all tokens of one tenant; 0: any number.", int
@@ -318,6 +321,11 @@ class Home:
     def login_file(self) -> Path:
         """File that ``rdukit login`` writes: ``{"url", "token"}``; no url: the platform of this home folder."""
         return self.folder / "login.json"
+
+    @property
+    def contexts_file(self) -> Path:
+        """File of ``rdukit context``: platforms by names, with a token for each, and which is in use."""
+        return self.folder / "contexts.json"
 
     @property
     def broker_socket(self) -> Path:

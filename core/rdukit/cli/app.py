@@ -42,6 +42,7 @@ SUMMARIES = {
     "catalog": "Search and compare boxes, models, experts, checkpoints, PEFs and data sets.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "completion": "Print the script that completes commands and options in a shell.",
+    "context": "Name platforms, and choose the one that commands talk to.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",

@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from rdukit.errors import InvalidArgument, suggest
-from rdukit.settings import TOKEN, parse_token, resolve
+from rdukit.settings import CONTEXT, TOKEN, parse_token, resolve
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: What users of other tools type, and what it is called here.
 _SYNONYMS: Final = {
@@ -92,19 +94,52 @@ class ExtensibleGroup(click.Group):
 JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
-#: For commands that call a gateway or a box; ``given_token`` has its value.
-TOKEN_OPTION: Final = click.option(
+#: For commands that call a box; ``given_token`` has its value.
+BOX_TOKEN_OPTION: Final = click.option(
     "--token", metavar="TOKEN|@FILE", expose_value=False, callback=lambda context, _, text: _keep_token(context, text),
     help="Token to send, or @ and a file with one [env: RDUKIT_TOKEN].",
 )  # fmt: skip
 _TOKEN_KEY: Final = "rdukit.token"
+#: For commands that call a gateway; ``given_context`` has its value.
+CONTEXT_OPTION: Final = click.option(
+    "--context", metavar="NAME", expose_value=False, callback=lambda context, _, text: _keep_context(context, text),
+    help="Platform to talk to, by its name in rdukit context list [env: RDUKIT_CONTEXT].",
+)  # fmt: skip
+_CONTEXT_KEY: Final = "rdukit.context"
+
+
+def _at_gateway(command: F) -> F:
+    return BOX_TOKEN_OPTION(CONTEXT_OPTION(command))
+
+
+#: For commands that call a gateway; ``given_token`` and ``given_context`` have the values.
+TOKEN_OPTION: Final = _at_gateway
+
+
+def token_option() -> str:
+    """Return the token of ``--token`` of the command that runs; empty: it has none."""
+    return _given(_TOKEN_KEY) or ""
 
 
 def given_token() -> str:
     """Return the token of ``--token`` of the command that runs, else of the setting; empty: there is none."""
+    return resolve(TOKEN, _given(_TOKEN_KEY))
+
+
+def given_context() -> str:
+    """Return the name of ``--context`` of the command that runs, else of the setting; empty: there is none."""
+    return resolve(CONTEXT, _given(_CONTEXT_KEY))
+
+
+def _given(key: str) -> str | None:
     context = click.get_current_context(silent=True)
-    given: str | None = None if context is None else context.meta.get(_TOKEN_KEY)
-    return resolve(TOKEN, given)
+    found: str | None = None if context is None else context.meta.get(key)
+    return found
+
+
+def _keep_context(context: click.Context, text: str | None) -> None:
+    if text is not None:
+        context.meta[_CONTEXT_KEY] = text
 
 
 def _keep_token(context: click.Context, text: str | None) -> None:

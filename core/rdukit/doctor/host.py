@@ -13,7 +13,7 @@ from rdukit.pef.trust import key_path
 from rdukit.settings import HOME, home_folder
 
 #: Files that nobody else may read, below the home folder.
-SECRETS: Final = ("token", "console.key", "db.sqlite", "config.yaml", "run/admin.token")
+SECRETS: Final = ("token", "login.json", "contexts.json", "console.key", "db.sqlite", "config.yaml", "run/admin.token")
 MIN_FREE_BYTES: Final = 1 << 30
 _ROOT: Final = 0
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token, parse_name_values
+from rdukit.cli.commands import BOX_TOKEN_OPTION, JSON_OPTION, given_token, parse_name_values
 from rdukit.cli.tables import print_table
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PefError
 from rdukit.files.atomic import write_atomic
@@ -160,7 +160,7 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
 
 @click.command()
 @click.argument("where", metavar="BOX|URL|oci:FOLDER[:TAG]")
-@TOKEN_OPTION
+@BOX_TOKEN_OPTION
 @JSON_OPTION
 def inspect(where: str, as_json: bool) -> None:
     """Show a box, wherever it is. It may be installed, in a folder, running, or an image in an OCI layout.

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, given_token, parse_name_values, parse_value
+from rdukit.cli.commands import BOX_TOKEN_OPTION, JSON_OPTION, Choice, given_token, parse_name_values, parse_value
 from rdukit.cli.tables import print_table
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import OperationState
@@ -23,7 +23,7 @@ ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
 
 @click.command()
 @URL_OPTION
-@TOKEN_OPTION
+@BOX_TOKEN_OPTION
 @click.argument("verb", type=Choice([str(v) for v in Verb]))
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
@@ -63,7 +63,7 @@ def call(
 
 @click.command()
 @URL_OPTION
-@TOKEN_OPTION
+@BOX_TOKEN_OPTION
 @click.option("--state", type=Choice([str(s) for s in OperationState]), help="Only those in this state.")
 @click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only those of this verb.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
@@ -91,7 +91,7 @@ def operations(url: str, state: str | None, verb: str | None, limit: int, as_jso
 
 @click.command()
 @URL_OPTION
-@TOKEN_OPTION
+@BOX_TOKEN_OPTION
 @ID_ARGUMENT
 @JSON_OPTION
 def watch(url: str, operation_id: str, as_json: bool) -> None:
@@ -106,7 +106,7 @@ def watch(url: str, operation_id: str, as_json: bool) -> None:
 
 @click.command()
 @URL_OPTION
-@TOKEN_OPTION
+@BOX_TOKEN_OPTION
 @ID_ARGUMENT
 @JSON_OPTION
 def cancel(url: str, operation_id: str, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, given_token
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit.errors import InvalidArgument
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import SCOPES
@@ -127,21 +127,21 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
     """Replace a token by one with the same name, scopes and lifetime. The new one is printed once.
 
     Without ID it is the token that this command uses.
-    The token in the home folder's file is replaced there.
+    A token that lies in the home folder, of rdukit up, rdukit login or a context, is replaced there.
 
     Example: rdukit token rotate --grace 10m
     """
-    from rdukit.files.atomic import write_atomic
+    from rdukit_platform.client.contexts import find_place, keep_token
     from rdukit_platform.client.http import ApiClient
     from rdukit_platform.settings import current_home
 
-    with ApiClient.of_home() as client:
+    place = find_place(current_home())
+    with ApiClient(place.url, place.token) as client:
         own = client.get("/v1/me")["token"]
         body = {} if grace_s is None else {"grace_s": grace_s}
         made = client.post(f"/v1/tokens/{quote(token_id or own, safe='')}/rotate", body)
-    if (token_id or own) == own and not given_token():
-        write_atomic(current_home().token_file, made["token"].encode() + b"\n", mode=0o600)
-        click.echo(f"written to {current_home().token_file}", err=True)
+    if (token_id or own) == own and (kept := keep_token(current_home(), place.token, made["token"])):
+        click.echo(f"written to {kept}", err=True)
     _print_new(made, as_json)
 
 

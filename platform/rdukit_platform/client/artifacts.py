@@ -119,7 +119,7 @@ def add_artifact(client: ApiClient, path: Path, kind: str, name: str | None = No
         NotFound: there is nothing at ``path``.
     """
     if not path.exists():
-        raise NotFound(f"there is nothing at {path}")
+        raise NotFound(f"there is nothing at {path}; name a file or folder of this machine")
     files = read_folder(path) if path.is_dir() else [(path.name, path)]
     title = name or path.absolute().name
     if files and sum(file.stat().st_size for _, file in files) >= IN_PIECES_BYTES:

@@ -13,7 +13,7 @@ import httpx
 from rdukit.http.tls import verify_of
 from rdukit_platform.client.artifacts import Artifact, Artifacts
 from rdukit_platform.client.bridge import BridgedTransport, as_is, lift, lift_iterator, run, sleep
-from rdukit_platform.client.http import find_url
+from rdukit_platform.client.contexts import find_place
 from rdukit_platform.client.jobs import Job, Jobs, Outputs
 from rdukit_platform.client.pipelines import Pipeline, PipelineInfo, Pipelines, Steps
 from rdukit_platform.client.platform import Platform
@@ -274,7 +274,7 @@ class AsyncPlatform(Lifted[Platform]):
         # Tasks wait by the hundred, each with a stream of its own.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         inner = httpx.AsyncHTTPTransport(
-            verify=verify_of(find_url(current_home(), url)), limits=limits, trust_env=False
+            verify=verify_of(url or find_place(current_home(), url, token).url), limits=limits, trust_env=False
         )
         super().__init__(Platform(url, token, transport=BridgedTransport(inner), sleep=sleep))
         self.jobs = AsyncJobs(self.sync.jobs)

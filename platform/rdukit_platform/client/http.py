@@ -1,7 +1,6 @@
 """The platform's REST API, for commands and for ``Platform``: requests, streams and transfers as plain JSON values."""
 
 import hashlib
-import json
 import math
 import time
 import uuid
@@ -13,7 +12,6 @@ from typing import Any, BinaryIO, Final, Self
 import httpx
 
 from rdukit.box.sse import read_events
-from rdukit.cli.commands import given_token
 from rdukit.errors import (
     Conflict,
     DeadlineExceeded,
@@ -26,9 +24,9 @@ from rdukit.errors import (
 )
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
-from rdukit.settings import resolve
 from rdukit_platform.catalog.model import check_files
-from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, Home, current_home
+from rdukit_platform.client.contexts import find_place
+from rdukit_platform.settings import Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
@@ -36,31 +34,6 @@ MAX_REATTACH: Final = 20
 SILENCE_S: Final = 60.0
 #: Pauses before a request that may be said twice is sent again, where the gateway had answered before.
 RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
-
-
-def read_login(home: Home) -> dict[str, str] | None:
-    """Return what ``rdukit login`` wrote; ``None``: nobody is logged in."""
-    try:
-        found = json.loads(home.login_file.read_bytes())
-        return {"url": str(found["url"]), "token": str(found["token"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def find_url(home: Home, url: str | None = None, *, own: bool = False) -> str:
-    """Return the gateway's address: as given, as the settings say, of who is logged in, of the home folder's platform.
-
-    ``own``: only the last of these.
-    """
-    found = "" if own else resolve(GATEWAY_URL, url)
-    if not found and not own and (login := read_login(home)) is not None:
-        found = login["url"]
-    if found:
-        return found
-    try:
-        return str(json.loads(home.address_file.read_bytes())["url"])
-    except (FileNotFoundError, ValueError, KeyError):
-        return f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
 
 
 class ApiClient(Closable):
@@ -96,26 +69,9 @@ class ApiClient(Closable):
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Self:
-        """Return a client with the address and token that are given, or that the settings, or the home folder, name.
-
-        Raises:
-            Unavailable: there is no token, so no platform has ever run here.
-        """
-        home = home or current_home()
-        login = read_login(home)
-        url = find_url(home, url)
-        token = token or given_token()
-        if not token and login is not None and url == (login["url"] or find_url(home, own=True)):
-            token = login["token"]
-        if not token:
-            try:
-                token = home.token_file.read_text().strip()
-            except FileNotFoundError as cause:
-                raise Unavailable(
-                    f"there is no API token in {home.token_file}; start a platform with: rdukit up, or log in with: "
-                    "rdukit login, or pass --token, or set RDUKIT_TOKEN"
-                ) from cause
-        return cls(url, token, transport, sleep)
+        """Return a client with the address and token that are given, or that ``find_place`` finds. Raises as that."""
+        place = find_place(home or current_home(), url, token)
+        return cls(place.url, place.token, transport, sleep)
 
     def get(self, path: str, /, **parameters: str | int | Sequence[str] | None) -> dict[str, Any]:
         """Send ``GET``; parameters that are ``None`` are left out.

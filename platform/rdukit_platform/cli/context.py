@@ -1,0 +1,134 @@
+"""``rdukit context``: several platforms by names, and which of them commands talk to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.settings import parse_token
+
+
+def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Complete the names of contexts."""
+    from rdukit_platform.client.contexts import HOME_CONTEXT, read_contexts
+    from rdukit_platform.settings import current_home
+
+    try:
+        known = read_contexts(current_home()).known
+    except RdukitError:
+        return []
+    shown = {HOME_CONTEXT: "the platform of this home folder", **{name: one.url for name, one in known.items()}}
+    return [CompletionItem(name, help=url) for name, url in shown.items() if name.startswith(begun)]
+
+
+@click.group(cls=ExtensibleGroup)
+def context() -> None:
+    """Name platforms, and choose the one that commands talk to.
+
+    Example: rdukit context use lab
+    """
+
+
+@context.command("list")
+@JSON_OPTION
+def list_(as_json: bool) -> None:
+    """List the platforms that have names; the star is at the one in use. Tokens are not shown.
+
+    Example: rdukit context list
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.contexts import HOME_CONTEXT, own_url, read_contexts, read_login
+    from rdukit_platform.settings import current_home
+
+    home = current_home()
+    contexts, login = read_contexts(home), read_login(home)
+    url = (login["url"] if login else "") or own_url(home)
+    rows: Sequence[tuple[str, str, bool]] = [
+        (HOME_CONTEXT, url, login is not None or home.token_file.is_file()),
+        *((name, one.url, bool(one.token)) for name, one in sorted(contexts.known.items())),
+    ]
+    if as_json:
+        found = [{"name": name, "url": where, "has_token": has_token} for name, where, has_token in rows]
+        show.print_json({"current": contexts.current, "contexts": found})
+        return
+    show.print_table(
+        ("", "NAME", "URL", "TOKEN"),
+        [("*" if name == contexts.current else "", name, where, "yes" if has else "-") for name, where, has in rows],
+    )
+
+
+@context.command()
+@click.argument("name")
+@click.option("--url", required=True, help="Address of its gateway, such as https://rdukit.example.com.")
+@click.option("--token", default=None, metavar="TOKEN|@FILE", help="Token for it; without one log in there.")
+@click.option("--use", "is_used", is_flag=True, help="Use it from now on.")
+def add(name: str, url: str, token: str | None, is_used: bool) -> None:
+    """Name a platform. Its token lies in the home folder (contexts.json, 0600).
+
+    Example: rdukit context add lab --url https://rdukit.example.com --use
+    """
+    from rdukit_platform.client.contexts import GatewayContext, read_contexts, write_contexts
+    from rdukit_platform.settings import current_home
+
+    try:
+        given = parse_token(token) if token else ""
+    except ValueError as cause:
+        raise InvalidArgument(f"--token {token} is not legal: {cause}") from cause
+    contexts = read_contexts(current_home()).added(name, GatewayContext(url, given))
+    write_contexts(current_home(), contexts.using(name) if is_used else contexts)
+    click.echo(f"{name} is {contexts.known[name].url}{'; commands go there now' if is_used else ''}")
+    if not given:
+        click.echo(f"log in there with: rdukit login --context {name}", err=True)
+
+
+@context.command()
+@click.argument("name", shell_complete=_complete)
+def use(name: str) -> None:
+    """Use a platform from now on; home is the one of this home folder.
+
+    The setting gateway.url counts before it, and --context of a command before both.
+
+    Example: rdukit context use lab
+    """
+    from rdukit_platform.client.contexts import own_url, read_contexts, read_login, write_contexts
+    from rdukit_platform.settings import current_home
+
+    home = current_home()
+    contexts = read_contexts(home).using(name)
+    write_contexts(home, contexts)
+    found, login = contexts.find(name), read_login(home)
+    url = found.url if found is not None else (login["url"] if login else "") or own_url(home)
+    click.echo(f"commands go to {name} now: {url}")
+    _tell_of_settings()
+
+
+@context.command()
+@click.argument("name", shell_complete=_complete)
+def remove(name: str) -> None:
+    """Forget a platform and its token here. A token stays valid there unless it was ended by rdukit logout before.
+
+    Example: rdukit context remove lab
+    """
+    from rdukit_platform.client.contexts import read_contexts, write_contexts
+    from rdukit_platform.settings import current_home
+
+    home = current_home()
+    before = read_contexts(home)
+    contexts = before.without(name)
+    write_contexts(home, contexts)
+    click.echo(f"{name} is forgotten; commands go to {contexts.current}")
+
+
+def _tell_of_settings() -> None:
+    """Say that other settings count before the context in use, where there are any."""
+    from rdukit.settings import CONTEXT, resolve
+    from rdukit_platform.settings import GATEWAY_URL
+
+    settings: Sequence[Any] = (CONTEXT, GATEWAY_URL)
+    for setting in settings:
+        if value := resolve(setting):
+            click.echo(f"the setting {setting.name} counts before it and is {value} (${setting.variable})", err=True)
+            return

@@ -1,0 +1,282 @@
+"""Which platform clients talk to, and by which token; contexts are platforms by names (``rdukit context``).
+
+A context that is named, by ``--context`` or the setting ``context``, is meant whatever else is set. Then come the
+setting ``gateway.url``, the context that is in use, who is logged in, and the platform of this home folder.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rdukit.cli.commands import given_context, given_token, token_option
+from rdukit.errors import Conflict, InvalidArgument, NotFound, Unauthenticated, Unavailable, suggest
+from rdukit.files.atomic import write_atomic
+from rdukit.settings import resolve
+from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, Home
+
+#: Names the platform of the home folder, or of who is logged in there.
+HOME_CONTEXT: Final = "home"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+#: Only the owner reads files with tokens.
+_SECRET: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayContext:
+    """A platform's address, and the token for it; empty: nobody has logged in there."""
+
+    url: str
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayContexts:
+    """Contexts by their names, and which of them is in use."""
+
+    known: Mapping[str, GatewayContext] = field(default_factory=dict)
+    current: str = HOME_CONTEXT
+
+    def find(self, name: str) -> GatewayContext | None:
+        """Return a context; ``None``: it is that of the home folder.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        if name == HOME_CONTEXT:
+            return None
+        if name not in self.known:
+            there = (
+                suggest(name, (*self.known, HOME_CONTEXT)) or f" There are: {', '.join((HOME_CONTEXT, *self.known))}."
+            )
+            raise NotFound(
+                f"there is no context {name[:80]!r}.{there} Add it with: rdukit context add {name[:80]} --url URL"
+            )
+        return self.known[name]
+
+    def with_context(self, name: str, context: GatewayContext) -> "GatewayContexts":
+        """Return them with another one, or with another address or token of one.
+
+        Raises:
+            InvalidArgument: name or address are not legal.
+        """
+        if name == HOME_CONTEXT or not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"context {name[:80]!r} is not legal; legal: up to 63 of a-z, 0-9, '.', '_' and '-', the first a "
+                f"letter or digit, but {HOME_CONTEXT}, which is the platform of this home folder"
+            )
+        if not context.url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"{context.url!r} is no address of a gateway; legal: such as http://127.0.0.1:8080")
+        return replace(self, known={**self.known, name: replace(context, url=context.url.rstrip("/"))})
+
+    def added(self, name: str, context: GatewayContext) -> "GatewayContexts":
+        """Return them with a new one. Raises as ``with_context``, and ``Conflict`` where there is one of that name."""
+        if name in self.known:
+            raise Conflict(f"context {name} is {self.known[name].url} already; first: rdukit context remove {name}")
+        return self.with_context(name, context)
+
+    def using(self, name: str) -> "GatewayContexts":
+        """Return them with another one in use. Raises as ``find``."""
+        self.find(name)
+        return replace(self, current=name)
+
+    def without(self, name: str) -> "GatewayContexts":
+        """Return them without one; if it is in use, the home folder's is from then on. Raises as ``find``."""
+        if self.find(name) is None:
+            raise InvalidArgument(f"{HOME_CONTEXT} is the platform of this home folder, and stays")
+        known = {other: context for other, context in self.known.items() if other != name}
+        return GatewayContexts(known, HOME_CONTEXT if self.current == name else self.current)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlace:
+    """Address and token of the gateway that is meant."""
+
+    url: str
+    token: str
+    #: Name of the context that both are of, ``HOME_CONTEXT``, or empty where they were given or are the settings'.
+    context: str = ""
+
+
+def read_contexts(home: Home) -> GatewayContexts:
+    """Return the contexts of a home folder.
+
+    Raises:
+        InvalidArgument: their file is damaged; nobody guesses then which platform is meant.
+    """
+    try:
+        found = json.loads(home.contexts_file.read_bytes())
+        known = {str(k): GatewayContext(str(v["url"]), str(v["token"])) for k, v in found["contexts"].items()}
+        current = str(found["current"])
+    except FileNotFoundError:
+        return GatewayContexts()
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise InvalidArgument(
+            f"{home.contexts_file} is damaged ({cause!r}); mend it, or remove it and add the contexts again: "
+            "rdukit context add NAME --url URL"
+        ) from cause
+    return GatewayContexts(known, current if current in known else HOME_CONTEXT)
+
+
+def write_contexts(home: Home, contexts: GatewayContexts) -> None:
+    """Write the contexts of a home folder; the file is its owner's alone."""
+    known = {name: {"url": context.url, "token": context.token} for name, context in sorted(contexts.known.items())}
+    home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = json.dumps({"current": contexts.current, "contexts": known}, indent=2).encode() + b"\n"
+    write_atomic(home.contexts_file, content, mode=_SECRET)
+
+
+def read_login(home: Home) -> dict[str, str] | None:
+    """Return what ``rdukit login`` wrote; ``None``: nobody is logged in."""
+    try:
+        found = json.loads(home.login_file.read_bytes())
+        return {"url": str(found["url"]), "token": str(found["token"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_login(home: Home, url: str, token: str) -> None:
+    """Write the token of who has logged in; without an address it is for the platform of this home folder."""
+    home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(home.login_file, json.dumps({"url": url, "token": token}).encode() + b"\n", mode=_SECRET)
+
+
+def own_url(home: Home) -> str:
+    """Return the address of the platform of this home folder."""
+    try:
+        return str(json.loads(home.address_file.read_bytes())["url"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
+
+
+def find_context(home: Home, url: str | None = None) -> tuple[str, GatewayContext | None]:
+    """Return the name of the context that is meant, with what is known of it, if it is not the home folder's.
+
+    The name is empty where an address is given, or is the settings'. Raises as ``read_contexts`` and ``find``.
+    """
+    named = given_context()
+    if url:
+        return "", None
+    if not named and resolve(GATEWAY_URL):
+        return "", None
+    contexts = read_contexts(home)
+    name = named or contexts.current
+    return name, contexts.find(name)
+
+
+def find_place(home: Home, url: str | None = None, token: str | None = None) -> GatewayPlace:
+    """Return address and token of the platform that is meant, as given or as found.
+
+    A context's own token counts before the setting, which may be for another platform; no token is sent elsewhere than
+    where it is for, but that of the home folder to an address that was given or set.
+
+    Raises:
+        Unavailable: there is no token, so no platform has ever run here.
+        Unauthenticated: there is none for the context.
+    """
+    name, context = find_context(home, url)
+    if context is not None:
+        found = token or token_option() or context.token or given_token()
+        if not found:
+            raise Unauthenticated(
+                f"context {name} has no token for {context.url}; log in with: rdukit login --context {name}, or pass "
+                "--token"
+            )
+        return GatewayPlace(context.url, found, name)
+    login, own = read_login(home), own_url(home)
+    place = url or ("" if name else resolve(GATEWAY_URL)) or (login["url"] if login else "") or own
+    found = token or given_token()
+    if not found and login is not None and place == (login["url"] or own):
+        found = login["token"]
+    return GatewayPlace(place, found or _read_token(home), name)
+
+
+def _read_token(home: Home) -> str:
+    try:
+        return home.token_file.read_text().strip()
+    except FileNotFoundError as cause:
+        raise Unavailable(
+            f"there is no API token in {home.token_file}; start a platform with: rdukit up, or log in with: "
+            "rdukit login, or pass --token, or set RDUKIT_TOKEN"
+        ) from cause
+
+
+def keep_token(home: Home, old: str, new: str) -> str:
+    """Keep a new token where the old one of the platform that is meant was kept. Returns where; empty: nowhere."""
+    name, context = find_context(home)
+    login = read_login(home)
+    if context is not None and context.token == old:
+        write_contexts(home, read_contexts(home).with_context(name, replace(context, token=new)))
+        return str(home.contexts_file)
+    if context is None and login is not None and login["token"] == old:
+        write_login(home, login["url"], new)
+        return str(home.login_file)
+    if context is None and home.token_file.is_file() and home.token_file.read_text().strip() == old:
+        write_atomic(home.token_file, new.encode() + b"\n", mode=_SECRET)
+        return str(home.token_file)
+    return ""
+
+
+def login_target(home: Home, url: str | None) -> GatewayPlace:
+    """Return where a login goes: its address, and the context that is to have its token; ``HOME_CONTEXT``: none.
+
+    Raises:
+        NotFound: no address is given for a context that there is not yet.
+        InvalidArgument: its name or address is not legal.
+    """
+    contexts, named = read_contexts(home), given_context()
+    name = named or (HOME_CONTEXT if url else contexts.current)
+    if name != HOME_CONTEXT:
+        known = contexts.known.get(name)
+        address = url or (known.url if known else resolve(GATEWAY_URL))
+        if not address:
+            raise NotFound(
+                f"there is no context {name[:80]!r} yet; say where it is: rdukit login --context {name[:80]} --url URL"
+            )
+        return GatewayPlace(contexts.with_context(name, GatewayContext(address)).known[name].url, "", name)
+    return GatewayPlace((url or ("" if named else resolve(GATEWAY_URL)) or own_url(home)).rstrip("/"), "", HOME_CONTEXT)
+
+
+def keep_login(home: Home, target: GatewayPlace, token: str) -> str:
+    """Keep the token of a login. Returns what is to be said of it; empty: nothing."""
+    contexts = read_contexts(home)
+    if target.context != HOME_CONTEXT:
+        write_contexts(home, contexts.with_context(target.context, GatewayContext(target.url, token)))
+        if contexts.current == target.context:
+            return ""
+        return (
+            f"commands go there with --context {target.context}, all of them after: rdukit context use {target.context}"
+        )
+    write_login(home, "" if target.url == own_url(home) else target.url, token)
+    if contexts.current == HOME_CONTEXT:
+        return ""
+    write_contexts(home, contexts.using(HOME_CONTEXT))
+    return f"context {contexts.current} is not in use any more; back to it: rdukit context use {contexts.current}"
+
+
+def find_login(home: Home) -> GatewayPlace:
+    """Return the login that is meant.
+
+    Raises:
+        NotFound: nobody is logged in there.
+    """
+    contexts, named = read_contexts(home), given_context()
+    name = named or contexts.current
+    context = contexts.find(name)
+    if context is not None:
+        if not context.token:
+            raise NotFound(f"nobody is logged in at context {name}; log in with: rdukit login --context {name}")
+        return GatewayPlace(context.url, context.token, name)
+    login = read_login(home)
+    if login is None:
+        raise NotFound(f"nobody is logged in: there is no {home.login_file}; log in with: rdukit login")
+    return GatewayPlace(login["url"] or own_url(home), login["token"], HOME_CONTEXT)
+
+
+def forget_login(home: Home, kept: GatewayPlace) -> None:
+    """Forget the token of a login; a context keeps its address."""
+    if kept.context == HOME_CONTEXT:
+        home.login_file.unlink(missing_ok=True)
+    else:
+        write_contexts(home, read_contexts(home).with_context(kept.context, GatewayContext(kept.url)))
