@@ -26,7 +26,8 @@ def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
 
 
 def submit_jobs(platform: Platform, caller: Caller, body: JobBatchRequest) -> JobBatch:
-    """Record jobs of the caller's tenant, all or none. Raises as ``service.submit_jobs``."""
+    """Record jobs of the caller's tenant, all or none. Raises as ``service.submit_jobs`` and ``Rates.check_batch``."""
+    platform.rates.check_batch(caller, len(body.jobs))
     boxes, requests = platform.catalog.boxes(), list[JobRequest]()
     with platform.database.read() as session:
         for number, request in enumerate(body.jobs):

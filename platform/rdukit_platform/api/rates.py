@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import redis
 
-from rdukit.errors import Overloaded
+from rdukit.errors import InvalidArgument, Overloaded
 from rdukit.settings import resolve
 from rdukit_platform.identity.settings import LOGIN_RATE
 from rdukit_platform.jobs.broker import plain_url
@@ -68,30 +68,46 @@ class Rates:
         Raises:
             Overloaded: its token or its tenant has sent as many as it may; the detail says when to come again.
         """
-        names = {"token": caller.token_id, "tenant": caller.tenant_id}
-        self._count(self._limits, names)
+        self._count(self._limits, _names_of(caller))
+
+    def check_batch(self, caller: Caller, jobs: int) -> None:
+        """Count the jobs of a batch, whose request is counted already, as if each had been sent by itself.
+
+        Raises:
+            Overloaded: as ``check``.
+            InvalidArgument: they are more than may be sent within any minute.
+        """
+        for setting, kind, rate in self._limits:
+            if 0 < rate < jobs:
+                raise InvalidArgument(
+                    f"the batch has {jobs} jobs, and a {kind} may send {rate} within a minute ({setting}); legal: at "
+                    f"most {rate} in one batch, the others a minute later"
+                )
+        if jobs > 1:
+            self._count(self._limits, _names_of(caller), jobs - 1)
 
     def check_login(self, address: str) -> None:
         """Count a login that an address begins. Raises ``Overloaded`` as ``check``."""
         self._count(self._logins, {"address": address})
 
-    def _count(self, limits: Sequence[tuple[str, str, int]], names: Mapping[str, str]) -> None:
+    def _count(self, limits: Sequence[tuple[str, str, int]], names: Mapping[str, str], requests: int = 1) -> None:
         if self._shared is None or self._own is None:
             return
         try:
-            self._check(self._shared, limits, names)
+            self._check(self._shared, limits, names, requests)
             self._is_alone = False
         except redis.RedisError as error:
             if not self._is_alone:
                 logger.warning("requests are counted by this gateway alone: the broker does not answer error=%s", error)
             self._is_alone = True
-            self._check(self._own, limits, names)
+            self._check(self._own, limits, names, requests)
 
     def _check(
         self,
         limiter: "SlidingWindowCounterRateLimiter",
         limits: Sequence[tuple[str, str, int]],
         names: Mapping[str, str],
+        requests: int,
     ) -> None:
         from limits import RateLimitItemPerMinute
 
@@ -99,8 +115,17 @@ class Rates:
             if not rate:
                 continue
             limit, name = RateLimitItemPerMinute(rate), names[kind]
-            if not limiter.hit(limit, kind, name):
+            if not limiter.hit(limit, kind, name, cost=requests):
                 left = limiter.get_window_stats(limit, kind, name).reset_time - time.time()
                 seconds = min(max(math.ceil(left), 1), 60)
                 said = f"this {kind} sent {rate} requests within a minute ({setting}); send the next one in {seconds} s"
+                if requests > 1:
+                    said = (
+                        f"this {kind} may send {rate} requests within a minute ({setting}); the {requests + 1} jobs "
+                        f"of the batch are too many now; send it again in {seconds} s"
+                    )
                 raise Overloaded(said, **{RETRY_AFTER: seconds})
+
+
+def _names_of(caller: Caller) -> Mapping[str, str]:
+    return {"token": caller.token_id, "tenant": caller.tenant_id}
