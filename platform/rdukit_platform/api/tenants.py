@@ -108,7 +108,7 @@ class TenantLimits(RequestBody):
     quota: Count | None = Field(
         default=None, description="Tiles that are its own when its jobs want them; what it has beyond, it borrows."
     )
-    max_tiles: Count | None = Field(default=None, description="Tiles that its jobs may have at once.")
+    max_tiles: Count | None = Field(default=None, description="Tiles that its jobs and endpoints may have at once.")
     max_jobs: Count | None = Field(
         default=None, description="Active jobs that it may have at once; by default as scheduler.tenant_jobs says."
     )

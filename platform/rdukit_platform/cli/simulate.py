@@ -9,13 +9,15 @@ from pathlib import Path
 import click
 
 from rdukit.cli import tables
-from rdukit.cli.commands import ExtensibleGroup, parse_name_values
+from rdukit.cli.commands import Choice, ExtensibleGroup, parse_name_values
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
+from rdukit.hardware import NODES, NodeSpec
 from rdukit.settings import resolve
 from rdukit_platform.cli import show
 from rdukit_platform.cli.simulated_picture import draw_run
 from rdukit_platform.cli.token import Life
+from rdukit_platform.nodes.topology import NodeLayout
 from rdukit_platform.scheduler.figures import QueueFigures, sum_up
 from rdukit_platform.scheduler.model import PreemptionRule, TenantShare
 from rdukit_platform.scheduler.settings import (
@@ -39,6 +41,7 @@ from rdukit_platform.settings import SCHEDULER_TENANT_JOBS
 
 DEFAULT_JOBS = 1000
 DEFAULT_TENANTS = 10
+DEFAULT_PLATFORM = "SN30-8"
 
 
 @click.group(cls=ExtensibleGroup)
@@ -61,7 +64,19 @@ def simulate() -> None:
     help="What they ask for, over what the nodes can do.  [default: 0.9]",
 )
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
-@click.option("--tiles", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Tiles of a node.")
+@click.option(
+    "--platform",
+    type=Choice(tuple(NODES)),
+    default=None,
+    help=f"What each node is: tiles of RDUs of XRDUs, and applications at once.  [default: {DEFAULT_PLATFORM}]",
+)
+@click.option(
+    "--tiles",
+    type=click.IntRange(1, 10_000),
+    default=None,
+    help="Instead of a platform, tiles of a node, of which any are as good as others.",
+)
+@click.option("--applications", type=click.IntRange(1), default=None, help="Jobs with tiles that a node runs at once.")
 @click.option(
     "--urgent",
     type=click.FloatRange(0, 1),
@@ -101,6 +116,8 @@ def simulate() -> None:
 )
 @click.option("--lose-every", type=Life(), default=None, help="Mean time after which a node is lost, such as 30d.")
 @click.option("--lost-for", type=Life(), default=3600.0, help="Mean time until it is back.  [default: 1h]")
+@click.option("--break-every", type=Life(), default=None, help="Mean time after which an RDU breaks, such as 90d.")
+@click.option("--broken-for", type=Life(), default=14400.0, help="Mean time until it is repaired.  [default: 4h]")
 @click.option(
     "--maintenance",
     "maintained",
@@ -114,20 +131,22 @@ def simulate() -> None:
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Draw tiles in use and jobs that wait over time to this SVG file.",
+    help="Draw tiles in use, also of each RDU, and jobs that wait over time to this SVG file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
-    tiles: int, urgent: float | None, gangs: float | None, wide: float | None, zones: int,
-    constrained: float | None, quotas: Sequence[str], lose_every: float | None, lost_for: float,
-    maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
+    platform: str | None, tiles: int | None, applications: int | None, urgent: float | None, gangs: float | None,
+    wide: float | None, zones: int, constrained: float | None, quotas: Sequence[str], lose_every: float | None,
+    lost_for: float, break_every: float | None, broken_for: float, maintained: Sequence[str], slots: int,
+    output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 
     Jobs come from a file, or are drawn. It is the scheduler's own decision that is made whenever a job comes or ends,
-    or a node is lost or back, by the settings scheduler.starve_s, scheduler.half_life_s, scheduler.tenant_jobs and
-    scheduler.preempt_priority, _min_run_s and _most; no platform need run.
+    a node is lost or back, or an RDU breaks or is repaired, by the settings scheduler.starve_s,
+    scheduler.half_life_s, scheduler.tenant_jobs and scheduler.preempt_priority, _min_run_s and _most; no platform need
+    run.
 
     Example: rdukit simulate queue --swf trace.swf --nodes 8 -o queue.svg
     """
@@ -135,6 +154,12 @@ def queue(
         raise InvalidArgument(f"a picture is SVG and its name ends in .svg, not {output.name!r}")
     if output is not None and not output.parent.is_dir():
         raise InvalidArgument(f"there is no folder {str(output.parent)!r} for the picture; make it first")
+    if platform and tiles:
+        raise InvalidArgument("--platform and --tiles are given; legal: one of them, as a platform has its tiles")
+    spec = None if tiles else NODES[platform or DEFAULT_PLATFORM]
+    tiles = tiles or NODES[platform or DEFAULT_PLATFORM].tiles
+    if break_every and spec is None:
+        raise InvalidArgument("--break-every breaks RDUs, of which --tiles knows none; legal: with --platform")
     total = nodes * tiles
     if constrained and not zones:
         raise InvalidArgument("--constrained asks for zones, and there are none; say how many: --zones 4")
@@ -148,22 +173,26 @@ def queue(
         ),
         tuple(each for text in maintained for each in parse_maintenance(text, nodes)), zones,
         is_linked=bool(wide),
+        layout=NodeLayout(0) if spec is None else NodeLayout(spec.chip.tiles, spec.rdus_per_xrdu),
+        applications=applications or (0 if spec is None else spec.max_applications),
     )  # fmt: skip
     span_s = max((job.at + job.runs_s for job in trace), default=0.0)
     outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []
+    if break_every and spec is not None:
+        outages += draw_outages(nodes, span_s, break_every, broken_for, seed or 0, spec.rdus)
     with click.progressbar(length=len(trace), label="jobs", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         run = run_trace(
             trace, system, time.perf_counter, outages=outages, progress=lambda done: bar.update(done - bar.pos)
         )
-    figures = sum_up(run, total)
+    figures = sum_up(run, total, system.layout)
     if as_json:
-        show.print_json({"nodes": nodes, "tiles": total, **asdict(figures)})
+        name = None if spec is None else spec.platform
+        show.print_json({"nodes": nodes, "platform": name, "tiles": total, **asdict(figures)})
     else:
-        tables.print_tables(
-            [tables.Table("", ("FIGURE", "VALUE"), tuple(_describe(figures, total)), frozenset({"VALUE"}))]
-        )
+        rows = (*_describe(figures, total), *_describe_places(figures, spec))
+        tables.print_tables([tables.Table("", ("FIGURE", "VALUE"), rows, frozenset({"VALUE"}))])
     if output is not None:
-        write_atomic(output, draw_run(run, total).encode())
+        write_atomic(output, draw_run(run, system, outages).encode())
         click.echo(f"wrote {output}", err=True)
 
 
@@ -208,6 +237,7 @@ def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
         ("refused, what no node has", f"{figures.refused}"),
         ("preempted", f"{figures.preempted}"),
         ("lost with a node", f"{figures.lost}"),
+        *([("lost with an RDU", f"{figures.broken}")] if figures.broken else []),
         *_describe_part("gangs", figures.gangs, figures.gang_wait_mean_s),
         *_describe_part("gangs on several nodes", figures.wide, figures.wide_wait_mean_s),
         *_describe_part("asking for a zone", figures.constrained, figures.constrained_wait_mean_s),
@@ -223,4 +253,17 @@ def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
         ("decisions", f"{figures.decisions}"),
         ("decision, mean", f"{1000 * figures.decide_mean_s:.2f} ms"),
         ("decision, 95th percentile", f"{1000 * figures.decide_p95_s:.2f} ms"),
+    ]
+
+
+def _describe_places(figures: QueueFigures, spec: NodeSpec | None) -> list[tuple[str, str]]:
+    """Say what the nodes are, and how near each other the tiles of large jobs were; nothing where it is not known."""
+    if spec is None:
+        return []
+    node = f"{spec.xrdus} XRDUs of {spec.rdus_per_xrdu} RDUs of {spec.chip.tiles} tiles"
+    on_one = f"{100 * figures.on_one_xrdu / figures.several_rdus:.1f} %" if figures.several_rdus else "-"
+    return [
+        (f"a node, {spec.platform}", node),
+        ("on several RDUs", f"{figures.several_rdus}"),
+        ("of these on one XRDU", on_one),
     ]

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rdukit.files.svg import svg_document, svg_text
+from rdukit_platform.cli.simulated_tiles import LEGEND_HEIGHT, TILES_DARK, TILES_LIGHT, draw_tiles, tile_rows
 from rdukit_platform.console.curve import nice_ticks
 from rdukit_platform.scheduler.figures import sum_up
-from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun
+from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun, SimulatedSystem
+from rdukit_platform.scheduler.traces import Outage
 
 WIDTH: Final = 900
 PANEL_HEIGHT: Final = 170
@@ -28,9 +30,10 @@ _DARK: Final = """\
 """
 
 
-def draw_run(run: SimulatedRun, tiles: int) -> str:
-    """Draw a complete SVG document."""
-    figures = sum_up(run, tiles)
+def draw_run(run: SimulatedRun, system: SimulatedSystem, outages: Sequence[Outage] = ()) -> str:
+    """Draw a complete SVG document; where the nodes have RDUs, with the tiles in use of each."""
+    tiles = system.all_tiles
+    figures = sum_up(run, tiles, system.layout)
     start = min((done.job.at for done in run.jobs), default=0.0)
     end = max((done.ended for done in run.jobs), default=1.0)
     attempts = (*run.jobs, *run.cut)
@@ -52,7 +55,7 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
     )
     more = (
         f"waiting {figures.wait_mean_s:.0f} s, 95th percentile {figures.wait_p95_s:.0f} s; "
-        f"{figures.preempted} preempted, {figures.lost} lost"
+        f"{figures.preempted} preempted, {figures.lost + figures.broken} lost"
     )
     legend = [kind for kind in shown if kind != "area"]
     top = MARGIN + 86 + (20 if legend else 0)
@@ -65,7 +68,13 @@ def draw_run(run: SimulatedRun, tiles: int) -> str:
         *_draw_panel("jobs that wait", waiting, 0.0, top + PANEL_HEIGHT + 50, start, end),
     ]
     height = top + 2 * PANEL_HEIGHT + 80
-    return svg_document(parts, WIDTH, height, f"Simulated queue of {figures.jobs} jobs", _LIGHT, _DARK)
+    if system.layout.rdu_tiles:
+        rows = tile_rows(attempts, system, (*outages, *system.maintenance), start, end)
+        drawn, lower = draw_tiles(rows, LEFT, WIDTH - MARGIN, height + LEGEND_HEIGHT)
+        parts += drawn
+        height = round(lower) + MARGIN
+    light, dark = _LIGHT + TILES_LIGHT, _DARK + TILES_DARK
+    return svg_document(parts, WIDTH, height, f"Simulated queue of {figures.jobs} jobs", light, dark)
 
 
 def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: float, points: int) -> list[float]:

@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _LIMITS: Final = {
     "quota": ("TILES", "Tiles that are its own when its jobs want them; beyond, it borrows; none: it has none."),
-    "max_tiles": ("TILES", "Tiles that its jobs may have at once; none: any number."),
+    "max_tiles": ("TILES", "Tiles that its jobs and endpoints may have at once; none: any number."),
     "max_jobs": ("JOBS", "Jobs that it may have active at once; none: as scheduler.tenant_jobs says."),
 }
 

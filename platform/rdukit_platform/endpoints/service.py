@@ -11,13 +11,13 @@ from typing import Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, QuotaExceeded
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.experts import get_expert, selector_of
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.catalog.own import with_own
-from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow, TenantRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.bundles import CheckedBundle, keep_parts
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
@@ -110,6 +110,7 @@ def create_endpoint(
     Raises:
         Conflict: the tenant has one of this name.
         IllegalValue: ``idle_s`` is too short.
+        QuotaExceeded: the tenant may not have so many tiles.
     """
     if _find(session, tenant_id, name) is not None:
         raise Conflict(f"there is an endpoint {name!r} already; change it with: rdukit endpoint update {name}")
@@ -117,6 +118,7 @@ def create_endpoint(
         id=new_id("end"), tenant_id=tenant_id, name=name, held_name=name, revision=1, replicas=replicas,
         idle_s=_check_idle(idle_s), created_at=now, updated_at=now,
     )  # fmt: skip
+    _check_tiles(session, row, replicas, serving.tiles)
     session.add(row)
     session.flush()
     _add_revision(session, row, serving, now)
@@ -142,6 +144,7 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
         InvalidArgument: there is nothing to change.
         Conflict: there is neither a new revision nor a canary that could get a part of the calls.
         IllegalValue: ``idle_s`` is too short.
+        QuotaExceeded: it wants more tiles than before, and the tenant may not have so many.
     """
     if change == EndpointChange():
         raise InvalidArgument(
@@ -152,6 +155,11 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
         raise Conflict(
             f"endpoint {row.name!r} has no canary; name an expert, or a box with its artifacts, which becomes one"
         )
+    before = _tiles_of(session, row, row.revision)
+    tiles = before if change.serving is None else change.serving.tiles
+    replicas = row.replicas if change.replicas is None else change.replicas
+    if replicas * tiles > row.replicas * before:
+        _check_tiles(session, row, replicas, tiles)
     if change.serving is not None:
         number = _add_revision(session, row, change.serving, now).number
         row.updated_at = now
@@ -187,6 +195,7 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
     Raises:
         Conflict: there is none before it, or the named one is wanted already.
         NotFound: there is no such revision.
+        QuotaExceeded: that one has more tiles, and the tenant may not have so many.
     """
     if row.canary is not None:
         row.canary, row.canary_percent, row.updated_at = None, None, now
@@ -202,6 +211,8 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
         raise NotFound(f"endpoint {row.name!r} has no revision {number}; legal: {numbers}", legal=numbers)
     if number == row.revision:
         raise Conflict(f"endpoint {row.name!r} wants revision {number} already")
+    if (tiles := _tiles_of(session, row, number)) > _tiles_of(session, row, row.revision):
+        _check_tiles(session, row, row.replicas, tiles)
     row.revision, row.updated_at = number, now
     return row
 
@@ -286,3 +297,40 @@ def _add_revision(session: Session, row: EndpointRow, serving: ServedParts, now:
     session.add(revision)
     session.flush()
     return revision
+
+
+def _check_tiles(session: Session, row: EndpointRow, replicas: int, tiles: int) -> None:
+    """Refuse so many replicas of so many tiles where the tenant's endpoints would want more than it may have.
+
+    Raises:
+        QuotaExceeded: the message says how many replicas there may be.
+    """
+    most = session.get_one(TenantRow, row.tenant_id).max_tiles
+    if most is None:
+        return
+    others = (
+        select(func.coalesce(func.sum(EndpointRow.replicas * EndpointRevisionRow.tiles), 0))
+        .join(
+            EndpointRevisionRow,
+            (EndpointRevisionRow.endpoint_id == EndpointRow.id) & (EndpointRevisionRow.number == EndpointRow.revision),
+        )
+        .where(
+            EndpointRow.tenant_id == row.tenant_id, EndpointRow.held_name.is_not(None), EndpointRow.id != row.id
+        )
+    )  # fmt: skip
+    used = int(session.scalars(others).one())
+    if used + replicas * tiles > most:
+        raise QuotaExceeded(
+            f"endpoint {row.name!r} wants {replicas} replicas of {tiles} tiles; its tenant may have {most} tiles, and "
+            f"its other endpoints want {used}; legal: at most {max((most - used) // max(tiles, 1), 0)} replicas; an "
+            "administrator may allow more: rdukit tenant set TENANT --max-tiles N",
+            max_tiles=most, used=used, replicas=replicas, tiles=tiles,
+        )  # fmt: skip
+
+
+def _tiles_of(session: Session, row: EndpointRow, number: int) -> int:
+    """Return how many tiles a replica of a revision has."""
+    query = select(EndpointRevisionRow.tiles).where(
+        EndpointRevisionRow.endpoint_id == row.id, EndpointRevisionRow.number == number
+    )
+    return session.scalars(query).one()

@@ -137,7 +137,7 @@ def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline
     """
     row = session.get(PipelineRow, pipeline_id)
     if row is None or row.tenant_id != tenant_id:
-        raise NotFound(f"there is no pipeline {pipeline_id!r}")
+        raise NotFound(f"there is no pipeline {pipeline_id!r}; list yours with: rdukit pipeline list")
     return row
 
 

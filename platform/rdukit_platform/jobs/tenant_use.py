@@ -1,4 +1,4 @@
-"""Use of the platform by tenants now: tiles, jobs and bytes of artifacts, for many tenants in three queries."""
+"""Use of the platform by tenants now: tiles, jobs and bytes of artifacts, for many tenants in a few queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,15 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
-from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, TenantRow
+from rdukit_platform.db.models import (
+    ArtifactRow,
+    AttemptRow,
+    EndpointReplicaRow,
+    EndpointRevisionRow,
+    EndpointRow,
+    JobRow,
+    TenantRow,
+)
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.settings import ARTIFACT_TENANT_BYTES, SCHEDULER_TENANT_JOBS
 
@@ -16,7 +24,8 @@ from rdukit_platform.settings import ARTIFACT_TENANT_BYTES, SCHEDULER_TENANT_JOB
 class TenantUse:
     """Tiles, jobs and bytes that a tenant uses now, and the limits that hold where it has none of its own.
 
-    ``tiles`` are those that its active jobs have or are about to get; 0 as a limit is any number.
+    ``tiles`` are those that its active jobs and its endpoints' replicas have or are about to get; 0 as a limit is any
+    number.
     """
 
     tiles: int = 0
@@ -40,13 +49,16 @@ def read_tenant_uses(session: Session, tenants: Sequence[TenantRow]) -> dict[str
         for tenant in tenants
     }
     active = (
-        select(JobRow.tenant_id, func.count(), func.coalesce(func.sum(JobRow.tiles), 0))
+        select(JobRow.tenant_id, func.count(), func.coalesce(func.sum(JobRow.tiles * JobRow.members), 0))
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
         .where(AttemptRow.ended_at.is_(None), JobRow.tenant_id.in_(ids))
         .group_by(JobRow.tenant_id)
     )
     for tenant_id, jobs, tiles in session.execute(active):
         found[tenant_id] = replace(found[tenant_id], active_jobs=jobs, tiles=int(tiles))
+    for tenant_id, tiles in read_served_tiles(session).items():
+        if tenant_id in found:
+            found[tenant_id] = replace(found[tenant_id], tiles=found[tenant_id].tiles + tiles)
     queued = (
         select(JobRow.tenant_id, func.count())
         .where(JobRow.state == str(JobState.QUEUED), JobRow.tenant_id.in_(ids))
@@ -62,3 +74,19 @@ def read_tenant_uses(session: Session, tenants: Sequence[TenantRow]) -> dict[str
     for tenant_id, count, total in session.execute(kept):
         found[tenant_id] = replace(found[tenant_id], artifacts=count, artifact_bytes=int(total))
     return found
+
+
+def read_served_tiles(session: Session) -> dict[str, int]:
+    """Return how many tiles the replicas of each tenant have or are about to get; who has none is left out."""
+    query = (
+        select(EndpointRow.tenant_id, func.sum(EndpointRevisionRow.tiles))
+        .join(EndpointReplicaRow, EndpointReplicaRow.endpoint_id == EndpointRow.id)
+        .join(
+            EndpointRevisionRow,
+            (EndpointRevisionRow.endpoint_id == EndpointRow.id)
+            & (EndpointRevisionRow.number == EndpointReplicaRow.revision),
+        )
+        .where(EndpointReplicaRow.ended_at.is_(None))
+        .group_by(EndpointRow.tenant_id)
+    )
+    return {str(tenant_id): int(tiles) for tenant_id, tiles in session.execute(query)}

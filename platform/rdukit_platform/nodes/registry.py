@@ -299,7 +299,7 @@ def find_node(session: Session, name: str) -> NodeRow:
     if len(present) > 1:
         raise InvalidArgument(f"there are several nodes; name one of: {named}")
     if not present:
-        raise NotFound("no node has joined the platform")
+        raise NotFound("no node has joined the platform; join one with: rdukit node join")
     return present[0]
 
 

@@ -9,6 +9,7 @@ Source: ours; RDUs of one XRDU share a module (runtime reference 1.1).
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from rdukit.hardware import fill_fewest
 
@@ -19,6 +20,10 @@ class NodeLayout:
 
     rdu_tiles: int
     xrdu_rdus: int = 0
+
+
+#: Any tiles are as good as others.
+NO_LAYOUT: Final = NodeLayout(0)
 
 
 @dataclass(frozen=True, slots=True)

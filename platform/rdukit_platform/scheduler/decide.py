@@ -216,9 +216,11 @@ class _Round:
         if claim.max_jobs is None and most and tenant_active >= most:
             return Wait(WaitCode.TENANT_LIMIT, f"its tenant has {tenant_active} of {most} jobs running")
         if claim.max_tiles is not None and job.tiles:
-            used = self.ledger.shares.tiles[job.tenant_id]
+            used = self.ledger.shares.tiles[job.tenant_id] + claim.served
             if used + job.tiles > claim.max_tiles:
-                why = f"it needs {job.tiles} tiles, its tenant's jobs have {used} of {claim.max_tiles} that they may"
+                served = f" and its endpoints {claim.served}" if claim.served else ""
+                have = f"its tenant's jobs have {used - claim.served}{served}"
+                why = f"it needs {job.tiles} tiles, {have} of {claim.max_tiles} that they may"
                 return Wait(WaitCode.TENANT_TILES, why)
         return None
 

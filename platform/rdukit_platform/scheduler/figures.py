@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rdukit_platform.nodes.topology import NO_LAYOUT, NodeLayout
 from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, SimulatedRun
 
 
@@ -21,7 +22,8 @@ class QueueFigures:
     wait_mean_s: float
     wait_p95_s: float
     slowdown_mean: float
-    #: Attempts that were ended for other jobs, and with their nodes; part of all tiles' time that the latter had.
+    #: Attempts that were ended for other jobs, and with their nodes; part of all tiles' time that those which were
+    #: lost with a node or an RDU had.
     preempted: int
     lost: int
     lost_work: float
@@ -38,13 +40,21 @@ class QueueFigures:
     #: Of the gangs, those that had several nodes.
     wide: int = 0
     wide_wait_mean_s: float = 0.0
+    #: Attempts that were ended with an RDU that broke.
+    broken: int = 0
+    #: Jobs that had tiles of several RDUs, and of them those whose RDUs are of one XRDU.
+    several_rdus: int = 0
+    on_one_xrdu: int = 0
 
 
-def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
+def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> QueueFigures:
     """Sum a run up. Without jobs all is 0, but fairness is 1."""
     span_s = max((j.ended for j in run.jobs), default=0.0) - min((j.job.at for j in run.jobs), default=0.0)
     attempts = (*run.jobs, *run.cut)
-    lost = [j for j in run.cut if j.end is SimulatedEnd.LOST]
+    lost = [j for j in run.cut if j.end is not SimulatedEnd.PREEMPTED]
+    broken = sum(j.end is SimulatedEnd.BROKEN for j in run.cut)
+    places = [rdus_of(j, layout) for j in run.jobs] if layout.rdu_tiles else []
+    several = [xrdus for rdus, xrdus in places if rdus > 1]
     work, lost_work = (sum(j.job.tiles * (j.ended - j.started) for j in part) for part in (attempts, lost))
     waits = [j.waited_s for j in run.jobs]
     gangs = [j.waited_s for j in run.jobs if j.job.is_gang]
@@ -60,7 +70,7 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
         wait_p95_s=percentile(waits, 0.95),
         slowdown_mean=mean([j.slowdown for j in run.jobs]),
         preempted=len(run.cut) - len(lost),
-        lost=len(lost),
+        lost=len(lost) - broken,
         lost_work=lost_work / (tiles * span_s) if span_s else 0.0,
         fairness=jain_index(list(parts_while_waiting(attempts).values())),
         decisions=len(run.decisions_s),
@@ -72,7 +82,24 @@ def sum_up(run: SimulatedRun, tiles: int) -> QueueFigures:
         constrained_wait_mean_s=mean(constrained),
         wide=len(wide),
         wide_wait_mean_s=mean(wide),
+        broken=broken,
+        several_rdus=len(several),
+        on_one_xrdu=several.count(1),
     )
+
+
+def rdus_of(job: SimulatedJob, layout: NodeLayout) -> tuple[int, int]:
+    """Return of how many RDUs, and of how many XRDUs, an attempt had tiles."""
+    rdus = [(node, rdu) for node, mask in job.held for rdu in rdus_in(mask, layout.rdu_tiles)]
+    return len(rdus), len({(node, rdu // layout.xrdu_rdus if layout.xrdu_rdus else 0) for node, rdu in rdus})
+
+
+def rdus_in(mask: int, rdu_tiles: int) -> Iterator[int]:
+    """Yield the numbers of the RDUs that have tiles of a mask."""
+    whole = (1 << rdu_tiles) - 1
+    for rdu in range(-(-mask.bit_length() // rdu_tiles)):
+        if mask >> rdu * rdu_tiles & whole:
+            yield rdu
 
 
 def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:

@@ -7,6 +7,7 @@ make it anew for each decision.
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
@@ -43,13 +44,27 @@ class Ledger:
         self._able: dict[Need, list[NodeRoom]] = {}
         self._spreads: dict[Need, list[tuple[int, NodeRoom]]] = {}
         self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
+        #: Which tiles jobs got that have started since, by the index of their node, where that is known.
+        self.held: defaultdict[str, dict[int, int]] = defaultdict(dict)
         #: What active jobs have, by the index of their node, where some may have to give it up.
         self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
-        for node in nodes:
+        self._find_shapes()
+        self._count(active, now)
+
+    def _find_shapes(self) -> None:
+        for node in self._nodes:
             if (capacity := node.capacity) is not None:
                 shape = (capacity.tiles, capacity.broken_tiles, capacity.rdu_tiles, capacity.rows)
                 self._shapes.setdefault(shape, (capacity, node.name))
-        self._count(active, now)
+
+    def change_capacity(self, room: NodeRoom, capacity: NodeCapacity) -> None:
+        """Note that a node has other tiles in service than before; what of them is free is the room's to say."""
+        room.node = replace(room.node, capacity=capacity)
+        self._nodes = [each.node for each in self.rooms.all]
+        self.shares.count_tiles(sum(node.capacity.tiles for node in self._nodes if node.capacity))
+        for known in (self._nevers, self._able, self._spreads, self._shapes):
+            known.clear()
+        self._find_shapes()
 
     def _count(self, active: Iterable[ActiveJob], now: float) -> None:
         rooms, shares, endings = self.rooms, self.shares, self.endings
@@ -87,19 +102,23 @@ class Ledger:
         self.shares.add(job)
         given = []
         for room, need in places:
+            before = room.mask
             tiles = self.rooms.take(room, need, now, job.ends_by(now))
+            if taken := before & ~room.mask:
+                self.held[job.job_id][room.index] = taken
             if job.run_limit_s is not None:
                 insort(self.endings[room.index], (now + job.run_limit_s, tiles))
             given.append(tiles)
         return given
 
     def end(self, job: ActiveJob) -> None:
-        """Note that a job has ended, and that its nodes, where any tiles do, have its tiles again."""
+        """Note that a job has ended, and that its nodes have its tiles again."""
         self.shares.remove(job)
+        held = self.held.pop(job.job_id, {})
         for part in job.everywhere:
             room = self.rooms.of(part)
             if room is not None:
-                self.rooms.give(room, part.tiles)
+                self.rooms.give(room, part.tiles, held.get(room.index, 0))
                 if job in (of_node := self.active.get(room.index, [])):
                     of_node.remove(job)
         if job.ends_at is not None:

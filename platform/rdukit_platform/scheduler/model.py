@@ -116,10 +116,12 @@ class TenantShare:
     past: float = 0.0
     #: Tiles that are its own when it wants them; what it has beyond, it borrows. ``None``: none are.
     quota: int | None = None
-    #: Tiles that its jobs may have at once; ``None``: any number.
+    #: Tiles that its jobs and endpoints may have at once; ``None``: any number.
     max_tiles: int | None = None
     #: Jobs that it may have active at once; ``None``: as the snapshot's ``tenant_jobs`` says.
     max_jobs: int | None = None
+    #: Tiles that replicas of its endpoints have, which count against ``max_tiles``.
+    served: int = 0
 
 
 #: Weight of a tenant that is not named.

@@ -57,6 +57,16 @@ class NodeRoom:
         return self._rdu_tiles
 
     @property
+    def mask(self) -> int:
+        """Return which tiles are free, as of ``NodeCapacity.free_mask``; 0: that is not known, or none is."""
+        return self._mask
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Return the lengths of the rows of free tiles."""
+        return tuple(row for row in self._rows if row)
+
+    @property
     def longest(self) -> int:
         """Return the longest row of free tiles."""
         return max(self._rows, default=0)
@@ -188,21 +198,37 @@ class NodeRoom:
         self.tiles -= tiles
         return tiles
 
-    def give(self, tiles: int) -> None:
-        """Take back what a job had, where any tiles are as good as others."""
+    def give(self, tiles: int, mask: int = 0) -> None:
+        """Take back what a job had: the tiles of a mask, or where any are as good as others so many."""
         self.slots += 1
         if tiles:
             self.places += 1
-            self.release(tiles)
+            self.release(tiles, mask)
 
-    def release(self, tiles: int) -> None:
-        """Count so many tiles as free again, where any are as good as others."""
-        self.tiles += tiles
-        self._rows = [self.tiles]
+    def release(self, tiles: int, mask: int = 0) -> None:
+        """Count the tiles of a mask as free again, or where any are as good as others so many."""
+        if mask:
+            self._set_mask(self._mask | mask)
+        elif tiles:
+            self.tiles += tiles
+            self._rows = [self.tiles]
 
-    def set_free(self, tiles: int, places: int, slots: int, rows: list[int]) -> None:
-        """Have so much free, where any tiles are as good as others."""
-        self.tiles, self.places, self.slots, self._rows = tiles, places, slots, rows
+    def withdraw(self, mask: int) -> None:
+        """Count free tiles as not free."""
+        self._set_mask(self._mask & ~mask)
+
+    def _set_mask(self, mask: int) -> None:
+        self._mask, self.tiles, self._rows = mask, mask.bit_count(), rows_of(mask, self._rdu_tiles)
+
+    def close(self) -> None:
+        """Have nothing free."""
+        self.tiles, self.places, self.slots, self._rows, self._mask = 0, 0, 0, [], 0
+
+    def open(self) -> None:
+        """Have free what the node's capacity says, with nothing running there."""
+        fresh = NodeRoom(self.index, self.node)
+        self.tiles, self.places, self.slots = fresh.tiles, fresh.places, fresh.slots
+        self._rows, self._mask, self.is_degraded = fresh._rows, fresh._mask, fresh.is_degraded
 
     def fits_with(self, need: Need, leaving: "Leaving", closed: int = 0) -> bool:
         """Return whether a job that may not have ``closed`` tiles would fit if others left."""
@@ -260,10 +286,11 @@ class Leaving:
 
 
 def rows_of(mask: int, rdu_tiles: int) -> list[int]:
+    """Return the lengths of the rows of tiles in a mask, each inside an RDU, the lowest first (pure)."""
     rows = []
     for first in range(0, mask.bit_length(), rdu_tiles):
         part = mask >> first & ((1 << rdu_tiles) - 1)
-        rows += [len(row) for row in f"{part:b}".split("0") if row]
+        rows += [len(row) for row in reversed(f"{part:b}".split("0")) if row]
     return rows
 
 

@@ -48,13 +48,15 @@ class Preemptor:
         self._victims: defaultdict[int, list[ActiveJob]] = defaultdict(list)
         self._leaving: defaultdict[int, Leaving] = defaultdict(Leaving)
         self._held: dict[int, dict[str, int]] = {}
+        self._started = ledger.held
         #: What priority reaches the least urgent job that may be a victim for its priority.
         self._least: float = float("inf")
         #: For jobs of this kind and size, or larger ones, nobody makes room.
         self._in_vain: dict[tuple[bool, int, str, int, Labels], int] = {}
         self._left = MAX_AT_ONCE
-        #: How many free tiles are held for others, by the index of their node.
+        #: How many free tiles are held for others, by the index of their node, and which, where that is known.
         self._kept: Counter[int] = Counter()
+        self._kept_masks: defaultdict[int, int] = defaultdict(int)
         #: Tiles of each tenant's victims.
         self._asked: Counter[str] = Counter()
         for index, active in ledger.active.items():
@@ -79,7 +81,7 @@ class Preemptor:
     def release(self) -> None:
         """Hold nothing any more: who keeps the ledger decides anew when the victims have left."""
         for index, tiles in self._kept.items():
-            self._rooms.release(self._rooms.all[index], tiles)
+            self._rooms.release(self._rooms.all[index], tiles, self._kept_masks[index])
         self._shares.leaving.subtract(self._asked)
 
     def clear(
@@ -107,9 +109,10 @@ class Preemptor:
             self._shares.leaving[victim.tenant_id] += victim.tiles
             self._asked[victim.tenant_id] += victim.tiles
         for room, need in found.places:
-            free, leaving = room.tiles, self._leaving.pop(room.index, Leaving())
+            free, mask, leaving = room.tiles, room.mask, self._leaving.pop(room.index, Leaving())
             rest = self._rooms.hold(room, need, leaving, self._closed(job, room))
             self._kept[room.index] += free - room.tiles
+            self._kept_masks[room.index] |= mask & ~room.mask
             if rest.jobs > 0:
                 self._leaving[room.index] = rest
         self._left -= bool(found.victims)
@@ -236,6 +239,8 @@ class Preemptor:
             capacity = room.node.capacity
             held = self._held[room.index] = dict(capacity.held if capacity is not None else ())
         mask = held.get(job.job_id, 0)
+        if not mask and job.job_id in self._started:
+            mask = self._started[job.job_id].get(room.index, 0)
         here = sum(part.tiles for part in job.everywhere if part.node in (None, room.node.name))
         return Leaving(1, mask.bit_count() if mask else here, mask)
 

@@ -146,31 +146,45 @@ class Rooms:
             heapq.heappush(ranks, rank)
         return found
 
-    def give(self, room: NodeRoom, tiles: int) -> None:
-        """Take back what a job had of a node of which any tiles are as good as others."""
+    def named(self, name: str) -> NodeRoom:
+        """Return the room of a node."""
+        return self._named[name]
+
+    def give(self, room: NodeRoom, tiles: int, mask: int = 0) -> None:
+        """Take back what a job had of a node, as by ``NodeRoom.give``."""
         self.slots += 1
         self._changes.append(room.index)
-        room.give(tiles)
+        room.give(tiles, mask)
 
-    def close(self, name: str) -> None:
+    def close(self, room: NodeRoom) -> None:
         """Count a node on which nothing runs as lost."""
-        self._replace(self._named[name], 0, 0, 0, [])
+        self.slots -= room.slots
+        self._changes.append(room.index)
+        room.close()
 
-    def open(self, name: str) -> None:
+    def open(self, room: NodeRoom) -> None:
         """Count a node that was lost as free."""
-        room = self._named[name]
-        fresh = NodeRoom(room.index, room.node)
-        self._replace(room, fresh.tiles, fresh.places, fresh.slots, [fresh.tiles])
-
-    def _replace(self, room: NodeRoom, tiles: int, places: int, slots: int, rows: list[int]) -> None:
-        self.slots += slots - room.slots
+        before = room.slots
+        room.open()
+        self.slots += room.slots - before
         self._changes.append(room.index)
-        room.set_free(tiles, places, slots, rows)
 
-    def release(self, room: NodeRoom, tiles: int) -> None:
-        """Hold so many tiles no more, of a node of which any are as good as others."""
+    def withdraw(self, room: NodeRoom, mask: int, *, is_degraded: bool) -> None:
+        """Count free tiles of a node as not free."""
         self._changes.append(room.index)
-        room.release(tiles)
+        room.withdraw(mask)
+        room.is_degraded = is_degraded
+
+    def restore(self, room: NodeRoom, mask: int, *, is_degraded: bool) -> None:
+        """Count tiles of a node, which nobody has, as free again."""
+        self._changes.append(room.index)
+        room.release(0, mask)
+        room.is_degraded = is_degraded
+
+    def release(self, room: NodeRoom, tiles: int, mask: int = 0) -> None:
+        """Hold tiles no more, as by ``NodeRoom.release``."""
+        self._changes.append(room.index)
+        room.release(tiles, mask)
 
     def hold(self, room: NodeRoom, need: Need, leaving: Leaving, closed: int = 0) -> Leaving:
         """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""

@@ -68,6 +68,11 @@ class Shares:
         self.tiles[job.tenant_id] -= job.tiles
         self._shares.pop(job.tenant_id, None)
 
+    def count_tiles(self, tiles: int) -> None:
+        """Count shares of so many tiles from now on."""
+        self._tiles = max(tiles, 1)
+        self._shares.clear()
+
     def claim(self, tenant_id: str) -> TenantShare:
         """Return what a tenant may have."""
         return self._claims.get(tenant_id, EQUAL_SHARE)

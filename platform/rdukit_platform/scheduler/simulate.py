@@ -2,8 +2,9 @@
 
 Time is counted, never waited for: whenever a job comes or ends, or a node is lost or back, the scheduler's own decision
 says what starts and what makes room, as it does in the platform. The ledger that it goes by is kept from one decision
-to the next. A job that is longer than its run limit ends with it. A preempted one goes on where it was; one whose node
-is lost begins again.
+to the next. Nodes have RDUs and XRDUs, as far as a layout says so; then it is known which tiles each job has, and RDUs
+may break. A job that is longer than its run limit ends with it. A preempted one goes on where it was; one whose node or
+RDU is lost begins again.
 """
 
 import heapq
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from rdukit_platform.nodes.view import NodeCapacity
+from rdukit_platform.nodes.topology import NO_LAYOUT, NodeLayout
+from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
 from rdukit_platform.scheduler.decide import QueueRules, decide_by
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import (
@@ -23,14 +25,16 @@ from rdukit_platform.scheduler.model import (
     ActiveJob,
     Decision,
     JobPart,
+    Need,
     NodeState,
     PreemptionRule,
     QueuedJob,
     QueueSnapshot,
     TenantShare,
 )
+from rdukit_platform.scheduler.node_room import rows_of, whole_tiles
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod, order_key
-from rdukit_platform.scheduler.traces import Outage, TraceJob, zone_labels
+from rdukit_platform.scheduler.traces import WHOLE, Outage, TraceJob, zone_labels
 
 #: A job that takes less is counted as so long where its slowdown is told.
 SHORT_S: Final = 10.0
@@ -41,7 +45,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSystem:
-    """Rules of a simulation: nodes of ``tiles`` each, where a job has tiles of one node, any of them."""
+    """Rules of a simulation: nodes of ``tiles`` each, where a job has tiles of one node, or a gang of several."""
 
     tiles: int
     #: Jobs that run at once at most, on all nodes; 0: as many as there are tiles.
@@ -59,6 +63,27 @@ class SimulatedSystem:
     zones: int = 0
     #: Members of a job may be on several nodes.
     is_linked: bool = False
+    #: Tiles of an RDU and RDUs of an XRDU; 0 tiles: any tiles of a node are as good as others.
+    layout: NodeLayout = NO_LAYOUT
+    #: Jobs with tiles that a node runs at once; 0: as many as it has tiles.
+    applications: int = 0
+
+    def capacity(self, node: str, broken: int = 0) -> NodeCapacity:
+        """Return what a node has when nothing runs there, without the tiles of a mask."""
+        windows = tuple((each.at, each.until, 0) for each in self.maintenance if each.node == node)
+        mask, width = ((1 << self.tiles) - 1) & ~broken, self.layout.rdu_tiles
+        rows = tuple(rows_of(mask, width)) if width else ()
+        tiles = mask.bit_count()
+        return NodeCapacity(
+            tiles, tiles, self.applications or self.tiles, self.tiles - tiles, width, rows, free_rows=rows,
+            is_degraded=broken > 0, xrdu_rdus=self.layout.xrdu_rdus, free_mask=mask if width else 0, windows=windows,
+        )  # fmt: skip
+
+    def as_granted(self, job: TraceJob) -> TraceJob:
+        """Return a job with the tiles that it gets: of more than an RDU has, whole RDUs."""
+        if job.tiles <= self.layout.rdu_tiles or not self.layout.rdu_tiles:
+            return job
+        return replace(job, tiles=whole_tiles(job.tiles // job.members, self.layout.rdu_tiles) * job.members)
 
     def could_have(self, job: TraceJob) -> bool:
         """Return whether any node has what a job asks for, or several together."""
@@ -66,10 +91,12 @@ class SimulatedSystem:
         labels = {zone_labels(number, self.zones) for number in range(used)} | {NO_LABELS}
         if job.constraint not in labels:
             return False
-        if job.tiles <= self.tiles or not (self.is_linked and job.is_gang):
-            return job.tiles <= self.tiles
+        whole = self.capacity("")
+        fits_one = why_never(job.tiles, whole, job.members) is None
+        if fits_one or not (self.is_linked and job.is_gang):
+            return fits_one
         nodes = sum(job.constraint <= zone_labels(number, self.zones) for number in range(self.nodes))
-        return nodes * (self.tiles // (job.tiles // job.members)) >= job.members
+        return nodes * members_with_room(job.tiles // job.members, whole) >= job.members
 
     @property
     def all_tiles(self) -> int:
@@ -84,6 +111,8 @@ class SimulatedEnd(StrEnum):
     PREEMPTED = "preempted"
     #: With its node.
     LOST = "lost"
+    #: With an RDU of its node.
+    BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +131,8 @@ class SimulatedJob:
     waited_before_s: float = 0.0
     #: As of ``ActiveJob``.
     parts: tuple[JobPart, ...] = ()
+    #: Which tiles it had of which node, as of ``NodeCapacity.free_mask``; none where that is not known.
+    held: tuple[tuple[str, int], ...] = ()
 
     @property
     def queued_at(self) -> float:
@@ -140,14 +171,14 @@ def simulate(
     Args:
         timer: the clock by which decisions are timed; without one they take no time.
         look: called with each decision and what it was made of.
-        outages: when nodes are lost; those of one node do not overlap.
+        outages: when nodes are lost, or RDUs of them; those of one node, and of one RDU, do not overlap.
         progress: called with the number of jobs done, at each decision.
     """
-    fits = [job for job in trace if system.could_have(job)]
+    fits, nowhere = _sort_out(trace, system)
     state = _State(system, len({job.tenant_id for job in fits}))
     coming = sorted(fits, key=lambda job: (job.at, job.job_id))
     away = (*outages, *system.maintenance)
-    changes = sorted([(o.at, 1, o.node) for o in away] + [(o.until, 0, o.node) for o in away])
+    changes = sorted([(o.at, 1, o.node, o.rdu) for o in away] + [(o.until, 0, o.node, o.rdu) for o in away])
     decisions_s = []
     place = change = 0
     while place < len(coming) or state.has_jobs():
@@ -157,8 +188,8 @@ def simulate(
             break  # what waits now is kept from starting by a limit of its tenant
         state.end_until(now)
         while change < len(changes) and changes[change][0] <= now:
-            _, is_lost, node = changes[change]
-            state.lose(node, now) if is_lost else state.bring_back(node)
+            _, is_lost, node, rdu = changes[change]
+            state.lose(node, rdu, now) if is_lost else state.bring_back(node, rdu)
             change += 1
         while place < len(coming) and coming[place].at <= now:
             state.enqueue(coming[place])
@@ -177,8 +208,20 @@ def simulate(
             for preemption in decision.preemptions:
                 state.preempt(preemption.job_id, now)
             is_settled = not decision.preemptions
-    refused = (*(job for job in trace if not system.could_have(job)), *state.waiting())
-    return SimulatedRun(tuple(state.done), tuple(refused), tuple(decisions_s), tuple(state.cut))
+    refused = (*nowhere, *state.waiting())
+    return SimulatedRun(tuple(state.done), refused, tuple(decisions_s), tuple(state.cut))
+
+
+def _sort_out(trace: Sequence[TraceJob], system: SimulatedSystem) -> tuple[list[TraceJob], list[TraceJob]]:
+    """Return the jobs that some node could have, with the tiles that they get, and the others."""
+    known: dict[Need, bool] = {}
+    fits, nowhere = list[TraceJob](), list[TraceJob]()
+    for job in trace:
+        need = job.tiles, job.members, job.constraint
+        if need not in known:
+            known[need] = system.could_have(job)
+        fits.append(system.as_granted(job)) if known[need] else nowhere.append(job)
+    return fits, nowhere
 
 
 @dataclass(slots=True)
@@ -199,20 +242,15 @@ class _State:
         # One more than there are tiles: then none is the last one, which is kept for other tenants.
         self._slots = system.slots or system.all_tiles + system.nodes
         share, rest = divmod(self._slots, system.nodes)
-        capacity, planned = NodeCapacity(system.tiles, system.tiles, system.tiles), defaultdict[str, list[Outage]](list)
-        for each in system.maintenance:
-            planned[each.node].append(each)
-        #: What each node has when nothing runs there.
-        self._whole = {
-            str(number): replace(capacity, windows=tuple((each.at, each.until, 0) for each in planned[str(number)]))
-            for number in range(system.nodes)
-        }
+        maintained = {each.node for each in system.maintenance}
+        whole = system.capacity("")
         nodes = [
             NodeState(
-                name, whole, share + (number < rest), zone_labels(number, system.zones), is_linked=system.is_linked
+                str(number), system.capacity(str(number)) if str(number) in maintained else whole,
+                share + (number < rest), zone_labels(number, system.zones), is_linked=system.is_linked,
             )
-            for number, (name, whole) in enumerate(self._whole.items())
-        ]
+            for number in range(system.nodes)
+        ]  # fmt: skip
         self._ledger = Ledger(nodes, (), system.claims, 0.0)
         self._rules = QueueRules(
             system.tenant_jobs, system.starve_s, tenants > 1, preemption=system.preemption
@@ -229,6 +267,8 @@ class _State:
         self._running: dict[str, _Running] = {}
         #: How often each node is away: it may be lost while it is in maintenance.
         self._away: Counter[str] = Counter()
+        #: Tiles of each node whose RDUs are broken.
+        self._broken: Counter[str] = Counter()
         self._ends: list[tuple[float, str, float]] = []
         self.done: list[SimulatedJob] = []
         self.cut: list[SimulatedJob] = []
@@ -293,10 +333,16 @@ class _State:
         self._update_claims(now)
         rules = self._rules
         nodes = []
+        held: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
+        for job_id, of_job in self._ledger.held.items():
+            for index, mask in of_job.items():
+                held[index].append((job_id, mask))
         for room in self._ledger.rooms.all:
-            is_away, whole = self._away[room.node.name] > 0, self._whole[room.node.name]
+            is_away, whole = self._away[room.node.name] > 0, room.node.capacity
+            assert whole is not None
             capacity = replace(
-                whole, free_tiles=0 if is_away else room.tiles, free_applications=0 if is_away else room.places
+                whole, free_tiles=0 if is_away else room.tiles, free_applications=0 if is_away else room.places,
+                free_rows=room.rows if room.rdu_tiles else (), free_mask=room.mask, held=tuple(held[room.index]),
             )  # fmt: skip
             slots = 0 if is_away else room.node.slots
             nodes.append(replace(room.node, capacity=capacity, slots=slots))
@@ -327,29 +373,53 @@ class _State:
         running = self._running.pop(job_id)
         active, job = running.active, self._jobs[job_id]
         began = now if active.began is None else active.began
+        rooms = self._ledger.rooms.all
+        held = tuple((rooms[index].node.name, mask) for index, mask in self._ledger.held.get(job_id, {}).items())
         self._ledger.end(active)
         self._usage.add(UsagePeriod(active.tenant_id, 1, active.tiles, began, now))
         return SimulatedJob(
-            job, began, now, str(active.node), running.queued, end, running.waited_before_s, active.parts
+            job, began, now, str(active.node), running.queued, end, running.waited_before_s, active.parts, held
         )
 
     def preempt(self, job_id: str, now: float) -> None:
         self._cut(job_id, now, SimulatedEnd.PREEMPTED)
 
-    def lose(self, node: str, now: float) -> None:
-        """Lose a node with all that runs there."""
+    def lose(self, node: str, rdu: int, now: float) -> None:
+        """Lose a node, or an RDU of it, with all that runs there."""
+        room = self._ledger.rooms.named(node)
+        if rdu != WHOLE:
+            mask = self._mask_of(rdu)
+            for job_id in [job_id for job_id, held in self._ledger.held.items() if held.get(room.index, 0) & mask]:
+                self._cut(job_id, now, SimulatedEnd.BROKEN)
+            self._broken[node] |= mask
+            self._ledger.change_capacity(room, self._system.capacity(node, self._broken[node]))
+            if not self._away[node]:
+                self._ledger.rooms.withdraw(room, mask, is_degraded=True)
+            return
         for job_id in [
             job_id for job_id, running in self._running.items()
             if any(part.node == node for part in running.active.everywhere)
         ]:  # fmt: skip
             self._cut(job_id, now, SimulatedEnd.LOST)
         self._away[node] += 1
-        self._ledger.rooms.close(node)
+        self._ledger.rooms.close(room)
 
-    def bring_back(self, node: str) -> None:
+    def bring_back(self, node: str, rdu: int) -> None:
+        room = self._ledger.rooms.named(node)
+        if rdu != WHOLE:
+            mask = self._mask_of(rdu)
+            self._broken[node] &= ~mask
+            self._ledger.change_capacity(room, self._system.capacity(node, self._broken[node]))
+            if not self._away[node]:
+                self._ledger.rooms.restore(room, mask, is_degraded=self._broken[node] > 0)
+            return
         self._away[node] -= 1
         if not self._away[node]:
-            self._ledger.rooms.open(node)
+            self._ledger.rooms.open(room)
+
+    def _mask_of(self, rdu: int) -> int:
+        width = self._system.layout.rdu_tiles
+        return ((1 << width) - 1) << rdu * width
 
     def _cut(self, job_id: str, now: float, end: SimulatedEnd) -> None:
         preemptions, _, left_s = self._past.get(job_id, (0, 0.0, self._jobs[job_id].runs_s))

@@ -16,6 +16,7 @@ from rdukit_platform.db.models import AttemptPartRow, AttemptRow, JobRow, NodeRo
 from rdukit_platform.jobs.attempts import FREE_PAUSE_S
 from rdukit_platform.jobs.fencing import read_parts
 from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.tenant_use import read_served_tiles
 from rdukit_platform.nodes.registry import PRESENT, NodeLife, capacity_of
 from rdukit_platform.scheduler.model import (
     NO_LABELS,
@@ -93,6 +94,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
     leased = {(row.name, job) for row in rows for job in row.leased}
     tenants = session.scalars(select(TenantRow)).all()
     tiles = sum(node.capacity.tiles for node in nodes if node.capacity)
+    served = read_served_tiles(session)
     past = usage.shares(now, tiles, sum(node.slots for node in nodes)) if usage else {}
     return QueueSnapshot(
         now=now,
@@ -104,7 +106,9 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
         has_other_tenants=len(tenants) > 1,
         absent={} if up else _count_absent(session),
         shares={
-            row.id: TenantShare(row.weight, past.get(row.id, 0.0), row.quota, row.max_tiles, row.max_jobs)
+            row.id: TenantShare(
+                row.weight, past.get(row.id, 0.0), row.quota, row.max_tiles, row.max_jobs, served.get(row.id, 0)
+            )
             for row in tenants
         },
         preemption=PreemptionRule(

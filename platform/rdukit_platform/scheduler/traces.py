@@ -64,24 +64,35 @@ class TraceJob:
         return self.runs_s if self.run_limit_s is None else min(self.runs_s, self.run_limit_s)
 
 
+#: Instead of the number of an RDU: all of a node.
+WHOLE: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node, by its name, is lost at a time, or goes into maintenance, and is back at another."""
+    """A node, by its name, is lost at a time, or goes into maintenance, and is back at another; or an RDU of it."""
 
     node: str
     at: float
     until: float
+    rdu: int = WHOLE
 
 
-def draw_outages(nodes: int, span_s: float, every_s: float, repair_s: float, seed: int) -> list[Outage]:
-    """Draw when nodes are lost: each after an exponential time of mean ``every_s``, for one of mean ``repair_s``."""
-    draw = random.Random(f"outages {seed}")
+def draw_outages(
+    nodes: int, span_s: float, every_s: float, repair_s: float, seed: int, rdus: int = 0
+) -> list[Outage]:  # fmt: skip
+    """Draw when nodes are lost: each after an exponential time of mean ``every_s``, for one of mean ``repair_s``.
+
+    Args:
+        rdus: RDUs of a node, each of which breaks by itself; 0: nodes are lost as a whole.
+    """
+    draw = random.Random(f"{'RDUs' if rdus else 'outages'} {seed}")
     outages = []
-    for number in range(nodes):
+    for number, rdu in ((number, rdu) for number in range(nodes) for rdu in (range(rdus) if rdus else (WHOLE,))):
         at = draw.expovariate(1.0 / every_s)
         while at < span_s:
             until = at + draw.expovariate(1.0 / repair_s)
-            outages.append(Outage(str(number), at, until))
+            outages.append(Outage(str(number), at, until, rdu))
             at = until + draw.expovariate(1.0 / every_s)
     return outages
 

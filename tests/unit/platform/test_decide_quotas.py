@@ -19,6 +19,7 @@ from rdukit_platform.scheduler.model import (
     QueuedJob,
     QueueSnapshot,
     TenantShare,
+    Wait,
 )
 from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
 
@@ -67,6 +68,15 @@ def test_what_others_leave_unused_is_lent_up_to_the_limit() -> None:
     assert (wait.code, wait.why) == (
         WaitCode.TENANT_TILES, "it needs 3 tiles, its tenant's jobs have 6 of 8 that they may",
     )  # fmt: skip
+
+
+def test_tiles_of_a_tenants_endpoints_count_against_its_limit() -> None:
+    shares = {"guest": TenantShare(max_tiles=8, served=4)}
+    decision = decide(snapshot([wants(f"j{i}", 3, "guest", since=float(i)) for i in range(2)], (), shares=shares))
+    assert decision.admissions == ("j0",)
+    assert decision.waits["j1"] == Wait(
+        WaitCode.TENANT_TILES, "it needs 3 tiles, its tenant's jobs have 3 and its endpoints 4 of 8 that they may"
+    )
 
 
 def test_a_tenants_own_limit_of_jobs_goes_before_the_common_one() -> None:

@@ -1,0 +1,82 @@
+"""Tiles of endpoints under their tenant's limit."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy.orm import Session
+
+from rdukit.errors import QuotaExceeded
+from rdukit_platform.artifacts.service import record_artifact
+from rdukit_platform.artifacts.stores.folder import FolderStore
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRow, TenantRow
+from rdukit_platform.endpoints.service import (
+    EndpointChange,
+    ServedParts,
+    change_endpoint,
+    create_endpoint,
+    delete_endpoint,
+    roll_back,
+)
+from rdukit_platform.endpoints.states import ReplicaState
+from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses
+from rdukit_platform.tenants.service import create_tenant
+from support.platform.processes import fresh_database
+
+
+def serving(tiles: int) -> ServedParts:
+    return ServedParts(Selector("counter", None), "art-pef", None, None, tiles)
+
+
+def add_replica(session: Session, endpoint: EndpointRow, number: int, state: ReplicaState) -> None:
+    is_over = state is ReplicaState.ENDED
+    session.add(
+        EndpointReplicaRow(
+            id=f"rep-{endpoint.name}-{number}-{state}", endpoint_id=endpoint.id, revision=number, state=str(state),
+            token="t", created_at=1.0, ended_at=2.0 if is_over else None,
+        )
+    )  # fmt: skip
+    session.flush()
+
+
+def test_endpoints_want_no_more_tiles_than_their_tenant_may_have(tmp_path: Path) -> None:
+    (tmp_path / "pef").write_text("pef")
+    store = FolderStore(tmp_path / "artifacts")
+    with fresh_database(tmp_path) as database, database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0)
+        record_artifact(session, tenant.id, "pef", "pef", store.add_path(tmp_path / "pef"), 1.0, artifact_id="art-pef")
+        first = create_endpoint(session, tenant.id, "first", serving(4), 3, 1.0)
+        session.get_one(TenantRow, tenant.id).max_tiles = 16
+        with pytest.raises(QuotaExceeded, match=r"'second' wants 2 replicas of 4 tiles.*legal: at most 1 replicas"):
+            create_endpoint(session, tenant.id, "second", serving(4), 2, 2.0)
+        second = create_endpoint(session, tenant.id, "second", serving(4), 1, 2.0)
+        for change in (EndpointChange(replicas=2), EndpointChange(serving=serving(8))):
+            with pytest.raises(QuotaExceeded):
+                change_endpoint(session, second, change, 3.0)
+        assert (second.replicas, second.revision) == (1, 1)
+        # Less is always legal, though the limit may be lower by now; so is an earlier revision that has fewer tiles.
+        change_endpoint(session, first, EndpointChange(serving=serving(2)), 4.0)
+        session.get_one(TenantRow, tenant.id).max_tiles = 6
+        change_endpoint(session, first, EndpointChange(replicas=2), 5.0)
+        with pytest.raises(QuotaExceeded):
+            roll_back(session, first, 1, 6.0)
+        delete_endpoint(second, 7.0)
+        change_endpoint(session, first, EndpointChange(replicas=3), 8.0)
+
+
+def test_tiles_in_use_are_those_of_replicas_that_have_not_ended(tmp_path: Path) -> None:
+    (tmp_path / "pef").write_text("pef")
+    store = FolderStore(tmp_path / "artifacts")
+    with fresh_database(tmp_path) as database, database.write() as session:
+        lab, other = (create_tenant(session, name, 0.0) for name in ("lab", "other"))
+        for tenant in (lab, other):
+            record_artifact(session, tenant.id, "pef", "pef", store.add_path(tmp_path / "pef"), 1.0,
+                            artifact_id="art-pef" if tenant is lab else "art-other")  # fmt: skip
+        endpoint = create_endpoint(session, lab.id, "chat", serving(4), 2, 1.0)
+        change_endpoint(session, endpoint, EndpointChange(serving=serving(8)), 2.0)
+        add_replica(session, endpoint, 1, ReplicaState.DRAINING)
+        add_replica(session, endpoint, 1, ReplicaState.ENDED)
+        add_replica(session, endpoint, 2, ReplicaState.STARTING)
+        assert read_served_tiles(session) == {lab.id: 12}
+        uses = read_tenant_uses(session, [lab, other])
+        assert (uses[lab.id].tiles, uses[other.id].tiles) == (12, 0)
