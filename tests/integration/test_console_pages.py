@@ -381,6 +381,29 @@ def test_cancelling_ends_the_job_and_needs_scope_and_our_own_form(
     assert "Cancel</button>" not in client.get(f"/console/jobs/{jobs['queued']}").text
 
 
+def test_buttons_pause_resume_promote_and_end_a_pipeline(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
+) -> None:
+    log_in(client, first_token(platform))
+    queued, done = jobs["queued"], jobs["succeeded"]
+    page = client.post(f"/console/jobs/{queued}/pause").text
+    check_page(page)
+    assert job_state(platform.database, queued) == "paused" and "Resume</button>" in page
+    assert "Pause</button>" in client.post(f"/console/jobs/{queued}/resume").text
+    assert job_state(platform.database, queued) == "queued"
+    assert client.post(f"/console/jobs/{done}/pause").status_code == 409
+    page = client.get(f"/console/jobs/{done}").text
+    assert f'action="/console/jobs/{done}/promote"' in page and "Pause</button>" not in page
+    refused = client.post(f"/console/jobs/{done}/promote", data={"name": "No Name"})
+    assert refused.status_code == 400 and "legal names: up to 63 of a-z" in html.unescape(refused.text)
+    promoted = client.post(f"/console/jobs/{done}/promote", data={"name": "digits", "description": "reads"})
+    assert promoted.url.path == "/console/experts/digits:1" and "reads" in promoted.text
+    _, pipeline = example.fan_out()
+    assert "Cancel all jobs of this pipeline" in client.get(f"/console/pipelines/{pipeline}").text
+    ended = client.post(f"/console/pipelines/{pipeline}/cancel").text
+    assert "Cancel all jobs of this pipeline" not in ended and "Cancelled" in ended
+
+
 def test_a_sweeps_page_shows_its_trials_and_cancels_them(
     client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
 ) -> None:

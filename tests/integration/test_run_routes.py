@@ -89,6 +89,9 @@ def test_runs_are_compared_by_route_command_and_page(gateway: GatewayUnderTest, 
     assert page.count('<path class="line') == 2
     for word in ("Parameters that differ", "learning_rate", "Training loss", f"rdukit job compare {trained} {running}"):
         assert word in page
+    page = console_page(gateway, token, f"/console/compare?ids={trained}&ids={running}&metric=throughput")
+    assert "<h2>Throughput</h2>" in page and 'metric=throughput" aria-current="true"' in page
+    assert "Training loss" in console_page(gateway, token, f"/console/compare?ids={trained}&ids={running}&metric=none")
     assert console_page(gateway, token, f"/console/compare?ids={compiled}").count("checked") == 1
 
 

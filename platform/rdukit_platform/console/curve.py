@@ -1,9 +1,12 @@
-"""Loss curves, of one run or of several on the same axes, as the numbers of an SVG picture (pure)."""
+"""Curves of metrics, of one run or of several on the same axes, as the numbers of an SVG picture (pure)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final
+
+from rdukit.strict_json import find_number
+from rdukit_platform.jobs.metrics import PLACES
 
 WIDTH: Final = 720
 HEIGHT: Final = 220
@@ -13,6 +16,12 @@ TOP: Final = 12
 BOTTOM: Final = 26
 #: More points than this are averaged: finer than a pixel says nothing.
 MAX_POINTS: Final = 320
+
+#: Metrics of a run that are drawn, at most.
+MAX_METRICS: Final = 12
+#: The metric that comes first, and what tells nothing of how a run went.
+LOSS: Final = "loss"
+_NOT_DRAWN: Final = frozenset({"eta_s"})
 
 Point = tuple[float, float]
 
@@ -78,6 +87,31 @@ def draw_curve(points: Sequence[Point]) -> Curve | None:
         first_value=ordered[0][1],
         last_value=ordered[-1][1],
     )
+
+
+def draw_metrics(events: Sequence[Mapping[str, object]]) -> list[tuple[str, Curve]]:
+    """Return the pictures of all metrics that a run's progress events told at two steps or more, the loss first."""
+    series: dict[str, list[Point]] = {}
+    for values in events:
+        step = find_number(values.get("step"))
+        if step is None or not isfinite(step):
+            continue
+        for name, value in values.items():
+            number = None if name in PLACES else find_number(value)
+            if number is not None and isfinite(number):
+                series.setdefault(name, []).append((step, number))
+    curves = ((name, draw_curve(series[name])) for name in metric_names(series))
+    return [(name, curve) for name, curve in curves if curve is not None][:MAX_METRICS]
+
+
+def metric_names(known: Iterable[str]) -> list[str]:
+    """Return the names of metrics that are worth a picture, the loss first and the others by their names."""
+    return sorted((name for name in known if name not in _NOT_DRAWN), key=lambda name: (name != LOSS, name))
+
+
+def metric_title(name: str) -> str:
+    """Say what a picture of a metric shows."""
+    return "Training loss" if name == LOSS else name.removesuffix("_s").replace("_", " ").capitalize()
 
 
 def draw_curves(series: Sequence[Sequence[Point]]) -> Curves | None:

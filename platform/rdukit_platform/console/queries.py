@@ -23,7 +23,7 @@ from rdukit_platform.artifacts.service import (
 )
 from rdukit_platform.catalog.experts import CHECKPOINT, PEF, experts_of
 from rdukit_platform.catalog.model import BoxDescription, Selector
-from rdukit_platform.console.curve import Curve, draw_curve
+from rdukit_platform.console.curve import Curve, draw_metrics
 from rdukit_platform.console.views import (
     TONES,
     EventView,
@@ -33,7 +33,6 @@ from rdukit_platform.console.views import (
     attempt_words,
     fault_of,
     group_steps,
-    loss_points,
     result_figures,
     tile_words,
     view_events,
@@ -115,7 +114,8 @@ class JobListing:
     #: Outputs that the page shows.
     pictures: Sequence[Artifact]
     figures: Sequence[Figure]
-    curve: Curve | None
+    #: Pictures of what its progress told, by metric, the loss first.
+    curves: Sequence[tuple[str, Curve]]
     #: What its checkpoint is an expert as, and whether it could be one.
     experts: Sequence[Expert]
     is_promotable: bool
@@ -148,7 +148,7 @@ def read_job_page(session: Session, row: JobRow, now: float) -> JobListing:
         outputs=outputs,
         pictures=[line.artifact for line in outputs if line.artifact is not None and is_picture(line.artifact)],
         figures=result_figures(row.result),
-        curve=draw_curve(loss_points(progress)) if row.verb == "train" else None,
+        curves=draw_metrics([event.data for event in progress]),
         experts=[show_expert(expert) for expert in experts_of(session, row.tenant_id, job_id=row.id)],
         is_promotable=is_promotable(
             row.verb, JobState(row.state), {**row.inputs, **row.outputs} if row.verb == "evaluate" else row.outputs

@@ -19,7 +19,7 @@ from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
 from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import get_artifact, list_artifacts
 from rdukit_platform.console import curve as picture
-from rdukit_platform.console.access import COOKIE, Editor, Visitor, check_same_site, find_visitor, give_cookie, log_in
+from rdukit_platform.console.access import COOKIE, Visitor, check_same_site, find_visitor, give_cookie, log_in
 from rdukit_platform.console.login_pages import login_form
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
@@ -161,19 +161,6 @@ def log_part(request: Request, job_id: str, caller: Visitor) -> Response:
     return fragment(request, _log_part(request, caller, job_id))
 
 
-@router.post("/jobs/{job_id}/cancel")
-def cancel(request: Request, job_id: str, caller: Editor) -> Response:
-    """End a job."""
-    platform = platform_of(request)
-    with platform.database.read() as session:
-        service.get_job(session, caller.tenant_id, job_id)
-    with platform.database.write() as session:
-        row = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
-        service.cancel_job(session, row, platform.clock.now())
-    platform.notifier.wake()
-    return RedirectResponse(f"/console/jobs/{job_id}", 303)
-
-
 @router.get("/pipelines")
 def all_pipelines(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
     """Show all pipelines."""
@@ -293,8 +280,8 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
-        outputs=found.outputs, pictures=found.pictures, figures=found.figures, curve=found.curve,
-        size=(picture.WIDTH, picture.HEIGHT),
+        outputs=found.outputs, pictures=found.pictures, figures=found.figures, curves=found.curves,
+        size=(picture.WIDTH, picture.HEIGHT), title_of=picture.metric_title,
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
         clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),
@@ -337,6 +324,7 @@ def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[
     part = live(
         request, "pipeline", f"/console/pipelines/{pipeline_id}/part", "_pipeline.html", is_live=is_live, row=row,
         picture=Markup(draw_steps(steps, row.pipeline.name)) if len(row.groups) > 1 else "",
+        can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
     return part, row.pipeline.name
 

@@ -47,8 +47,9 @@ def compare(
     choose: bool = False,
     q: Annotated[str, Query(max_length=MAX_SEARCH)] = "",
     cursor: str | None = None,
+    metric: str = "",
 ) -> Response:
-    """Show runs side by side, or, with fewer than two, those to choose from."""
+    """Show runs side by side, with the curves of a metric, or, with fewer than two, those to choose from."""
     asked = [word for text in ids or [] for word in text.split(",") if word.strip()]
     if choose or len(set(asked)) < 2:
         return _choice_page(request, caller, asked, q.strip(), cursor)
@@ -57,14 +58,14 @@ def compare(
     boxes, now = platform.catalog.boxes(), platform.clock.now()
     with platform.database.read() as session:
         runs = read_runs(session, boxes, caller.tenant_id, chosen)
-        series = [
-            points_of((event.values for event in iterate_progress_events(session, one)), "loss") for one in chosen
-        ]
-    found = compare_runs(runs)
+        found = compare_runs(runs)
+        metrics = picture.metric_names(line.name for line in found.metrics)
+        drawn = metric if metric in metrics else next(iter(metrics), picture.LOSS)
+        series = [points_of((event.values for event in iterate_progress_events(session, one)), drawn) for one in chosen]
     return page(
         request, "compare.html", section="Jobs", views=[view_job(run.job, now) for run in runs], tables=_tables(found),
         same=[_text_line(line, is_parameter=True) for line in found.parameters if not line.differs],
-        curves=picture.draw_curves(series),
+        curves=picture.draw_curves(series), metric=drawn, metrics=metrics, title_of=picture.metric_title,
         size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
         command=f"rdukit job compare {' '.join(chosen)}", query="&".join(f"ids={one}" for one in chosen),
     )  # fmt: skip

@@ -152,16 +152,6 @@ def view_events(events: Iterable[EventRecord]) -> list[EventView]:
     return [_view_event(event) for event in events if event.kind == "state"]
 
 
-def loss_points(events: Iterable[EventRecord]) -> list[tuple[float, float]]:
-    """Return (step, loss) of the progress events that have both."""
-    points = []
-    for event in events:
-        step, loss = event.data.get("step"), event.data.get("loss")
-        if event.kind == "progress" and isinstance(step, int | float) and isinstance(loss, int | float) and loss:
-            points.append((float(step), float(loss)))
-    return points
-
-
 def log_lines(events: Iterable[EventRecord], limit: int = 400) -> list[tuple[float, int, str]]:
     """Time, attempt and text of the last log lines, oldest first."""
     lines = [(event.at, event.attempt, str(event.data.get("line", ""))) for event in events if event.kind == "log"]

@@ -39,6 +39,7 @@ from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.catalog_pages import router as catalog_pages
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
+from rdukit_platform.console.job_actions import router as job_actions
 from rdukit_platform.console.login_pages import router as login_pages
 from rdukit_platform.console.member_pages import router as member_pages
 from rdukit_platform.console.playground_pages import router as playground_pages
@@ -145,6 +146,7 @@ def create_app(platform: Platform) -> FastAPI:
         catalog_pages,
         run_pages,
         run_forms,
+        job_actions,
         sweep_pages,
         schedule_pages,
         expert_pages,

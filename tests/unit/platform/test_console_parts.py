@@ -8,7 +8,7 @@ from rdukit_platform.catalog.figures import figure_text
 from rdukit_platform.cli.show import describe_attempt, describe_progress
 from rdukit_platform.console import curve
 from rdukit_platform.console.access import ConsoleSession, find_session, seal
-from rdukit_platform.console.curve import draw_curve, nice_ticks
+from rdukit_platform.console.curve import draw_curve, draw_metrics, metric_title, nice_ticks
 from rdukit_platform.console.page import safe_next
 from rdukit_platform.console.run_form import read_time, submit_command
 from rdukit_platform.console.tiles import draw_node
@@ -20,7 +20,6 @@ from rdukit_platform.console.views import (
     fault_of,
     group_steps,
     log_lines,
-    loss_points,
     result_figures,
     tile_words,
     view_events,
@@ -218,12 +217,8 @@ def test_the_timeline_has_the_changes_of_state_with_their_reasons() -> None:
     assert lines[1].detail == "The ModelBox refused or failed it · out of paper"
 
 
-def test_loss_and_log_are_picked_from_their_events() -> None:
-    events = [
-        event("progress", step=1, loss=2.5), event("progress", step=2), event("log", line="hello"),
-        event("progress", stage="compile", loss=0.0), event("log", line="bye"),
-    ]  # fmt: skip
-    assert loss_points(events) == [(1.0, 2.5)]
+def test_the_last_lines_are_picked_from_the_events() -> None:
+    events = [event("progress", step=1, loss=2.5), event("log", line="hello"), event("log", line="bye")]
     assert [line for _, _, line in log_lines(events)] == ["hello", "bye"]
     assert [line for _, _, line in log_lines(events, limit=1)] == ["bye"]
 
@@ -233,7 +228,8 @@ def test_a_loss_that_is_no_number_is_shown_and_not_drawn(word: str) -> None:
     progress = {"stage": "train", "step": 7, "total": 9, "loss": word, "throughput": word, "eta_s": word}
     assert view_job(job(progress=progress), 110.0).progress == f"train · 7 of 9 · loss {word}"
     assert describe_progress(progress) == f"train 7/9 loss {word}"
-    assert loss_points([event("progress", **progress), event("progress", step=8, loss=2.0)]) == [(8.0, 2.0)]
+    drawn = draw_metrics([progress, {"step": 8, "loss": 2.0}, {"step": 9, "loss": 1.0}])
+    assert [(name, curve.first_value) for name, curve in drawn] == [("loss", 2.0)]
     assert [(f.name, f.value) for f in result_figures({"held_out_loss": word})] == [("held out loss", word)]
 
 
@@ -263,3 +259,15 @@ def test_a_year_as_run_limit_is_written_so_that_the_form_and_the_command_line_re
     command = submit_command("logreg", "train", {}, {}, {"run_limit_s": 365 * 86400.0})
     assert command == "rdukit job submit logreg train --run-limit 31536000"
     assert read_time(command.split()[-1]) == 365 * 86400
+
+
+def test_all_metrics_that_were_told_at_two_steps_have_a_curve_the_loss_first() -> None:
+    told = [
+        {"stage": "train", "step": step, "total": 9, "loss": 3.0 - step, "accuracy": step / 4, "eta_s": 9 - step}
+        for step in range(1, 4)
+    ] + [{"stage": "compile", "loss": 0.0}, {"step": 3, "held_out_loss": 1.0}]  # fmt: skip
+    drawn = draw_metrics(told)
+    assert [(name, curve.first_value, curve.last_value) for name, curve in drawn] == [
+        ("loss", 2.0, 0.0), ("accuracy", 0.25, 0.75),
+    ]  # fmt: skip
+    assert [metric_title(name) for name in ("loss", "held_out_loss")] == ["Training loss", "Held out loss"]
