@@ -161,7 +161,7 @@ class Source:
         """
         self._place, self._tar = place, None
         if not place.exists():
-            raise NotFound(f"there is no backup {place}")
+            raise NotFound(f"there is no backup {place}; make one with: rdukit backup {place}")
         if not place.is_dir():
             try:
                 self._tar = tarfile.open(place, "r:")  # noqa: SIM115 - closed by __exit__

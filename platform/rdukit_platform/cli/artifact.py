@@ -9,6 +9,7 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
+from rdukit_platform.cli.complete import ARTIFACTS
 
 if TYPE_CHECKING:
     pass
@@ -59,7 +60,7 @@ def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_
 
 
 @artifact.command("show")
-@click.argument("artifact_id")
+@click.argument("artifact_id", shell_complete=ARTIFACTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(artifact_id: str, as_json: bool) -> None:
@@ -87,7 +88,7 @@ def show_(artifact_id: str, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", shell_complete=ARTIFACTS)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
 @TOKEN_OPTION
 def get(artifact_id: str, output: Path) -> None:
@@ -133,7 +134,7 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", shell_complete=ARTIFACTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def delete(artifact_id: str, as_json: bool) -> None:
@@ -154,7 +155,7 @@ def delete(artifact_id: str, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", shell_complete=ARTIFACTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def pin(artifact_id: str, as_json: bool) -> None:
@@ -171,7 +172,7 @@ def pin(artifact_id: str, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", shell_complete=ARTIFACTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def unpin(artifact_id: str, as_json: bool) -> None:
@@ -188,7 +189,7 @@ def unpin(artifact_id: str, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.argument("artifact_id", required=False)
+@click.argument("artifact_id", required=False, shell_complete=ARTIFACTS)
 @click.option("--all", "is_all", is_flag=True, help="All of the tenant's artifacts.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -222,7 +223,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.argument("artifact_id")
+@click.argument("artifact_id", shell_complete=ARTIFACTS)
 @click.option("-o", "--output", default=None, type=click.Path(path_type=Path), help="SVG file to write.")
 @JSON_OPTION
 @TOKEN_OPTION

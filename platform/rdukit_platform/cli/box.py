@@ -8,6 +8,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit_platform.cli.complete import BOXES
 
 
 @click.command()
@@ -40,7 +41,7 @@ def install(source: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("box", metavar="[NAME[:VERSION]]", required=False)
+@click.argument("box", metavar="[NAME[:VERSION]]", required=False, shell_complete=BOXES)
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
@@ -75,7 +76,7 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
 
 
 @click.command()
-@click.argument("box", metavar="NAME[:VERSION]")
+@click.argument("box", metavar="NAME[:VERSION]", shell_complete=BOXES)
 @JSON_OPTION
 @TOKEN_OPTION
 def uninstall(box: str, as_json: bool) -> None:

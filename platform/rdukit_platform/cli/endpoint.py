@@ -12,8 +12,10 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit.cli.watch import watchable
 from rdukit.errors import RdukitError
 from rdukit.units import format_seconds
+from rdukit_platform.cli.complete import ENDPOINTS
 from rdukit_platform.cli.job_files import watched
 from rdukit_platform.cli.token import Life
 
@@ -85,6 +87,7 @@ def create(
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """List endpoints, newest first.
 
@@ -112,9 +115,10 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
 
 @endpoint.command("show")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def show_(name: str, as_json: bool) -> None:
     """Show an endpoint: its state, revisions, replicas, and how much it was used.
 
@@ -169,7 +173,7 @@ def show_(name: str, as_json: bool) -> None:
 
 
 @endpoint.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @_EXPERT
 @_BUNDLE
 @_BOX
@@ -220,7 +224,7 @@ def update(
 
 
 @endpoint.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @_WAIT
 @JSON_OPTION
 @TOKEN_OPTION
@@ -236,7 +240,7 @@ def promote(name: str, wait: bool, as_json: bool) -> None:
 
 
 @endpoint.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @click.option(
     "--revision", type=click.IntRange(1), default=None, help="Revision to return to [default: the one before]."
 )
@@ -255,7 +259,7 @@ def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None
 
 
 @endpoint.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def delete(name: str, as_json: bool) -> None:
@@ -275,7 +279,7 @@ def delete(name: str, as_json: bool) -> None:
 
 
 @endpoint.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer is printed whole.")
 @click.option("--rows", default=None, metavar="FILE", help="JSON file with a list of rows, - for stdin.")
 @click.option("--model", default=None, help="Expert of a bundle that answers the prompt [default: its first].")

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit_platform.cli.complete import EXPERTS, JOBS
 
 
 @click.group(cls=ExtensibleGroup)
@@ -18,7 +19,7 @@ def expert() -> None:
 
 
 @expert.command()
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=JOBS)
 @click.option("--name", required=True, help="Name of the expert; a known one gets its next version.")
 @click.option("--description", default="", help="What it is good for.")
 @click.option("--licence", default=None, help="Licence of the checkpoint (default: that of the box).")
@@ -80,7 +81,7 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
 
 
 @expert.command("show")
-@click.argument("name", metavar="NAME[:VERSION]")
+@click.argument("name", metavar="NAME[:VERSION]", shell_complete=EXPERTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(name: str, as_json: bool) -> None:
@@ -115,8 +116,8 @@ def show_(name: str, as_json: bool) -> None:
 
 
 @expert.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=EXPERTS)
+@click.argument("b", metavar="B", shell_complete=EXPERTS)
 @JSON_OPTION
 @TOKEN_OPTION
 def compare(a: str, b: str, as_json: bool) -> None:
@@ -149,7 +150,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
 
 
 @expert.command()
-@click.argument("name", metavar="NAME[:VERSION]")
+@click.argument("name", metavar="NAME[:VERSION]", shell_complete=EXPERTS)
 @click.option("--reason", required=True, help="Why, and what to take instead.")
 @JSON_OPTION
 @TOKEN_OPTION

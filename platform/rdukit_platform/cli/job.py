@@ -10,8 +10,10 @@ import click
 import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
+from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.units import format_seconds
+from rdukit_platform.cli.complete import BOXES, JOBS
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, load_strictly, submit_body, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
@@ -32,7 +34,7 @@ def job() -> None:
 
 
 @job.command()
-@click.argument("box", metavar="[BOX]", required=False)
+@click.argument("box", metavar="[BOX]", required=False, shell_complete=BOXES)
 @click.argument("verb", metavar="[VERB]", required=False)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input; repeat for more.")
@@ -138,6 +140,7 @@ def submit(
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def list_(
     state: str | None, labels: Sequence[str], search: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
@@ -166,10 +169,11 @@ def list_(
 
 
 @job.command("show")
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @JSON_OPTION
 @TOKEN_OPTION
-def show_(job_id: str, as_json: bool) -> None:
+@watchable
+def show_(job_id: str, as_json: bool) -> bool:
     """Show one job with its attempts, inputs, outputs and result.
 
     Example: rdukit job show job-7k2m9x41abcd
@@ -179,7 +183,7 @@ def show_(job_id: str, as_json: bool) -> None:
     show = _show()
     if as_json:
         show.print_json(found)
-        return
+        return found["ended_at"] is not None
     lines = [
         ("job", found["id"]),
         ("name", found["name"]),
@@ -215,13 +219,15 @@ def show_(job_id: str, as_json: bool) -> None:
     show.print_fields(lines)
     for attempt in found["attempts"]:
         click.echo(show.describe_attempt(attempt))
+    return found["ended_at"] is not None
 
 
 @job.command()
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @JSON_OPTION
 @TOKEN_OPTION
-def why(job_id: str, as_json: bool) -> None:
+@watchable
+def why(job_id: str, as_json: bool) -> bool:
     """Say why a job waits: a code as Slurm's squeue has it, a sentence, and when it starts at the latest.
 
     The time is told where the run limits of the jobs before it say one. Of a job that has tiles it says which nodes,
@@ -238,10 +244,11 @@ def why(job_id: str, as_json: bool) -> None:
         show.print_json({**{name: found[name] for name in names}, "place": place or None})
     else:
         show.print_fields(show.describe_wait(found))
+    return found["ended_at"] is not None
 
 
 @job.command()
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
 @TOKEN_OPTION
 def logs(job_id: str, follow: bool) -> None:
@@ -255,7 +262,7 @@ def logs(job_id: str, follow: bool) -> None:
 
 
 @job.command()
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
 @TOKEN_OPTION
 def watch(job_id: str, as_json: bool) -> None:
@@ -285,7 +292,7 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
     try:
         body = load_strictly(path.read_text())
     except FileNotFoundError as cause:
-        raise NotFound(f"there is no pipeline file {path}") from cause
+        raise NotFound(f"there is no pipeline file {path}; legal: a YAML file with the keys name and steps") from cause
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"pipeline file {path} is not valid YAML: {cause}") from cause
     if not isinstance(body, dict):

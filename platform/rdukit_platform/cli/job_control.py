@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values
+from rdukit_platform.cli.complete import JOBS
 from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import MAX_MEMBERS
 
@@ -88,7 +89,7 @@ def queue_body(
 
 
 @click.command()
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @JSON_OPTION
 @TOKEN_OPTION
 def cancel(job_id: str, as_json: bool) -> None:
@@ -100,7 +101,7 @@ def cancel(job_id: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @JSON_OPTION
 @TOKEN_OPTION
 def pause(job_id: str, as_json: bool) -> None:
@@ -112,7 +113,7 @@ def pause(job_id: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job_id")
+@click.argument("job_id", shell_complete=JOBS)
 @JSON_OPTION
 @TOKEN_OPTION
 def resume(job_id: str, as_json: bool) -> None:

@@ -101,7 +101,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except FileNotFoundError as cause:
-        raise NotFound(f"there is no file {file}") from cause
+        raise NotFound(f"there is no file {file}; legal: a YAML file of jobs, or - for stdin") from cause
     except UnicodeDecodeError as cause:
         raise InvalidArgument(f"{file} is not text: {cause}") from cause
     bodies = read_jobs(text, str(file))

@@ -12,6 +12,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
+from rdukit_platform.cli.complete import JOBS
 from rdukit_platform.cli.job_control import queue_body, queue_options
 from rdukit_platform.cli.token import Life
 
@@ -22,7 +23,7 @@ _GROUPS: Final = (
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=JOBS)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter otherwise; repeat for more.")
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter at the box's default again.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input otherwise; repeat for more.")
@@ -69,7 +70,7 @@ def clone(
 
 
 @click.command()
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=JOBS)
 @click.option("--all", "show_all", is_flag=True, help="Parameters that are the same in all of them too.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -92,7 +93,7 @@ def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=JOBS)
 @click.option(
     "--csv", "as_csv", is_flag=True, help="A table with commas: a line for each time, a column for each name."
 )

@@ -7,6 +7,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.units import format_seconds
+from rdukit_platform.cli.complete import JOBS
 
 #: Characters of a bar; its eighths.
 BAR: Final = 32
@@ -14,7 +15,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=JOBS)
 @JSON_OPTION
 @TOKEN_OPTION
 def trace(job_id: str, as_json: bool) -> None:

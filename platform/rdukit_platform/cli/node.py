@@ -11,8 +11,10 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values
+from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
+from rdukit_platform.cli.complete import NODES
 
 #: Seconds between two looks whether a node has left.
 WAIT_S: Final = 0.5
@@ -123,6 +125,7 @@ def end_maintenance(window: str, node: str, as_json: bool) -> None:
 @click.command("list")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def list_(as_json: bool) -> None:
     """List the platform's nodes: how each is, its tiles, and when it was heard of last.
 
@@ -155,7 +158,7 @@ def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @click.command()
-@click.argument("node", metavar="NODE")
+@click.argument("node", metavar="NODE", shell_complete=NODES)
 @click.option("--wait", is_flag=True, help="Return when it has left.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -170,7 +173,7 @@ def leave(node: str, wait: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node", metavar="NODE")
+@click.argument("node", metavar="NODE", shell_complete=NODES)
 @click.argument("labels", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
 @JSON_OPTION
 @TOKEN_OPTION
@@ -195,7 +198,7 @@ def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("node", metavar="NODE")
+@click.argument("node", metavar="NODE", shell_complete=NODES)
 @JSON_OPTION
 @TOKEN_OPTION
 def rejoin(node: str, as_json: bool) -> None:

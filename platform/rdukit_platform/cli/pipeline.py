@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit.cli.watch import watchable
+from rdukit_platform.cli.complete import PIPELINES
 from rdukit_platform.cli.job import read_pipeline
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, watched
 from rdukit_platform.cli.pipeline_graph import graph
@@ -61,6 +63,7 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """List pipelines, newest first.
 
@@ -84,7 +87,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
 
 @pipeline.command("show")
-@click.argument("pipeline_id", metavar="PIPELINE")
+@click.argument("pipeline_id", metavar="PIPELINE", shell_complete=PIPELINES)
 @click.option("--watch", is_flag=True, help="Show it until it ends; exit status 4 if it does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -105,7 +108,7 @@ def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:
 
 
 @pipeline.command()
-@click.argument("pipeline_id", metavar="PIPELINE")
+@click.argument("pipeline_id", metavar="PIPELINE", shell_complete=PIPELINES)
 @JSON_OPTION
 @TOKEN_OPTION
 def cancel(pipeline_id: str, as_json: bool) -> None:

@@ -8,6 +8,8 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice
+from rdukit.cli.watch import watchable
+from rdukit_platform.cli.complete import SCHEDULES
 
 
 @click.command()
@@ -41,11 +43,12 @@ def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, ov
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[SCHEDULE]")
+@click.argument("name", required=False, metavar="[SCHEDULE]", shell_complete=SCHEDULES)
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List schedules with their next and last run, or show the runs of one.
 
@@ -74,7 +77,7 @@ def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -
 
 
 @click.command()
-@click.argument("name", metavar="SCHEDULE")
+@click.argument("name", metavar="SCHEDULE", shell_complete=SCHEDULES)
 @JSON_OPTION
 @TOKEN_OPTION
 def unschedule(name: str, as_json: bool) -> None:
@@ -89,7 +92,7 @@ def unschedule(name: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="SCHEDULE")
+@click.argument("name", metavar="SCHEDULE", shell_complete=SCHEDULES)
 @JSON_OPTION
 @TOKEN_OPTION
 def pause(name: str, as_json: bool) -> None:
@@ -101,7 +104,7 @@ def pause(name: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="SCHEDULE")
+@click.argument("name", metavar="SCHEDULE", shell_complete=SCHEDULES)
 @JSON_OPTION
 @TOKEN_OPTION
 def resume(name: str, as_json: bool) -> None:

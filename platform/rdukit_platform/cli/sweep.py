@@ -10,7 +10,9 @@ import click
 import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
+from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.cli.complete import SWEEPS
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, load_strictly, watched
 
 #: Seconds between two looks of a command that waits.
@@ -80,6 +82,7 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """List sweeps, newest first.
 
@@ -104,10 +107,11 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
 
 @sweep.command("show")
-@click.argument("sweep_id", metavar="SWEEP")
+@click.argument("sweep_id", metavar="SWEEP", shell_complete=SWEEPS)
 @JSON_OPTION
 @TOKEN_OPTION
-def show_(sweep_id: str, as_json: bool) -> None:
+@watchable
+def show_(sweep_id: str, as_json: bool) -> bool:
     """Show a sweep with its trials; the best is marked.
 
     Example: rdukit sweep show sweep-7k2m9x41abcd
@@ -121,10 +125,11 @@ def show_(sweep_id: str, as_json: bool) -> None:
         show.print_json(found)
     else:
         _print_sweep(found)
+    return found["ended_at"] is not None
 
 
 @sweep.command()
-@click.argument("sweep_id", metavar="SWEEP")
+@click.argument("sweep_id", metavar="SWEEP", shell_complete=SWEEPS)
 @JSON_OPTION
 @TOKEN_OPTION
 def cancel(sweep_id: str, as_json: bool) -> None:
@@ -213,7 +218,7 @@ def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
     try:
         body = load_strictly(path.read_text())
     except FileNotFoundError as cause:
-        raise NotFound(f"there is no sweep file {path}") from cause
+        raise NotFound(f"there is no sweep file {path}; legal: a YAML file with the keys job and space") from cause
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"sweep file {path} is not valid YAML: {cause}") from cause
     if not isinstance(body, dict):

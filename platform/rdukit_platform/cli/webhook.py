@@ -8,6 +8,8 @@ from typing import Any, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.watch import watchable
+from rdukit_platform.cli.complete import WEBHOOKS
 from rdukit_platform.cli.token import Life
 from rdukit_platform.webhooks.states import EVENTS, DeliveryState
 
@@ -59,7 +61,7 @@ def list_(as_json: bool) -> None:
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @JSON_OPTION
 @TOKEN_OPTION
 def remove(webhook_id: str, as_json: bool) -> None:
@@ -74,7 +76,7 @@ def remove(webhook_id: str, as_json: bool) -> None:
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option("--reason", default="", help="Why, for those who find it disabled.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -87,7 +89,7 @@ def disable(webhook_id: str, reason: str, as_json: bool) -> None:
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @JSON_OPTION
 @TOKEN_OPTION
 def enable(webhook_id: str, as_json: bool) -> None:
@@ -99,7 +101,7 @@ def enable(webhook_id: str, as_json: bool) -> None:
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option(
     "--grace", "grace_s", type=Life(), default="1d", show_default=True, help="How long the old one is used too."
 )
@@ -114,7 +116,7 @@ def rotate(webhook_id: str, grace_s: float, as_json: bool) -> None:
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @JSON_OPTION
 @TOKEN_OPTION
 def test(webhook_id: str, as_json: bool) -> None:
@@ -140,12 +142,13 @@ def test(webhook_id: str, as_json: bool) -> None:
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option("--state", type=Choice(tuple(map(str, DeliveryState))), default=None, help="Only messages in this state.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
+@watchable
 def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List the messages to a webhook, newest first, and how their last try ended.
 
@@ -169,7 +172,7 @@ def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | Non
 
 
 @webhook.command()
-@click.argument("webhook_id", metavar="ID")
+@click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.argument("delivery_id", metavar="DELIVERY")
 @JSON_OPTION
 @TOKEN_OPTION

@@ -1,0 +1,92 @@
+"""``--watch``: what a command shows, shown again as it changes."""
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import click
+
+from rdukit.errors import Unavailable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Seconds between two looks.
+LOOK_S: Final = 2.0
+#: Go to the screen's first line; clear to the end of a line; clear what is below.
+_HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_CLEAR: Final = "\x1b[2J"
+
+
+class _Page(io.StringIO):
+    """Takes what a command prints. Claims to be a terminal where stdout is one, so that states keep their colours."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        """Return whether stdout is a terminal."""
+        return self._is_terminal
+
+
+def watchable(command: F) -> F:
+    """Give a command the option ``--watch``; it is the decorator next to the function.
+
+    With it the function is called again and again, until Ctrl-C or until it returns ``True``: then nothing more is to
+    come. A terminal has one page that is rewritten; elsewhere what is printed is printed again when it is another. A
+    gateway that is away after it had answered is waited for.
+    """
+
+    @wraps(command)
+    def maybe_watch(*args: Any, watch: bool, **options: Any) -> Any:
+        return follow(lambda: command(*args, **options)) if watch else command(*args, **options)
+
+    option: Any = click.option(
+        "--watch", is_flag=True, help=f"Show it again, each {LOOK_S:g} s, as it changes; Ctrl-C ends it."
+    )
+    found: F = option(maybe_watch)
+    return found
+
+
+def follow(show: Callable[[], Any], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Call what shows something until it returns ``True``, or Ctrl-C.
+
+    Raises:
+        RdukitError: as ``show`` does; ``Unavailable`` the first time only.
+    """
+    out, is_terminal, shown, has_answered = sys.stdout, sys.stdout.isatty(), "", False
+    try:
+        while True:
+            page, talk = _Page(is_terminal=is_terminal), _Page(is_terminal=is_terminal)
+            is_over, text = False, ""
+            try:
+                with redirect_stdout(page), redirect_stderr(talk):
+                    is_over = show() is True
+                text, has_answered = page.getvalue(), True
+            except Unavailable as away:
+                if not has_answered:
+                    raise
+                click.echo(f"{away.message}; looking again", err=True)
+            if text and text != shown:
+                if is_terminal:
+                    out.write(_on_screen(text + talk.getvalue(), is_first=not shown))
+                else:
+                    out.write(text)
+                    sys.stderr.write(talk.getvalue())
+                out.flush()
+                shown = text
+            if is_over:
+                return
+            sleep(LOOK_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _on_screen(text: str, *, is_first: bool) -> str:
+    """Return what rewrites a terminal's page with a text, without a flicker."""
+    lines = "".join(f"{line}{_REST}\n" for line in text.splitlines())
+    return f"{_CLEAR if is_first else ''}{_HOME}{lines}{_BELOW}"

@@ -1,0 +1,56 @@
+"""What the shell completes of arguments: names and ids that the platform has, asked for when TAB is pressed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from rdukit.errors import RdukitError
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+#: Names that are offered at most: the newest.
+OFFERED: Final = 100
+
+
+def complete(route: str, key: str, name: str = "id", told: tuple[str, ...] = ("name", "state")) -> Complete:
+    """Return what completes an argument by a list of the platform's; nothing where none answers.
+
+    Args:
+        route, key: the list, and where it is in the answer.
+        name: what of each is completed. told: what shells that can show besides.
+    """
+
+    def ask(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        from rdukit_platform.client.http import ApiClient
+
+        try:
+            with ApiClient.of_home() as client:
+                found = client.get(route, limit=OFFERED)[key]
+        except (RdukitError, KeyError):
+            return []
+        return choose(found, name, told, begun)
+
+    return ask
+
+
+def choose(found: list[Mapping[str, Any]], name: str, told: tuple[str, ...], begun: str) -> list[CompletionItem]:
+    """Return those that begin so, with what is told of each (pure)."""
+    return [
+        CompletionItem(str(one[name]), help=" ".join(str(one[each]) for each in told if one.get(each)))
+        for one in found
+        if str(one[name]).startswith(begun)
+    ]
+
+
+JOBS: Final = complete("/v1/jobs", "jobs")
+PIPELINES: Final = complete("/v1/pipelines", "pipelines")
+SWEEPS: Final = complete("/v1/sweeps", "sweeps")
+ARTIFACTS: Final = complete("/v1/artifacts", "artifacts", told=("kind", "name"))
+ENDPOINTS: Final = complete("/v1/endpoints", "endpoints", "name", ("state",))
+EXPERTS: Final = complete("/v1/experts", "experts", "expert", ("description",))
+WEBHOOKS: Final = complete("/v1/webhooks", "webhooks", told=("url",))
+BOXES: Final = complete("/v1/catalog", "boxes", "name", ("title",))
+NODES: Final = complete("/v1/nodes", "nodes", "name", ("state",))
+SCHEDULES: Final = complete("/v1/schedules", "schedules", "name", ("cron",))
