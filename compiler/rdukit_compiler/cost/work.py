@@ -96,7 +96,7 @@ def _matrix_product(left: int, right: int) -> Count:
 
 
 def _linear(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Count the product of input ``[…, K]`` by weight ``[N, K]``."""
+    """Count the product of input ``[…, K]`` by weight ``[N, K]``, whose rows may be packed into fewer places."""
     x, weight = inputs[0][0], inputs[1][0]
     return 2 * prod(x) * (weight[0] if len(weight) > 1 else 1)
 
@@ -163,6 +163,7 @@ GEMM_COUNTS: Final[Mapping[str, Count]] = {
     "addmm": _matrix_product(1, 2), "baddbmm": _matrix_product(1, 2), "addmv": _matrix_product(1, 2),
     "_addmm_activation": _matrix_product(1, 2),
     "linear": _linear, "linear_backward": _linear_backward, "mkldnn_linear": _linear, "_mkl_linear": _linear,
+    "int8_linear": _linear, "int4_linear": _linear,
     "convolution": _convolution, "_convolution": _convolution, "conv1d": _convolution, "conv2d": _convolution,
     "conv3d": _convolution, "conv_transpose2d": _convolution, "convolution_backward": _convolution_backward,
     "scaled_dot_product_attention": _attention, "_scaled_dot_product_flash_attention": _attention,
@@ -224,9 +225,9 @@ VIEW_OPS: Final = frozenset({
 })  # fmt: skip
 
 MOVEMENT_OPS: Final = frozenset({
-    "clone", "copy", "_to_copy", "to", "contiguous", "cat", "stack", "embedding", "index", "gather", "index_select",
-    "scatter", "masked_fill", "repeat", "constant_pad_nd", "pad", "roll", "flip", "full", "full_like", "zeros",
-    "zeros_like", "ones", "ones_like", "empty", "empty_like", "new_zeros", "new_full", "arange", "scalar_tensor",
-    "lift_fresh_copy", "slice_backward", "select_backward", "slice_scatter", "select_scatter", "fill", "zero",
-    "triu", "tril", "upsample_nearest2d", "constant", "new_empty", "new_ones", "rand", "randn", "bernoulli",
+    "clone", "copy", "_to_copy", "to", "contiguous", "cat", "stack", "embedding", "int8_embedding", "index", "gather",
+    "index_select", "scatter", "masked_fill", "repeat", "constant_pad_nd", "pad", "roll", "flip", "full", "full_like",
+    "zeros", "zeros_like", "ones", "ones_like", "empty", "empty_like", "new_zeros", "new_full", "arange",
+    "scalar_tensor", "lift_fresh_copy", "slice_backward", "select_backward", "slice_scatter", "select_scatter", "fill",
+    "zero", "triu", "tril", "upsample_nearest2d", "constant", "new_empty", "new_ones", "rand", "randn", "bernoulli",
 })  # fmt: skip

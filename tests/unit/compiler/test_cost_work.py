@@ -19,6 +19,20 @@ def f32(*shape: int) -> Shape:
         ("aten.linear.default", [f32(2, 4, 8), f32(16, 8), f32(16)], [f32(2, 4, 16)], 2 * 8 * 8 * 16, WorkKind.GEMM),
         ("aten::linear", [f32(4, 8), f32(16, 8)], [f32(4, 16)], 2 * 4 * 8 * 16, WorkKind.GEMM),
         (
+            "rdukit.int8_linear.default",
+            [f32(2, 4, 96), ((16, 96), "int8"), f32(16)],
+            [f32(2, 4, 16)],
+            2 * 8 * 96 * 16,
+            WorkKind.GEMM,
+        ),
+        (
+            "rdukit.int4_linear.default",
+            [f32(2, 4, 96), ((16, 64), "uint8"), ((16, 3), "bfloat16"), f32(16)],
+            [f32(2, 4, 16)],
+            2 * 8 * 96 * 16,
+            WorkKind.GEMM,
+        ),
+        (
             "aten.convolution.default",
             [f32(2, 3, 8, 8), f32(6, 3, 5, 5), f32(6)],
             [f32(2, 6, 4, 4)],
@@ -75,6 +89,9 @@ def test_an_operator_counts_its_operations(
 def test_bytes_follow_the_dtype_and_views_move_none() -> None:
     assert operator_work("aten.relu.default", [((4, 8), "bfloat16")], [((4, 8), "bfloat16")]).bytes == 128
     assert operator_work("aten.view.default", [f32(4, 8)], [f32(32)]).bytes == 0
+    weight, scale = ((16, 64), "uint8"), ((16, 3), "bfloat16")
+    work = operator_work("rdukit.int4_linear.default", [f32(1, 96), weight, scale], [f32(1, 16)])
+    assert work.bytes == 4 * 96 + 16 * 64 + 2 * 16 * 3 + 4 * 16
 
 
 def test_an_operator_without_tensors_is_no_work() -> None:
