@@ -17,6 +17,7 @@ from safetensors.torch import load
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit.files.atomic import sha256_of_file
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE, Pef, SymbolKind, flatten_paths
+from rdukit_serving.shape import shape_of
 
 LATEST: Final = "latest.json"
 BEST: Final = "best.json"
@@ -145,6 +146,30 @@ def read_constants(pef: Pef) -> Tensors:
         )
     data = pef.metadata.get(CONSTANTS)
     return load(base64.b64decode(str(data))) if data else {}
+
+
+def text_parameters(pef: Pef, parameters: Tensors) -> list[tuple[str, torch.Tensor]]:
+    """Return what a program of texts reads by symbol: of the checkpoint, and what the PEF has itself.
+
+    A PEF may be compiled for fewer positions than the checkpoint has tables of: a table that is no parameter, such as
+    one of rotary angles, has a row for each position, whatever their number, and the first ones are taken.
+
+    Raises:
+        InvalidArgument: a table is of fewer positions than the PEF has; or as ``match_parameters``.
+        PefMismatch: as ``read_constants``.
+    """
+    text = shape_of(pef, pef.name).text
+    found = [*read_constants(pef).items()]
+    for name, symbol in match_parameters(pef, parameters).items():
+        value, (rows, *rest) = parameters[name], pef.symbols[symbol].shape or (0,)
+        is_table = text is not None and rows == text.context and pef.symbols[symbol].kind is SymbolKind.BUFFER
+        if is_table and list(value.shape[1:]) == rest and len(value) < rows:
+            raise InvalidArgument(
+                f"the checkpoint's {name!r} is of {len(value)} positions, {pef.name} was compiled with context_length="
+                f"{rows}; legal: up to {len(value)}"
+            )
+        found.append((symbol, value[:rows] if is_table and value.dim() > 0 else value))
+    return found
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:

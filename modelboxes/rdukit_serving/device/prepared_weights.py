@@ -17,7 +17,7 @@ from rdukit.pef.memory import parameter_layout
 from rdukit_runtime.engine.device import engine_device
 from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
 from rdukit_serving.device.adapters import place_adapters
-from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, read_constants
+from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
 
 
 def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[str, Path] | None = None) -> None:
@@ -33,10 +33,8 @@ def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[st
     parameters = merge_adapters(stored)
     if adapters:
         parameters = {**parameters, **place_adapters(pef, parameters, adapters)}
-    symbols = match_parameters(pef, parameters)
-    values = [*read_constants(pef).items(), *((symbol, parameters[name]) for name, symbol in symbols.items())]
     with atomic_target(file) as temporary:
-        write_parameters(pef, values, temporary)
+        write_parameters(pef, text_parameters(pef, parameters), temporary)
 
 
 class WeightsRead(NamedTuple):

@@ -21,12 +21,7 @@ from rdukit.pef import Pef
 from rdukit_runtime.application import open_application
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.loaded_model import properties_of
-from rdukit_serving.device.parameters import (
-    load_parameters,
-    match_parameters,
-    merge_adapters,
-    read_constants,
-)
+from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.chat_template import GENERATION_FILE, companion
 from rdukit_serving.text.sampling import Sampler, check_numbers
@@ -266,9 +261,7 @@ class TextProgram:
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Put the checkpoint's tensors and the PEF's own on the device; the caches stay zero."""
-        symbols = match_parameters(self._application.pef, parameters)
-        written = [*read_constants(self._application.pef).items()]
-        written += [(symbol, parameters[name]) for name, symbol in symbols.items()]
+        written = text_parameters(self._application.pef, parameters)
         with self._program.checkpointing():
             self._program.write_all(written)
 
