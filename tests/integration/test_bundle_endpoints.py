@@ -1,10 +1,16 @@
-"""An endpoint of two experts: each chosen by its name, counted by it, kept with what it is made of, and moved."""
+"""Endpoints of bundles: experts chosen by their names, counted by them, kept with what they are made of, and moved.
 
+One has two experts; the other all that a bundle may have: two configurations, a draft, an adapter and a router.
+"""
+
+import copy
+import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import httpx
 import openai
@@ -13,12 +19,14 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_modelbox.tasks.adapters import add_adapters
 from rdukit_platform.client import Platform
 from rdukit_platform.client.artifacts import Artifact
 from rdukit_zoo.language.decoder import generate_by_recomputing
+from rdukit_zoo.language.llama import Llama
 from support.helpers import wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
-from support.text_boxes import make_text_model, make_tiny_llama
+from support.text_boxes import TINY, make_text_model, make_tiny_llama
 
 #: A slow machine is waited for.
 FAST = {
@@ -27,6 +35,10 @@ FAST = {
 }  # fmt: skip
 PROMPT, MADE = [104, 101, 108, 108, 111], 8
 ALIAS = "Meta-Llama-3.3-70B-Instruct"
+#: As models are called at the hub.
+HUB_ALIAS = f"meta-llama/{ALIAS}"
+#: Of as many tokens as one run reads: what is longer is chosen for by its beginning.
+PROMPTS = {"Poems about rain": "poet", "Loops never end.": "judge"}
 
 
 class Parts:
@@ -253,3 +265,124 @@ def test_another_bundle_takes_over_without_a_failed_request(
     assert all(answer == as_bytes(parts.gold("poet")) for answer in answers)
     info = platform.endpoints.get("chat").roll_back().wait(400).info
     assert info.models and [one["name"] for one in info.models] == ["poet", "coder"]
+
+
+class WholeBundle:
+    """An endpoint of a bundle with all that one may have, and its clients."""
+
+    def __init__(self, url: str, key: str, models: dict[str, Llama]) -> None:
+        self.models = models
+        self.http = httpx.Client(
+            base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60.0, trust_env=False
+        )
+        self.client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=openai.DefaultHttpxClient(trust_env=False)
+        )
+
+
+@pytest.fixture(scope="module")
+def whole(
+    client: openai.OpenAI, platform: Platform, running: PlatformUnderTest, parts: Parts,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[WholeBundle]:  # fmt: skip
+    folder, key = tmp_path_factory.mktemp("whole"), (running.home / "token").read_text().strip()
+    clerk = copy.deepcopy(parts.models["coder"])
+    add_adapters(clerk, 2, 8.0, TINY["vocabulary"])
+    torch.manual_seed(7)
+    for name, parameter in clerk.named_parameters():
+        if "lora" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    sizes = {**TINY, "context_length": 128, "precision": "f32", "adapters": 2, "adapter_rank": 4}
+    wide, _ = make_text_model(folder, parts.models["coder"], sizes, texts=2)
+    save_file({name: value.clone() for name, value in clerk.state_dict().items()}, folder / "clerk.safetensors")
+    lines = [json.dumps({"prompt": prompt, "expert": expert}) for prompt, expert in PROMPTS.items()]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
+    run_rdukit(
+        "router", "train", str(folder / "prompts.jsonl"), "--to", str(folder / "router.safetensors"), "--neighbours",
+        "1", "--hold-out", "0", "--embeddings", str(client.base_url), "--model", "poet", "--token", key,
+    )  # fmt: skip
+    added = {
+        name: platform.artifacts.add(folder / file, kind).id
+        for name, file, kind in (
+            ("wide", wide, "pef"), ("clerk", "clerk.safetensors", "checkpoint"),
+            ("router", "router.safetensors", "file"),
+        )
+    }  # fmt: skip
+    coder = f"artifact://{parts.others.id}/coder.safetensors"
+    bundle = {
+        "apiVersion": "rdukit.dev/v1", "kind": "Bundle", "name": "whole", "memory": {"host": "1GiB"},
+        "configurations": [
+            {"name": "small", "pef": f"artifact://{parts.pef.id}", "context": 256, "batch": 2},
+            {"name": "wide", "pef": f"artifact://{added['wide']}", "context": 128, "batch": 2, "precision": "f32",
+             "draft": {"expert": "coder"}},
+        ],
+        "experts": [
+            {"name": "poet", "configuration": "small", "checkpoint": f"artifact://{parts.poet.id}", "pinned": True},
+            {"name": "coder", "configuration": "small", "checkpoint": coder},
+            {"name": "judge", "configuration": "wide", "checkpoint": coder, "aliases": [HUB_ALIAS],
+             "adapters": [{"name": "clerk", "checkpoint": f"artifact://{added['clerk']}"}]},
+        ],
+        "router": {"name": "pick", "file": f"artifact://{added['router']}"},
+    }  # fmt: skip
+    (folder / "bundle.yaml").write_text(json.dumps(bundle))
+    bundled = platform.artifacts.add(folder / "bundle.yaml", "bundle")
+    endpoint = platform.endpoints.create("whole", bundle=bundled).wait(400)
+    whole = WholeBundle(endpoint.url, key, {**parts.models, "judge": parts.models["coder"], "clerk": clerk})
+    yield whole
+    whole.http.close()
+    whole.client.close()
+
+
+def test_experts_of_two_configurations_an_adapter_and_a_draft_make_their_own_texts(whole: WholeBundle) -> None:
+    states = {model.id: getattr(model, "state", None) for model in whole.client.models.list()}
+    assert states == {"poet": "Live", "coder": "Offline", "judge": "Offline", "clerk": "Offline", "pick": None}
+    for name, model in whole.models.items():
+        gold = list(generate_by_recomputing(model, torch.tensor([PROMPT]), MADE))
+        assert make(whole.client, name) == as_bytes(gold), name
+    assert make(whole.client, "clerk") != make(whole.client, "judge")
+    assert {model.id: getattr(model, "configuration", None) for model in whole.client.models.list()} == {
+        "poet": "small", "coder": "small", "judge": "wide", "clerk": "wide", "pick": None,
+    }  # fmt: skip
+    assert "draft" in whole.http.get("/v2/models/judge").text
+    # One that is not loaded is an answer, and no replica that is not ready.
+    assert whole.http.get("/v2/models/poet/ready").status_code == 200
+
+
+def test_a_router_of_a_bundle_chooses_by_the_vectors_of_an_expert(whole: WholeBundle) -> None:
+    for prompt, expert in PROMPTS.items():
+        messages: Any = [{"role": "user", "content": prompt + " And more of that."}]
+        answer = whole.client.chat.completions.with_raw_response.create(model="pick", messages=messages, max_tokens=1)
+        assert answer.parse().model == expert
+        assert re.fullmatch(f"{expert}; confidence=1.000", answer.headers["x-rdukit-expert"])
+    assert whole.client.completions.create(model="coder", prompt="Poems about rain", max_tokens=1).model == "coder"
+
+
+def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: WholeBundle, platform: Platform) -> None:
+    def counted() -> dict[str, int]:
+        models = platform.endpoints.get("whole").info.models or []
+        return {one["name"]: one["usage"]["requests"] for one in models}
+
+    poet = counted()["poet"]
+    make(whole.client, "poet")
+    wait_until(lambda: counted()["poet"] > poet)
+    before = counted()
+    assert whole.client.models.retrieve(HUB_ALIAS).id == "judge"
+    for name in (HUB_ALIAS, HUB_ALIAS.replace("/", "%2F")):
+        assert whole.http.get(f"/v2/models/{name}").json()["name"] == "judge"
+    body: dict[str, Any] = {"items": [{"value": "a"}], "params": {"max_tokens_to_generate": 2}}
+    for path in (f"generic/p/{HUB_ALIAS}", f"generic/stream/p/{HUB_ALIAS.replace('/', '%2F')}"):
+        assert whole.http.post(f"/api/v2/predict/{path}", json=body).headers["x-rdukit-expert"] == "judge"
+    body["params"]["select_expert"] = "clerk"
+    whole.http.post("/api/v2/predict/generic/p/whole", json=body).raise_for_status()
+    whole.client.responses.create(model="clerk", input="a", max_output_tokens=1)
+    whole.client.embeddings.create(model="coder", input="a")
+    more = {"judge": 2, "clerk": 2, "coder": 1}
+    wait_until(lambda: counted() == {name: count + more.get(name, 0) for name, count in before.items()})
+
+
+def test_states_are_those_of_all_replicas(whole: WholeBundle, client: openai.OpenAI, platform: Platform) -> None:
+    platform.endpoints.get("chat").update(replicas=2).wait(400)
+    make(client, "poet")
+    listed = {model.id: model.model_extra or {} for model in client.models.list()}
+    assert listed["poet"]["states"] == {"Live": 2} and sum(listed["coder"]["states"].values()) == 2
+    assert client.models.retrieve("poet").model_extra["states"] == {"Live": 2}  # type: ignore[index]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rdukit.errors import RdukitError, Unavailable
+from rdukit.errors import RdukitError, RuntimeFault, Unavailable
 from rdukit.files.atomic import sha256_of
 from rdukit.files.home import make_folder
 from rdukit.settings import resolve
@@ -213,7 +213,9 @@ class ExpertPool:
         except RdukitError as error:
             logger.warning("expert not loaded expert=%s reason=%s", name, error.message)
             self._set_gone(name)
-            self._refuse(name, Unavailable(f"expert {name!r} cannot be loaded: {error.message}"))
+            # Files that do not suit each other do not become better by asking again, or another server.
+            kind = Unavailable if error.http_status == Unavailable.http_status else RuntimeFault
+            self._refuse(name, kind(f"expert {name!r} cannot be loaded: {error.message}"))
         else:
             seat.counts.loads += 1
             self.table.loaded(name)

@@ -140,8 +140,12 @@ def _read_router(files: BundleFiles, entry: RouterEntry, names: Mapping[str, str
     if missing := sorted(set(router.experts) - set(names)):
         words = f"it chooses among {', '.join(missing)}, too; legal: names of the bundle's experts"
         raise files.fault(("router", "file"), words)
-    if router.model:
-        words = f"it needs vectors of {router.model!r}; legal here: a router by words, made without --embeddings"
+    experts = {expert.name for expert in files.bundle.experts}
+    if router.model and names.get(router.model) not in experts:
+        words = (
+            f"it chooses by vectors of {router.model!r}; legal: an expert of the bundle with that name or alias, as "
+            "adapters give none; or a router by words, made without --embeddings"
+        )
         raise files.fault(("router", "file"), words)
     return NamedRouter(entry.name, router, entry.default or "", entry.least)
 

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.router.decision import NamedRouter, RoutedChoice
-from rdukit_serving.router.word_vectors import routed_text
+from rdukit_serving.router.word_vectors import EXPERT_HEADER, routed_text
 from rdukit_serving.text.answers import unless_gone
 from rdukit_serving.text.openai_answers import error_body
 
@@ -29,8 +29,6 @@ _NAME: Final = re.compile(r"[!-~]{1,200}")
 #: Headers of a caller that go on to the expert, and of an answer that come back.
 PASSED: Final = ("authorization", "x-api-key", "anthropic-version", "x-request-id", "ss-sn-options")
 RETURNED: Final = ("content-type", "retry-after", "server-timing", "x-request-id", "cache-control", "x-accel-buffering")
-#: Says who answered, and how sure the router was.
-EXPERT_HEADER: Final = "x-rdukit-expert"
 _PATHS: Final = ("chat/completions", "completions", "responses", "messages", "messages/count_tokens", "embeddings")
 #: Seconds without a byte of an answer, and for a connection.
 TIMEOUT: Final = httpx.Timeout(600.0, connect=5.0)

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 
+#: Header of an answer: says which expert it is of, and behind a router how sure that was.
+EXPERT_HEADER: Final = "x-rdukit-expert"
 #: Characters of a text that are looked at, from its beginning.
 MAX_CHARACTERS: Final = 20_000
 #: A word, a number, or a sign: programs and formulas are told by their signs.

@@ -13,16 +13,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_serving.access import Access
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
-from rdukit_serving.router.word_vectors import routed_text
+from rdukit_serving.router.word_vectors import EXPERT_HEADER, MAX_CHARACTERS, routed_text
 from rdukit_serving.text.answers import Turn, server_timing, unless_gone
 from rdukit_serving.text.anthropic_messages import CountBody, MessageAnswer, MessagesBody, messages_error
 from rdukit_serving.text.chat_template import (
@@ -135,9 +137,12 @@ class _Routes:
         async def answer(request: Request) -> Response:
             try:
                 self._access.check(api.token(request.headers))
-                return await respond(request)
+                response = await respond(request)
             except RdukitError as error:
                 return api.refuse(error)
+            if expert := getattr(request.state, "expert", ""):
+                response.headers[EXPERT_HEADER] = expert
+            return response
 
         self.router.add_api_route(
             path, answer, methods=[method], summary=words, openapi_extra=extra, response_class=JSONResponse
@@ -159,7 +164,7 @@ class _Routes:
     async def complete(self, request: Request) -> Response:
         """Complete prompts."""
         body = await self._read(CompletionBody, request)
-        version = await _text_model(self._models, body.model)
+        version = await self._find(request, body.model)
         answer = Completion(
             version.files.name, version, body.requests(), body.choices, is_chat=False,
             with_logprobs=body.logprobs is not None,
@@ -169,7 +174,7 @@ class _Routes:
     async def chat(self, request: Request) -> Response:
         """Write the next message of a chat."""
         body = await self._read(ChatBody, request)
-        version = await _text_model(self._models, body.model)
+        version = await self._find(request, body.model)
         template = find_chat_template(version.files.checkpoint, body.has_tools)
         prompt = await self._renderer.render(template, *body.for_template(template))
         answer = Completion(
@@ -181,26 +186,22 @@ class _Routes:
     async def answer_responses(self, request: Request) -> Response:
         """Answer with items: what is said, and calls."""
         body = await self._read(ResponseBody, request)
-        turn = await self._turn(body.chat())
+        turn = await self._turn(request, body.chat())
         return await ResponseAnswer(turn.version.files.name, body, turn).respond(request, bool(body.stream))
 
     async def answer_messages(self, request: Request) -> Response:
         """Answer with blocks: what is said, and calls."""
         body = await self._read(MessagesBody, request)
-        turn = await self._turn(body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
+        turn = await self._turn(request, body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
         answer = MessageAnswer(turn.version.files.name, body.max_tokens, turn)
         return await answer.respond(request, body.stream)
 
     async def count_tokens(self, request: Request) -> Response:
         """Count the tokens that a request for a message would have; no text waits for that."""
         body = await self._read(CountBody, request)
-        turn = await self._turn(body.chat(), body.beginning)
-        prompt, checkpoint = str(turn.request.prompt), turn.version.files.checkpoint
-        assert checkpoint is not None, "a text model has one"
-        tokens = await asyncio.to_thread(
-            _count, companion(checkpoint, TOKENIZER_FILE), prompt, turn.request.is_rendered
-        )  # fmt: skip
-        return JSONResponse({"input_tokens": tokens})
+        turn = await self._turn(request, body.chat(), body.beginning)
+        tokens = await _tokens_of(turn.version, str(turn.request.prompt), turn.request.is_rendered)
+        return JSONResponse({"input_tokens": len(tokens)})
 
     async def predict(self, request: Request) -> Response:
         """Complete prompts or chats."""
@@ -209,11 +210,11 @@ class _Routes:
         kind: type[ItemsBody] | type[InstancesBody] = ItemsBody if is_v2 else InstancesBody
         body = parse_body(kind, await request.body())
         params, name = body.params, body.params.select_expert or request.path_params["model"]
-        version = await _text_model(self._models, name)
+        version = await self._find(request, name)
         turns = []
         for item, prompt in body.named_items:
             if params.process_prompt:
-                turn = await self._turn(read_chat(name, prompt, params))
+                turn = await self._turn(request, read_chat(name, prompt, params))
             else:
                 most = params.max_tokens_to_generate
                 turn = Turn(version, GenerationRequest(prompt, most, params.sampling(0), params.stops()))
@@ -230,25 +231,44 @@ class _Routes:
         body = parse_body(kind, raw)
         router = self._models.router
         if router is not None and body.model == router.name:
-            body.model = router.choose(routed_text(orjson.loads(raw))).expert
+            text = routed_text(orjson.loads(raw))
+            if router.router.model:
+                vector = await unless_gone(
+                    request, _vector_of(await _text_model(self._models, router.router.model), text)
+                )
+                choice = router.or_fallback(router.router.decide(vector))
+            else:
+                choice = router.choose(text)
+            body.model = choice.expert
+            request.state.choice = f"; confidence={choice.confidence:.3f}"
         return body
 
-    async def _turn(self, chat: ChatBody, beginning: str = "") -> Turn:
+    async def _find(self, request: Request, name: str) -> ModelVersion:
+        """Return the model that makes the texts of a request, which its answer's header names.
+
+        Raises:
+            NotFound: no such model, or none of texts.
+        """
+        version = await _text_model(self._models, name)
+        request.state.expert = version.files.name + getattr(request.state, "choice", "")
+        return version
+
+    async def _turn(self, request: Request, chat: ChatBody, beginning: str = "") -> Turn:
         """Return the one text that a chat asks for, which goes on from ``beginning``.
 
         Raises:
             NotFound: no such model, or none of texts. InvalidArgument: the template refuses the chat.
         """
-        version = await _text_model(self._models, chat.model)
+        version = await self._find(request, chat.model)
         template: ChatTemplate = find_chat_template(version.files.checkpoint, chat.has_tools)
         prompt = await self._renderer.render(template, *chat.for_template(template)) + beginning
-        (request,) = chat.requests(prompt, template)
-        return Turn(version, request, chat.call_reader(template))
+        (asked,) = chat.requests(prompt, template)
+        return Turn(version, asked, chat.call_reader(template))
 
     async def embed(self, request: Request) -> Response:
         """Embed each text as a vector."""
         body = parse_body(EmbeddingBody, await request.body())
-        version = await _text_model(self._models, body.model)
+        version = await self._find(request, body.model)
         found = await unless_gone(request, _embed_all(version, body.inputs()))
         size = len(found[0].values)
         if body.dimensions not in (None, size):
@@ -268,10 +288,24 @@ async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) ->
     return [await version.texts.embed(text) for text in texts]
 
 
-def _count(file: Path, text: str, is_rendered: bool) -> int:
+async def _vector_of(version: ModelVersion, text: str) -> NDArray[np.float32]:
+    """Return the vector of a text, of a longer one that of its beginning."""
+    tokens, most = await _tokens_of(version, text[:MAX_CHARACTERS]), (version.text or {}).get("prompt", 0)
+    found = await version.texts.embed(tokens[:most])
+    return np.asarray(found.values, np.float32)
+
+
+async def _tokens_of(version: ModelVersion, text: str, is_rendered: bool = False) -> list[int]:
+    checkpoint = version.files.checkpoint
+    assert checkpoint is not None, "a text model has one"
+    return await asyncio.to_thread(_tokenize, companion(checkpoint, TOKENIZER_FILE), text, is_rendered)
+
+
+def _tokenize(file: Path, text: str, is_rendered: bool) -> list[int]:
     status = file.stat()
     tokenizer = _read_tokenizer(file, status.st_mtime_ns, status.st_size)
-    return len(tokenizer.encode(text, add_special_tokens=not is_rendered).ids)
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=not is_rendered).ids
+    return tokens
 
 
 @lru_cache(maxsize=2)

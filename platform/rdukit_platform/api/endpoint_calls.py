@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 from starlette.responses import Response, StreamingResponse
 
 from rdukit.errors import DeadlineExceeded, Unavailable
@@ -37,6 +38,7 @@ from rdukit_platform.endpoints.routing import (
     ReadyReplica,
     choose_replica,
     choose_revision,
+    merge_models,
     path_at_box,
     returned_headers,
 )
@@ -57,6 +59,11 @@ BUSY_S: Final = 3.0
 #: Seconds between two looks for a ready replica.
 LOOK_S: Final = 0.1
 CONNECT_S: Final = 5.0
+#: Longest wait for what a replica beside the one that answers says of its models, and revisions that are remembered.
+LIST_S: Final = 5.0
+MAX_KNOWN: Final = 1000
+#: Says which expert of a bundle answered.
+EXPERT_HEADER: Final = "x-rdukit-expert"
 #: Parts of an answer that are told: others are of the model's load, long before.
 PARTS: Final = ("queue", "batch", "compute")
 _PART: Final = re.compile(r'(\w{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)(?:;desc="([\w= ]{0,80})")?')
@@ -137,6 +144,8 @@ class EndpointCalls:
         #: Of endpoints that may idle: requests under way, and those that have been called since the last tick.
         self._callers = Counter[str]()
         self._called = set[str]()
+        #: Of revisions, which never change: what requests call the model, and of a bundle all of its models.
+        self._models: dict[tuple[str, int], tuple[str, frozenset[str]]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -195,12 +204,38 @@ class EndpointCalls:
             attempts[replica.id] += 1
             at_box = path_at_box(request.method, request.path, name, target.models[replica.revision])
             try:
-                return await self._send(target, replica, at_box, request)
+                answer = await self._send(target, replica, at_box, request)
             except Unavailable as failed:
                 last = failed
                 if failed.detail.get("is_broken") and attempts[replica.id] == 1:
                     tried.discard(replica.id)  # it may have closed a connection that was idle
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
+            else:
+                is_list = answer.status_code == 200 and at_box.startswith("/v1/models")
+                return await self._of_all(answer, target, replica, at_box) if is_list else answer
+
+    async def _of_all(
+        self, answer: StreamingResponse, target: Target, replica: ReadyReplica, path: str
+    ) -> StreamingResponse:
+        """Return what a replica says of its models, with their states at the others of its revision."""
+        others = [each for each in target.ready if each.revision == replica.revision and each.id != replica.id]
+        if not others or not target.bundled.get(replica.revision):
+            return answer
+        own = b"".join([part async for part in answer.body_iterator if isinstance(part, bytes)])
+        merged = merge_models(own, await asyncio.gather(*(self._list(each, path) for each in others)))
+        headers = {**answer.headers, "content-length": str(len(merged))}
+        return StreamingResponse(iter([merged]), answer.status_code, headers)
+
+    async def _list(self, replica: ReadyReplica, path: str) -> bytes:
+        """Return what a replica says at ``path``; nothing if it does not answer soon, or says more than is read."""
+        said = b""
+        with suppress(httpx.HTTPError, Unavailable, TimeoutError):
+            async with asyncio.timeout(LIST_S), self._connection(replica).http.stream("GET", path) as answer:
+                async for part in answer.aiter_raw():
+                    said += part
+                    if len(said) > MAX_READ:
+                        return b""
+        return said
 
     async def _send(
         self, target: Target, replica: ReadyReplica, path: str, request: PassedRequest
@@ -215,7 +250,9 @@ class EndpointCalls:
             url = httpx.URL(str(http.base_url)).copy_with(path=path, query=request.query or None)
             sent = http.build_request(request.method, url, headers=headers, content=request.body)
             answer = await http.send(sent, stream=True)
-            if answer.status_code == 503:
+            # That an expert is not loaded is an answer, too.
+            is_told = path.endswith("/ready") and target.bundled.get(replica.revision) and "/models/" in path
+            if answer.status_code == 503 and not is_told:
                 said = (await answer.aread())[:500].decode(errors="replace")
                 raise Unavailable(f"the replica is not ready: {said}", is_up=True)
             stream = answer.aiter_raw()
@@ -258,9 +295,10 @@ class EndpointCalls:
             length = int(given) if given.isdecimal() and len(given) < 10 else None
             use = read_use(answer.status_code, bytes(head), tail, header_bytes=length)
             known = target.bundled.get(replica.revision, frozenset())
-            self.usage.count(
-                target.endpoint_id, replica.revision, use, read_model(bytes(head), tail, known) if known else ""
-            )
+            model = answer.headers.get(EXPERT_HEADER, "").partition(";")[0]
+            if known and model not in known:
+                model = read_model(bytes(head), tail, known)
+            self.usage.count(target.endpoint_id, replica.revision, use, model if known else "")
             tell_timing(forwarded, answer.headers.get("server-timing", ""))
             await self._done(target, replica, answer, forwarded)
 
@@ -293,16 +331,26 @@ class EndpointCalls:
             is_ready = EndpointReplicaRow.state == str(ReplicaState.READY)
             ready = session.execute(select(*columns).where(EndpointReplicaRow.endpoint_id == row.id, is_ready)).all()
             replicas = tuple(ReadyReplica(each, number, str(at), uid) for each, number, at, uid in ready)
-            is_ready = EndpointRevisionRow.number.in_({each.revision for each in replicas})
-            rows = session.scalars(
-                select(EndpointRevisionRow).where(EndpointRevisionRow.endpoint_id == row.id, is_ready)
-            ).all()
-            models = {each.number: model_of(each) for each in rows}
-            bundled = {each.number: frozenset(str(one["name"]) for one in each.models or ()) for each in rows}
+            known = self._models_of(session, row.id, {each.revision for each in replicas})
         return Target(
             row.id, row.replicas, row.revision, row.canary, row.canary_percent or 0, row.idle_s is not None, replicas,
-            models, bundled,
+            {number: model for number, (model, _) in known.items()},
+            {number: bundled for number, (_, bundled) in known.items()},
         )  # fmt: skip
+
+    def _models_of(
+        self, session: Session, endpoint_id: str, numbers: Collection[int]
+    ) -> dict[int, tuple[str, frozenset[str]]]:
+        """Return of revisions what requests call the model, and of a bundle all of its models."""
+        known = {number: self._models.get((endpoint_id, number)) for number in numbers}
+        if missing := [number for number, found in known.items() if found is None]:
+            is_missing = EndpointRevisionRow.endpoint_id == endpoint_id, EndpointRevisionRow.number.in_(missing)
+            for row in session.scalars(select(EndpointRevisionRow).where(*is_missing)):
+                found = model_of(row), frozenset(str(each["name"]) for each in row.models or ())
+                known[row.number] = self._models[endpoint_id, row.number] = found
+            for oldest in list(self._models)[:-MAX_KNOWN]:
+                self._models.pop(oldest, None)
+        return {number: found for number, found in known.items() if found is not None}
 
     async def _tick(self) -> None:
         while True:

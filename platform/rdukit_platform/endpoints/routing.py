@@ -1,23 +1,33 @@
 """Choices of a call (pure): what of a box its endpoint passes on, what of an answer, and which replica takes it."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from rdukit.errors import NotFound
 
 #: Headers of a request that a replica gets: no token, no cookie, no address of the caller.
 PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
 #: Headers of an answer that the caller gets: none that means anything for the gateway's own pages.
-RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after")
+RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after", "x-rdukit-expert")
+#: States of an expert, the one first that an endpoint tells if any of its replicas has it.
+_STATES: Final = ("Live", "Starting", "Queued", "Offline")
 #: Types of an answer that are passed on as they are; others would be bytes. No page runs from here.
 TYPES: Final = ("application/json", "text/event-stream", "application/octet-stream")
 _TEXT: Final = (
     "chat/completions", "completions", "embeddings", "responses", "messages", "messages/count_tokens",
 )  # fmt: skip
-#: SambaStudio's, behind ``api``; of its paths the last part is the model.
-_GENERIC: Final = "(v2/)?predict/generic(/stream)?/[^/]+/[^/]+"
+#: SambaStudio's, behind ``api``; of its paths the last part is the model, whose name may have a ``/``.
+_GENERIC: Final = re.compile("(?P<route>(?:v2/)?predict/generic(?:/stream)?/[^/]+)/(?P<model>.+)")
+#: Of the Open Inference Protocol, behind ``v2/models``: what is read of a model, and what computes.
+_READ: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?(?:/(?:config|ready|stats))?)")
+_INFER: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?/infer)")
+#: No parts of a model's name behind its first ``/``: they are, or could become, what a server does with a model.
+_NO_NAMES: Final = frozenset(("config", "ready", "stats", "infer", "load", "unload", "versions", "trace", "generate"))
 _LEGAL: Final = (
     "legal: v2/models/MODEL[/versions/V]/infer, v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
     f"v1/models[/MODEL], {', '.join(f'v1/{each}' for each in _TEXT)}, "
@@ -49,20 +59,16 @@ def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
     is_plain = all(part and part not in {".", ".."} for part in parts) and not set(path) & set("?#%\\\r\n")
     if is_plain:
         match method, parts:
-            case "POST", ["v2", "models", _, "infer"] | ["v2", "models", _, "versions", _, "infer"]:
-                return _with_model(parts, endpoint, model)
-            case "GET", ["v2"] | ["v2", "health", "ready" | "live"] | ["v1", "models"]:
+            case "GET", ["v2"] | ["v2", "health", "ready" | "live"] | ["v1", "models", *_]:
                 return "/" + path
-            case "GET", ["v2", "models", _] | ["v2", "models", _, "versions", _]:
-                return _with_model(parts, endpoint, model)
-            case "GET", ["v2", "models", _, "config" | "ready" | "stats"]:
-                return _with_model(parts, endpoint, model)
             case "POST", ["v1", *rest] if "/".join(rest) in _TEXT:
                 return "/" + path
-            case "POST", ["api", *rest] if re.fullmatch(_GENERIC, "/".join(rest)):
-                return "/" + "/".join([*parts[:-1], model if parts[-1] == endpoint else parts[-1]])
-            case "GET", ["v1", "models", _]:
-                return "/" + path
+            case "GET" | "POST", ["v2", "models", *rest]:
+                found = (_READ if method == "GET" else _INFER).fullmatch("/".join(rest))
+                if found is not None and not _NO_NAMES & set(found["model"].split("/")[1:]):
+                    return f"/v2/models/{model if found['model'] == endpoint else found['model']}{found['rest']}"
+            case "POST", ["api", *rest] if found := _GENERIC.fullmatch("/".join(rest)):
+                return f"/api/{found['route']}/{model if found['model'] == endpoint else found['model']}"
     raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")
 
 
@@ -99,5 +105,33 @@ def returned_headers(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _with_model(parts: list[str], endpoint: str, model: str) -> str:
-    return "/" + "/".join([*parts[:2], model if parts[2] == endpoint else parts[2], *parts[3:]])
+def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:
+    """Merge what replicas say of their models, a list or one, into one answer: ``own``, in which each model that has a
+    state has the readiest one of all, and ``states``, how many replicas have which. What cannot be read is left out.
+    """
+    answer = _object(own)
+    found = [_states(each) for each in (answer, *map(_object, others))]
+    for entry in _entries(answer):
+        states = Counter(each[name] for each in found if (name := str(entry.get("id"))) in each)
+        if states:
+            entry["state"] = next(each for each in _STATES if states[each])
+            entry["states"] = {each: states[each] for each in _STATES if states[each]}
+    return orjson.dumps(answer) if answer else own
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _entries(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the models of an answer, which is a list of them or one."""
+    listed = answer.get("data", [answer])
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def _states(answer: Mapping[str, Any]) -> dict[str, str]:
+    return {str(each.get("id")): each["state"] for each in _entries(answer) if each.get("state") in _STATES}

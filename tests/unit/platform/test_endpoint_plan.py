@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from rdukit_platform.endpoints.routing import (
     ReadyReplica,
     choose_replica,
     choose_revision,
+    merge_models,
     path_at_box,
     returned_headers,
 )
@@ -232,6 +234,11 @@ def test_a_replica_that_has_ended_has_no_events() -> None:
         ("POST", "v1/messages/count_tokens", "/v1/messages/count_tokens"),
         ("POST", "api/v2/predict/generic/stream/p/read", "/api/v2/predict/generic/stream/p/logreg"),
         ("POST", "api/predict/generic/p/other", "/api/predict/generic/p/other"),
+        ("POST", "api/v2/predict/generic/stream/p/hub/one", "/api/v2/predict/generic/stream/p/hub/one"),
+        ("GET", "v1/models/hub/one", "/v1/models/hub/one"),
+        ("GET", "v2/models/hub/one/versions/1/ready", "/v2/models/hub/one/versions/1/ready"),
+        ("GET", "v2/models/read/config", "/v2/models/logreg/config"),
+        ("POST", "v2/models/hub/one/infer", "/v2/models/hub/one/infer"),
         ("GET", "v2/health/ready", "/v2/health/ready"),
     ],
 )
@@ -244,8 +251,9 @@ def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
     [
         ("POST", "v2/repository/models/logreg/load"), ("POST", "train"), ("GET", "v2/models/../../operations"),
         ("POST", "v2/models/a?b/infer"), ("POST", "v2//models/a/infer"), ("POST", "v1/operations/x/cancel"),
-        ("GET", "metrics"), ("POST", "v2/models/a%2F/infer"), ("GET", "v2/models/stats/x/y"),
-        ("POST", "api/v2/predict/generic/p"), ("POST", "v1/messages/batches"), ("GET", "v1/responses/r"),
+        ("GET", "metrics"), ("POST", "v2/models/a%2F/infer"), ("GET", "v2/models/a/load"),
+        ("POST", "v2/models/a/generate/infer"), ("POST", "v2/models/infer"), ("POST", "api/v2/predict/generic/p"),
+        ("POST", "v1/messages/batches"), ("GET", "v1/responses/r"),
     ],
 )  # fmt: skip
 def test_nothing_else_of_a_box_is(method: str, path: str) -> None:
@@ -259,6 +267,25 @@ def test_the_replica_with_the_fewest_requests_is_chosen_and_equal_ones_take_turn
     assert choose_replica(ready, {"a": 1}, (), 0, 1) == ready[1]
     assert choose_replica(ready, {"a": 1}, ("b",), 0, 1) == ready[0]
     assert choose_replica(ready, {}, ("a", "b"), 0, 1) is None
+
+
+def test_models_have_the_readiest_state_of_all_replicas_and_how_many_have_which() -> None:
+    def told(**states: str) -> bytes:
+        return orjson.dumps(
+            {"object": "list", "data": [{"id": n, "state": s} for n, s in states.items()] + [{"id": "r"}]}
+        )
+
+    own, others = told(a="Offline", b="Live", c="Offline"), [told(a="Live", b="Starting", c="Offline"), b"no", b"[]"]
+    assert orjson.loads(merge_models(own, others))["data"] == [
+        {"id": "a", "state": "Live", "states": {"Live": 1, "Offline": 1}},
+        {"id": "b", "state": "Live", "states": {"Live": 1, "Starting": 1}},
+        {"id": "c", "state": "Offline", "states": {"Offline": 2}}, {"id": "r"},
+    ]  # fmt: skip
+    one = b'{"id":"a","state":"Queued"}'
+    assert orjson.loads(merge_models(one, [b'{"id":"a","state":"Starting"}']))["state"] == "Starting"
+    strange = (b"", b"[]", b'{"data":3}', b'{"data":[3,{"id":"a"},{"id":[],"state":"Wild"},{"state":["Live"]}]}')
+    for own in strange:
+        assert merge_models(own, strange) == own
 
 
 def test_no_page_and_no_cookie_of_a_box_reaches_a_browser() -> None:
