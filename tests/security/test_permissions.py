@@ -57,6 +57,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /v1/endpoints/{name}/rollback": {"json": {}},
     "PATCH /v1/members/{user}": {"json": {"role": "viewer"}},
     "POST /console/members/{user}/role": {"data": {"role": "viewer"}},
+    "POST /console/jobs/{job_id}/promote": {"data": {"name": "digits"}},
     "PATCH /v1/users/{user}": {"json": {"disabled": True}},
     "POST /console/nodes/maintenance": {"data": {"act": "cordon", "component": "/NODE"}},
 }
