@@ -159,8 +159,8 @@ WARM_BOXES: Final = Setting(
 )  # fmt: skip
 BOX_IDLE_S: Final = Setting(
     "worker.box_idle_s", 60.0,
-    "Seconds that a ModelBox which is a process waits for its tenant's next job without tiles; 0: each job gets a new "
-    "one.",
+    "Seconds that a ModelBox waits for its tenant's next job without tiles; 0: each job gets a new one. In Slurm each "
+    "does.",
     float,
 )  # fmt: skip
 BOX_DISK: Final = Setting(

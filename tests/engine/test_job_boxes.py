@@ -33,6 +33,8 @@ def platform(podman_environment: dict[str, str], podman_image: str) -> Iterator[
         "RDUKIT_WORKER_BOX_IMAGE": podman_image,
         "RDUKIT_WORKER_BOX_MEMORY": str(MEMORY),
         "RDUKIT_WORKER_BOX_PIDS": "500",
+        # Each job has a container of its own; those that stay have tests of their own.
+        "RDUKIT_WORKER_BOX_IDLE_S": "0",
         "RDUKIT_WORKER_LEASE_S": "4",
         "RDUKIT_JOB_BACKOFF_S": "0.1",
         # Of root's boxes the user is another one.

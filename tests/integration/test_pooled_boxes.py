@@ -104,6 +104,7 @@ def test_jobs_of_a_batch_follow_each_other_and_a_killed_worker_takes_its_boxes_a
     outcomes = [[attempt["outcome"] for attempt in done[id]["attempts"]] for id in sorted(ids)]
     assert outcomes == [["succeeded"], ["expired", "succeeded"], ["succeeded"]]
     assert all(platform.states(id).count("succeeded") == 1 for id in ids) and box_of(done[second]) != box
-    pools = list((Home(platform.home).pools).iterdir())
-    assert len(pools) == 1, "the new worker has removed the folders of the old one"
+    pools = Home(platform.home).pools
+    # The new worker removes the folders of the old one.
+    wait_until(lambda: len([path for path in pools.iterdir() if path.is_dir()]) == 1)
     assert not folders(platform)

@@ -38,7 +38,6 @@ from rdukit.telemetry.model import SpanKind
 from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, is_traced, span, within
 from rdukit_platform.audit.service import is_security_code
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
-from rdukit_platform.backends.fenced import open_to_read
 from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, spec_of
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
@@ -277,8 +276,7 @@ class AttemptRun:
                     self._pooled, self._box, self._scope, self._trace.file = lent, lent.box, lent.folder, lent.spans
                     incoming, self._output = lent.make_room(name)
                     inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
-                    if fence is not None:
-                        open_to_read(incoming)
+                    lent.show(incoming)
                     work.start_ns = time.time_ns()
                     operation = self._ask(lent.client, lent.box, job, inputs, format_traceparent(work.context))
             finally:

@@ -24,6 +24,7 @@ from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.states import FINAL
 from rdukit_platform.worker.inputs import AttemptFailure
+from rdukit_platform.worker.pool import clear_pools
 
 logger = logging.getLogger(__name__)
 
@@ -163,8 +164,8 @@ def lock_folder(lock: int, job_id: str, stop: threading.Event) -> None:
 class OrphanReaper:
     """Looks at the start of a worker and then every ``SWEEP_S`` seconds, in a thread of its own."""
 
-    def __init__(self, backend: BoxBackend, database: Database, work: Path) -> None:
-        self._backend, self._database, self._work = backend, database, work
+    def __init__(self, backend: BoxBackend, database: Database, work: Path, pools: Path) -> None:
+        self._backend, self._database, self._work, self._pools = backend, database, work, pools
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="orphan_reaper", daemon=True)
 
@@ -182,6 +183,7 @@ class OrphanReaper:
             try:
                 reap_orphans(self._backend, self._database)
                 clear_folders(self._work, self._database)
+                clear_pools(self._backend, self._pools)
             except (RdukitError, DBAPIError, OSError) as error:
                 logger.warning("boxes were not looked through error=%s", error)
             if self._stop.wait(SWEEP_S):

@@ -5,37 +5,46 @@ A box of the pool is one tenant's for its whole life, and one job's at a time. I
 tiles and have nothing that a next attempt goes on with: what their box is started with is the same for all of them. It
 ends with its worker, after a job that did not succeed, a number of jobs or some idle seconds, when it has grown, and
 where others need room.
+
+A pool is its worker's for as long as that holds a lock beside the pool's folder. Containers and Pods do not end with
+their worker by themselves: whoever finds the lock free ends what has the pool as its owner, and removes the folder.
 """
 
 import logging
 import os
+import secrets
 import threading
-from contextlib import suppress
+from collections.abc import Set
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from rdukit.box.client import BoxClient
-from rdukit.errors import Unavailable
+from rdukit.errors import BackendUnavailable, Unavailable
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
+from rdukit.files.locks import sole_lock
 from rdukit.interfaces import Clock, Closable
 from rdukit.settings import TELEMETRY_OTLP_ENDPOINT, TELEMETRY_SPAN_FILE
+from rdukit_platform.backends.container_options import uid_of_box
 from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxOwner, RunningBox
-from rdukit_platform.backends.fenced import BOX, make_given_folder
+from rdukit_platform.backends.fenced import BOX, make_given_folder, open_to_read
 from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxRules, spec_of
-from rdukit_platform.backends.process_tree import start_ticks
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs.service import HOST_VERBS
-from rdukit_platform.settings import PROCESS
+from rdukit_platform.settings import PROCESS, SLURM
 
 logger = logging.getLogger(__name__)
 
 SPANS: Final = "spans.jsonl"
+LOCK: Final = ".lock"
+#: How owners are called that are pools; the others are jobs and replicas.
+POOL: Final = "pool-"
 #: Jobs of one box at most: its journal and its log keep something of each.
 MAX_JOBS: Final = 200
-#: A box is weighed after its first job and then each so many, and ends when it has grown by more than it may.
+#: A process is weighed after its first job and then each so many, and ends when it has grown by more than it may.
 WEIGH_JOBS: Final = 20
 MAX_GROWTH_BYTES: Final = 512 << 20
 SWEEP_S: Final = 1.0
@@ -56,6 +65,8 @@ class PooledBox:
     box: RunningBox
     client: BoxClient
     fence: BoxFence | None
+    #: Its user, where that is another one than the worker's.
+    uid: int | None = None
     jobs: int = 0
     #: When it was given back, on the monotonic clock.
     idle_since: float = 0.0
@@ -71,8 +82,13 @@ class PooledBox:
         """Make the folders of a job: what it gets, which does not exist yet, and what it makes."""
         self.spans.unlink(missing_ok=True)
         output = self.folder / "out" / name
-        make_given_folder(output, None if self.fence is None else self.fence.uid)
+        make_given_folder(output, self.uid)
         return self.folder / "in" / name, output
+
+    def show(self, incoming: Path) -> None:
+        """Let it read what a job gets."""
+        if self.fence is not None or self.uid is not None:
+            open_to_read(incoming)
 
     def clear(self, name: str) -> None:
         """Remove the folders of a job."""
@@ -102,13 +118,20 @@ class BoxShelf:
         """Put one there."""
         self.boxes.setdefault(box.key, []).append(box)
 
-    def take_old(self, before: float, most: int) -> list[PooledBox]:
-        """Take those that wait since before a time, and of more than ``most`` those that waited longest."""
-        waiting = sorted((box for boxes in self.boxes.values() for box in boxes), key=lambda box: box.idle_since)
+    def waiting(self) -> list[PooledBox]:
+        """Return all, those that waited longest first."""
+        return sorted((box for boxes in self.boxes.values() for box in boxes), key=lambda box: box.idle_since)
+
+    def take_old(self, before: float, most: int, ended: Set[int] = frozenset()) -> list[PooledBox]:
+        """Take those that wait since before a time, and of more than ``most`` those that waited longest.
+
+        ``ended``: the ``id`` of objects that are taken, too.
+        """
+        waiting = self.waiting()
         old = [
             box
             for place, box in enumerate(waiting)
-            if box.idle_since < before or place < len(waiting) - most or not box.box.is_alive()
+            if box.idle_since < before or place < len(waiting) - most or id(box) in ended
         ]
         gone = set(map(id, old))
         kept = {key: [box for box in boxes if id(box) not in gone] for key, boxes in self.boxes.items()}
@@ -129,18 +152,22 @@ class BoxPool(Closable):
             most: boxes that wait at most.
         """
         self._backend, self._rules, self._clock, self._idle_s, self._most = backend, rules, clock, idle_s, most
-        self._folder = pools / f"{os.getpid()}-{start_ticks(os.getpid())}"
+        self._folder = pools / f"{POOL}{secrets.token_hex(6)}"
         self._numbers, self._lock, self._shelf = count(1), threading.Lock(), BoxShelf()
+        self._held = ExitStack()
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="pool", daemon=True)
         if self.is_open:
-            clear_pools(pools)
+            # Nobody removes the folder: it is made after the lock.
+            self._held.enter_context(sole_lock(lock_of(self._folder)))
+            make_folder(self._folder)
             self._sweeper.start()
 
     @property
     def is_open(self) -> bool:
         """Return whether any box may stay."""
-        return self._idle_s > 0 and self._backend.name == PROCESS
+        # In Slurm a box that waits would keep others from its place.
+        return self._idle_s > 0 and self._backend.name != SLURM
 
     def takes(self, job: JobRow) -> bool:
         """Return whether a box of the pool does a job."""
@@ -161,14 +188,19 @@ class BoxPool(Closable):
                 found = self._shelf.take((tenant_id, box))
             if found is None:
                 return self._start(tenant_id, box, fence, start_s, stop)
-            if found.box.is_alive() and found.fence == fence:
+            try:
+                is_alive = found.box.is_alive()
+            except BackendUnavailable:
+                self._put(found)
+                raise
+            if is_alive and found.fence == fence:
                 return found
             self.end(found)
 
     def give_back(self, lent: PooledBox) -> None:
         """Keep a box whose job has succeeded, or end it."""
         lent.jobs, now_bytes = lent.jobs + 1, None
-        if lent.jobs % WEIGH_JOBS == 1:
+        if self._is_process and lent.jobs % WEIGH_JOBS == 1:
             with suppress(Unavailable):
                 now_bytes = lent.box.stats().memory_bytes
             lent.first_bytes = lent.first_bytes or now_bytes
@@ -176,8 +208,7 @@ class BoxPool(Closable):
             self.end(lent)
             return
         lent.idle_since = self._clock.monotonic()
-        with self._lock:
-            self._shelf.put(lent)
+        self._put(lent)
         if self._stop.is_set():
             self._end_idle(float("inf"))
 
@@ -197,6 +228,15 @@ class BoxPool(Closable):
             self._sweeper.join(5.0)
             self._end_idle(float("inf"))
             remove_tree(self._folder)
+            self._held.close()
+
+    @property
+    def _is_process(self) -> bool:
+        return self._backend.name == PROCESS
+
+    def _put(self, box: PooledBox) -> None:
+        with self._lock:
+            self._shelf.put(box)
 
     def _start(
         self, tenant_id: str, box: str, fence: BoxFence | None, start_s: float, stop: threading.Event
@@ -205,18 +245,24 @@ class BoxPool(Closable):
         for name in ("state", "in", "out"):
             make_folder(folder / name)
         telemetry = {TELEMETRY_SPAN_FILE.variable: str(spans_of(folder, fence)), TELEMETRY_OTLP_ENDPOINT.variable: ""}
+        if self._is_process:
+            uid = None if fence is None else fence.uid
+        else:
+            uid = uid_of_box() if os.getuid() == 0 else None
+            open_to_read(folder / "in")
         spec = spec_of(
-            self._rules, box, BoxOwner("", 0), folder / "state", folder / "in", folder / "out",
+            self._rules, box, BoxOwner(self._folder.name, 1), folder / "state", folder / "in", folder / "out",
             {**WITHOUT_GRPC, **telemetry}, fence=fence,
         )  # fmt: skip
-        # It ends with this process, and needs nobody to find it after that.
+        # A process ends with this one, and needs nobody to find it after that.
+        spec = replace(spec, owner=None) if self._is_process else spec
         try:
-            running = self._backend.start(replace(spec, owner=None), start_s, stop)
+            running = self._backend.start(spec, start_s, stop)
         except BaseException:
             remove_tree(folder)
             raise
         client = BoxClient(running.rest_url, ANSWER_S, max_bytes=MAX_ANSWER_BYTES)
-        return PooledBox((tenant_id, box), folder, running, client, fence)
+        return PooledBox((tenant_id, box), folder, running, client, fence, uid)
 
     def _sweep(self) -> None:
         while not self._stop.wait(SWEEP_S):
@@ -224,7 +270,11 @@ class BoxPool(Closable):
 
     def _end_idle(self, before: float) -> None:
         with self._lock:
-            old = self._shelf.take_old(before, self._most)
+            waiting = self._shelf.waiting()
+        # Of others one would have to ask their engine.
+        ended = {id(box) for box in waiting if self._is_process and not box.box.is_alive()}
+        with self._lock:
+            old = self._shelf.take_old(before, self._most, ended)
         for box in old:
             try:
                 self.end(box)
@@ -237,9 +287,28 @@ def spans_of(folder: Path, fence: BoxFence | None) -> Path:
     return (folder / "state" / BOX if fence is not None else folder / "state") / SPANS
 
 
-def clear_pools(pools: Path) -> None:
-    """Remove the folders of workers that are gone, and of whose boxes nothing is left."""
-    for folder in pools.iterdir() if pools.is_dir() else ():
-        pid, _, ticks = folder.name.partition("-")
-        if str(start_ticks(int(pid))) != ticks:
+def lock_of(folder: Path) -> Path:
+    """Return the lock of a pool with that folder (pure)."""
+    return folder.with_name(f"{folder.name}{LOCK}")
+
+
+def clear_pools(backend: BoxBackend, pools: Path) -> int:
+    """End the boxes of workers that are gone, and remove their folders. Returns how many workers.
+
+    Raises:
+        Unavailable: the backend does not answer.
+    """
+    names = {path.name.removesuffix(LOCK) for path in pools.iterdir()} if pools.is_dir() else set()
+    cleared = 0
+    for name in names:
+        folder = pools / name
+        with sole_lock(lock_of(folder)) as is_free:
+            if not is_free:
+                continue
+            for box in backend.owned() if backend.name != PROCESS else ():
+                if box.owner.id == name:
+                    logger.warning("box of a pool left behind pool=%s box=%s id=%s", name, box.box, box.id)
+                    backend.reap(box)
             remove_tree(folder)
+            cleared += 1
+    return cleared

@@ -100,7 +100,7 @@ def serve(home: Home) -> None:
         database, clock, name, slots, resolve(WORKER_LEASE_S), HeartbeatFile(home.run, "worker"), walls.description,
         node,
     )  # fmt: skip
-    orphan_reaper = OrphanReaper(backend, database, home.work)
+    orphan_reaper = OrphanReaper(backend, database, home.work, home.pools)
     notifier = Notifier(home.broker_url())
     context = WorkerContext(
         home=home,

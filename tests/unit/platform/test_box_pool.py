@@ -1,17 +1,28 @@
 """Boxes that wait for their tenant's next job: which one gets it, and which ones end."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from rdukit.box.client import BoxClient
-from rdukit_platform.backends.contract import BoxLimits, BoxStats, RunningBox
+from rdukit.errors import BackendUnavailable
+from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxStats, OwnedBox, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.worker.pool import MAX_GROWTH_BYTES, MAX_JOBS, BoxPool, BoxShelf, PooledBox, may_stay
+from rdukit_platform.worker.pool import (
+    MAX_GROWTH_BYTES,
+    MAX_JOBS,
+    BoxPool,
+    BoxShelf,
+    PooledBox,
+    clear_pools,
+    lock_of,
+    may_stay,
+)
 from support import FakeClock
 
 OWN, OTHER = ("ten-1", "logreg"), ("ten-2", "logreg")
@@ -70,8 +81,7 @@ def test_those_that_wait_too_long_are_too_many_or_have_ended_go() -> None:
     boxes = [waiting(OWN if number % 2 else OTHER, float(number)) for number in range(6)]
     for box in boxes:
         shelf.put(box)
-    boxes[5].box.stop()
-    assert shelf.take_old(before=1.0, most=4) == [boxes[0], boxes[1], boxes[5]]
+    assert shelf.take_old(before=1.0, most=4, ended={id(boxes[5])}) == [boxes[0], boxes[1], boxes[5]]
     assert shelf.take_old(before=1.0, most=4) == []
     assert shelf.take_old(before=float("inf"), most=4) == [boxes[2], boxes[3], boxes[4]]
 
@@ -117,3 +127,49 @@ def test_a_box_of_the_pool_is_lent_once_and_its_folder_goes_with_it(tmp_path: Pa
         assert pool.lend(*OWN, None, 1.0, threading.Event()) is not first
         assert not first.folder.exists()
     assert list((tmp_path / "pools").iterdir()) == []
+
+
+class Engine(Starting):
+    """Has such containers, by their owner's id."""
+
+    name = "docker"
+
+    def __init__(self, records: Path, *owners: str) -> None:
+        super().__init__(records=records)
+        self.there = list(owners)
+
+    def owned(self) -> Sequence[OwnedBox]:
+        return [OwnedBox(f"of-{owner}", "logreg", BoxOwner(owner, 1)) for owner in self.there]
+
+    def reap(self, orphan: OwnedBox) -> None:
+        self.there.remove(orphan.owner.id)
+
+
+def test_what_a_killed_worker_left_is_ended_and_what_others_have_is_not(tmp_path: Path) -> None:
+    pools = tmp_path / "pools"
+    with BoxPool(Engine(tmp_path), BoxRules(BoxLimits()), pools, FakeClock(), 60.0, 2) as living:
+        own = living.lend(*OWN, None, 1.0, threading.Event()).folder.parent.name
+        (pools / "pool-killed" / "1" / "in").mkdir(parents=True)
+        lock_of(pools / "pool-killed").touch()
+        # Of another platform with the same engine nothing is known here.
+        engine = Engine(tmp_path, own, "pool-killed", "pool-elsewhere", "job-1")
+        assert clear_pools(engine, pools) == 1
+        assert engine.there == [own, "pool-elsewhere", "job-1"]
+        assert clear_pools(engine, pools) == 0
+        assert {path.name for path in pools.iterdir()} == {own, f"{own}.lock"}
+
+
+def test_an_engine_that_is_away_costs_no_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pool_of(tmp_path) as pool:
+        lent = pool.lend(*OWN, None, 1.0, threading.Event())
+        pool.give_back(lent)
+        with monkeypatch.context() as away:
+            away.setattr(Box, "is_alive", _fail)
+            with pytest.raises(BackendUnavailable):
+                pool.lend(*OWN, None, 1.0, threading.Event())
+        assert pool.lend(*OWN, None, 1.0, threading.Event()) is lent
+        pool.end(lent)
+
+
+def _fail(_: object) -> bool:
+    raise BackendUnavailable("it is restarted")
