@@ -261,9 +261,9 @@ def _describe_places(figures: QueueFigures, spec: NodeSpec | None) -> list[tuple
     if spec is None:
         return []
     node = f"{spec.xrdus} XRDUs of {spec.rdus_per_xrdu} RDUs of {spec.chip.tiles} tiles"
-    on_one = f"{100 * figures.on_one_xrdu / figures.several_rdus:.1f} %" if figures.several_rdus else "-"
+    fewest = f"{100 * figures.on_fewest_xrdus / figures.several_rdus:.1f} %" if figures.several_rdus else "-"
     return [
         (f"a node, {spec.platform}", node),
         ("on several RDUs", f"{figures.several_rdus}"),
-        ("of these on one XRDU", on_one),
+        ("of these on the fewest XRDUs", fewest),
     ]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final
 
-from rdukit.strict_json import find_number
-from rdukit_platform.jobs.metrics import PLACES
+from rdukit.units import format_count
+from rdukit_platform.jobs.metrics import series_of
 
 WIDTH: Final = 720
 HEIGHT: Final = 220
@@ -22,6 +22,8 @@ MAX_METRICS: Final = 12
 #: The metric that comes first, and what tells nothing of how a run went.
 LOSS: Final = "loss"
 _NOT_DRAWN: Final = frozenset({"eta_s"})
+#: Numbers from here on are written with a unit at an axis.
+_LONG: Final = 10_000
 
 Point = tuple[float, float]
 
@@ -91,15 +93,7 @@ def draw_curve(points: Sequence[Point]) -> Curve | None:
 
 def draw_metrics(events: Sequence[Mapping[str, object]]) -> list[tuple[str, Curve]]:
     """Return the pictures of all metrics that a run's progress events told at two steps or more, the loss first."""
-    series: dict[str, list[Point]] = {}
-    for values in events:
-        step = find_number(values.get("step"))
-        if step is None or not isfinite(step):
-            continue
-        for name, value in values.items():
-            number = None if name in PLACES else find_number(value)
-            if number is not None and isfinite(number):
-                series.setdefault(name, []).append((step, number))
+    series = series_of(events)
     curves = ((name, draw_curve(series[name])) for name in metric_names(series))
     return [(name, curve) for name, curve in curves if curve is not None][:MAX_METRICS]
 
@@ -150,12 +144,17 @@ class _Axes:
     @property
     def x_ticks(self) -> tuple[Tick, ...]:
         ticks = nice_ticks(self.first, self.last, 6)
-        return tuple(Tick(self.place(t, self.low)[0], f"{t:g}") for t in ticks if self.first <= t <= self.last)
+        return tuple(Tick(self.place(t, self.low)[0], _label(t)) for t in ticks if self.first <= t <= self.last)
 
     @property
     def y_ticks(self) -> tuple[Tick, ...]:
         ticks = nice_ticks(self.low, self.high, 4)
-        return tuple(Tick(self.place(self.first, t)[1], f"{t:g}") for t in ticks if self.low <= t <= self.high)
+        return tuple(Tick(self.place(self.first, t)[1], _label(t)) for t in ticks if self.low <= t <= self.high)
+
+
+def _label(tick: float) -> str:
+    """Write a number at an axis, so that it has room there."""
+    return format_count(tick) if abs(tick) >= _LONG else f"{tick:g}"
 
 
 def _choose_axes(points: Sequence[Point]) -> _Axes:

@@ -88,11 +88,32 @@ def summarize(events: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
     return found
 
 
-def points_of(events: Iterable[Mapping[str, object]], metric: str) -> list[tuple[float, float]]:
-    """Return (step, value) of the progress events that have both, finite (pure)."""
-    points = []
+def series_of(events: Iterable[Mapping[str, object]], metric: str = "") -> dict[str, list[tuple[float, float]]]:
+    """Return (step, value) of each metric of the progress events that have both, finite (pure).
+
+    Steps of another stage, such as an evaluation within a training, are other steps: a metric's points are those of
+    the stage that told it most often. An event without a stage goes on with the one before.
+
+    Args:
+        metric: only this one; empty: all.
+    """
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    stage = ""
     for values in events:
-        step, value = find_number(values.get("step")), find_number(values.get(metric))
-        if step is not None and value is not None and math.isfinite(step) and math.isfinite(value):
-            points.append((step, value))
-    return points
+        step, stage = find_number(values.get("step")), str(values.get("stage") or stage)
+        if step is None or not math.isfinite(step):
+            continue
+        for name in (metric,) if metric else values:
+            value = None if name in PLACES else find_number(values.get(name))
+            if value is not None and math.isfinite(value):
+                found.setdefault((name, stage), []).append((step, value))
+    series: dict[str, list[tuple[float, float]]] = {}
+    for (name, _), points in found.items():
+        if len(points) > len(series.get(name, ())):
+            series[name] = points
+    return series
+
+
+def points_of(events: Iterable[Mapping[str, object]], metric: str) -> list[tuple[float, float]]:
+    """Return (step, value) of one metric, as by ``series_of`` (pure)."""
+    return series_of(events, metric).get(metric, [])

@@ -42,9 +42,9 @@ class QueueFigures:
     wide_wait_mean_s: float = 0.0
     #: Attempts that were ended with an RDU that broke.
     broken: int = 0
-    #: Jobs that had tiles of several RDUs, and of them those whose RDUs are of one XRDU.
+    #: Jobs that had tiles of several RDUs, and of them those that were on as few XRDUs as have so many RDUs.
     several_rdus: int = 0
-    on_one_xrdu: int = 0
+    on_fewest_xrdus: int = 0
 
 
 def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> QueueFigures:
@@ -54,7 +54,7 @@ def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> Que
     lost = [j for j in run.cut if j.end is not SimulatedEnd.PREEMPTED]
     broken = sum(j.end is SimulatedEnd.BROKEN for j in run.cut)
     places = [rdus_of(j, layout) for j in run.jobs] if layout.rdu_tiles else []
-    several = [xrdus for rdus, xrdus in places if rdus > 1]
+    several = [xrdus <= -(-rdus // max(layout.xrdu_rdus, 1)) for rdus, xrdus in places if rdus > 1]
     work, lost_work = (sum(j.job.tiles * (j.ended - j.started) for j in part) for part in (attempts, lost))
     waits = [j.waited_s for j in run.jobs]
     gangs = [j.waited_s for j in run.jobs if j.job.is_gang]
@@ -84,7 +84,7 @@ def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> Que
         wide_wait_mean_s=mean(wide),
         broken=broken,
         several_rdus=len(several),
-        on_one_xrdu=several.count(1),
+        on_fewest_xrdus=sum(several),
     )
 
 

@@ -7,7 +7,7 @@ from rdukit_platform.cli.job_runs import comparison_rows, metrics_csv
 from rdukit_platform.console import curve
 from rdukit_platform.console.curve import draw_curve, draw_curves
 from rdukit_platform.jobs.compare import MOST, Comparison, Run, compare_runs, read_ids
-from rdukit_platform.jobs.metrics import ProgressEvent, Summary, points_of, show_page, summarize
+from rdukit_platform.jobs.metrics import ProgressEvent, Summary, points_of, series_of, show_page, summarize
 from rdukit_platform.jobs.schemas import Job
 
 
@@ -78,6 +78,15 @@ def test_metrics_are_summed_up_and_what_is_no_number_is_kept_as_its_word() -> No
     ]  # fmt: skip
     assert summarize(events) == {"loss": Summary("NaN", 2.0, 3.0), "rate": Summary(7.0, 7.0, 7.0)}
     assert points_of(events, "loss") == [(1.0, 2.0), (2.0, 3.0)]
+
+
+def test_a_metrics_points_are_of_the_stage_that_told_it_most_often() -> None:
+    events = [
+        {"stage": "train", "step": 1, "throughput": 10.0}, {"stage": "evaluate", "step": 63, "throughput": 900.0},
+        {"stage": "train", "step": 101, "throughput": 20.0}, {"stage": "evaluate", "step": 63, "accuracy": 0.5},
+    ]  # fmt: skip
+    assert series_of(events) == {"throughput": [(1.0, 10.0), (101.0, 20.0)], "accuracy": [(63.0, 0.5)]}
+    assert points_of(events, "accuracy") == [(63.0, 0.5)] and points_of(events, "none") == []
     assert summarize([{"loss": "Infinity"}]) == {"loss": Summary("Infinity", None, None)}
 
 
