@@ -355,6 +355,14 @@ def test_a_router_of_a_bundle_chooses_by_the_vectors_of_an_expert(whole: WholeBu
         assert answer.parse().model == expert
         assert re.fullmatch(f"{expert}; confidence=1.000", answer.headers["x-rdukit-expert"])
     assert whole.client.completions.create(model="coder", prompt="Poems about rain", max_tokens=1).model == "coder"
+    body: dict[str, Any] = {
+        "items": [{"value": prompt} for prompt in PROMPTS],
+        "params": {"max_tokens_to_generate": 2, "select_expert": "pick", "process_prompt": True},
+    }
+    assert whole.http.post("/api/v2/predict/generic/p/whole", json=body).headers["x-rdukit-expert"] == "judge, poet"
+    del body["items"][0], body["params"]["process_prompt"]
+    told = whole.http.post("/api/v2/predict/generic/stream/p/pick", json=body).headers["x-rdukit-expert"]
+    assert told == "judge; confidence=1.000"
 
 
 def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: WholeBundle, platform: Platform) -> None:

@@ -97,6 +97,8 @@ def test_a_tool_that_the_model_calls_is_run_and_its_result_goes_back(box: Proces
                "--most", 400)  # fmt: skip
     assert re.match(r"(calculate|clock|query)\(\{.*\}\) = ", done.stderr)
     assert done.stdout.strip()  # what it says after it
+    refused = CliRunner().invoke(tools.main, ["long " * 500, "--url", f"{box.rest_url}/v1"])
+    assert (refused.exit_code, refused.output.count("\n")) == (1, 1) and "legal: 1 to 2047" in refused.output
 
 
 def test_tools_do_what_they_should_and_nothing_else(tmp_path: Path) -> None:

@@ -209,16 +209,20 @@ class _Routes:
         is_v2, is_stream = path.startswith("/api/v2/"), "/generic/stream/{project}/" in path
         kind: type[ItemsBody] | type[InstancesBody] = ItemsBody if is_v2 else InstancesBody
         body = parse_body(kind, await request.body())
-        params, name = body.params, body.params.select_expert or request.path_params["model"]
-        version = await self._find(request, name)
+        params, named = body.params, body.params.select_expert or request.path_params["model"]
         turns = []
         for item, prompt in body.named_items:
-            if params.process_prompt:
-                turn = await self._turn(request, read_chat(name, prompt, params))
+            chat = read_chat(named, prompt, params) if params.process_prompt else None
+            asked = {"prompt": prompt} if chat is None else chat.model_dump(include={"messages"})
+            name = await self._expert(request, named, asked)
+            if chat is not None:
+                turn = await self._turn(request, chat.model_copy(update={"model": name}))
             else:
-                most = params.max_tokens_to_generate
+                most, version = params.max_tokens_to_generate, await self._find(request, name)
                 turn = Turn(version, GenerationRequest(prompt, most, params.sampling(0), params.stops()))
             turns.append((item, prompt, turn))
+        if len(turns) > 1:  # each may have an expert of its own
+            request.state.expert = ", ".join(sorted({turn.version.files.name for _, _, turn in turns}))
         return await GenericAnswer(turns, is_v2).respond(request, is_stream)
 
     async def _read(self, kind: type[Named], request: Request) -> Named:
@@ -229,9 +233,19 @@ class _Routes:
         """
         raw = await request.body()
         body = parse_body(kind, raw)
-        router = self._models.router
-        if router is not None and body.model == router.name:
-            text = routed_text(orjson.loads(raw))
+        if self._models.router is not None:
+            body.model = await self._expert(request, body.model, orjson.loads(raw))
+        return body
+
+    async def _expert(self, request: Request, name: str, asked: Mapping[str, Any]) -> str:
+        """Return the model that a request means: the one that it names, or the expert that suits its text.
+
+        Raises:
+            InvalidArgument: it names the router, and has no text that an expert could be chosen by.
+        """
+        router, request.state.choice = self._models.router, ""
+        if router is not None and name == router.name:
+            text = routed_text(asked)
             if router.router.model:
                 vector = await unless_gone(
                     request, _vector_of(await _text_model(self._models, router.router.model), text)
@@ -239,9 +253,8 @@ class _Routes:
                 choice = router.or_fallback(router.router.decide(vector))
             else:
                 choice = router.choose(text)
-            body.model = choice.expert
-            request.state.choice = f"; confidence={choice.confidence:.3f}"
-        return body
+            name, request.state.choice = choice.expert, f"; confidence={choice.confidence:.3f}"
+        return name
 
     async def _find(self, request: Request, name: str) -> ModelVersion:
         """Return the model that makes the texts of a request, which its answer's header names.
@@ -250,7 +263,7 @@ class _Routes:
             NotFound: no such model, or none of texts.
         """
         version = await _text_model(self._models, name)
-        request.state.expert = version.files.name + getattr(request.state, "choice", "")
+        request.state.expert = version.files.name + str(getattr(request.state, "choice", ""))
         return version
 
     async def _turn(self, request: Request, chat: ChatBody, beginning: str = "") -> Turn:

@@ -67,6 +67,8 @@ SETTLE_S: Final = 2.0
 STOP_S: Final = 8.0
 TAIL_LINES: Final = 5
 MAX_MESSAGE: Final = 1000
+#: What a replica says that has its tiles and does not answer yet: nothing is compiled then.
+LOADING: Final = "its box starts and loads what it serves"
 
 
 class _Ended(Exception):
@@ -217,7 +219,7 @@ class ReplicaRun:
                 self._stop.wait(WATCH_S)
                 continue
             with self._context.database.write() as session:
-                replicas.note(session, self._fencing, None, lease["tiles"])
+                replicas.note(session, self._fencing, LOADING, lease["tiles"])
             environment |= {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
             return socket
         raise Cancelled("it is not wanted any more")
@@ -245,7 +247,7 @@ class ReplicaRun:
 
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
         with self._context.database.write() as session:
-            replicas.note(session, self._fencing, why or None)
+            replicas.note(session, self._fencing, why or LOADING)
 
     def _watch(self, box: RunningBox) -> None:
         clock = self._context.clock

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 import httpx
-from sambanova import SambaNova
+from sambanova import APIError, SambaNova
 
 from rdukit_zoo.kits.model import KitModel, with_model
 
@@ -88,9 +88,12 @@ def main(question: str, model: KitModel, database: Path | None, must_call: bool,
     tools: dict[str, Callable[..., Any]] = {"calculate": calculate, "clock": clock}
     if database is not None:
         tools["query"] = make_query(database)
-    http = httpx.Client(trust_env=False)
-    with SambaNova(base_url=str(model.client.base_url), api_key=model.client.api_key, http_client=http) as client:
-        converse(client, model.name, question, tools, must_call, rounds, most)
+    http, url = httpx.Client(trust_env=False), str(model.client.base_url)
+    try:
+        with SambaNova(base_url=url, api_key=model.client.api_key, http_client=http) as client:
+            converse(client, model.name, question, tools, must_call, rounds, most)
+    except APIError as error:
+        raise click.ClickException(f"{url}: {error.message}") from error
 
 
 def converse(
