@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, suggest
 from rdukit.strict_json import find_number
 from rdukit_platform.catalog.entries import ARTIFACT_KINDS, Entry, EntryKind, EntryQuery
 from rdukit_platform.catalog.experts import get_expert, selector_of
@@ -69,6 +69,7 @@ def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with
         raise NotFound(
             f"the catalog has nothing that is called {text[:128]!r}; legal: a box, MODEL/SIZE, an expert as "
             "NAME:VERSION, or a checkpoint's, PEF's or data set's id; search: rdukit catalog search WORDS"
+            + (f".{near}" if (near := suggest(name, dict.fromkeys(entry.name for entry in shipped))) else "")
         )
     if len(found) > 1:
         legal = [entry.id for entry in found]

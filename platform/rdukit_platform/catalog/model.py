@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, suggest
 from rdukit.units import format_bytes
 
 #: A database's integer takes nine digits.
@@ -121,7 +121,8 @@ class BoxDescription:
             if verb.name == name:
                 return verb
         legal = [verb.name for verb in self.verbs]
-        raise InvalidArgument(f"box {self.name!r} has no verb {name!r}; legal: {legal}", legal=legal)
+        said = f"box {self.name!r} has no verb {name!r}; legal: {legal}"
+        raise InvalidArgument(said + _hint(name, legal), legal=legal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,14 @@ def directions_of(boxes: Boxes) -> dict[str, str]:
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
     """Return the error for a name that no box has; it lists the names that boxes have."""
     legal = sorted(names)
-    return NotFound(
-        f"no ModelBox is called {name!r}; legal: {legal}; add your own with: rdukit box install FOLDER", legal=legal
-    )
+    said = f"no ModelBox is called {name!r}; legal: {legal}; add your own with: rdukit box install FOLDER"
+    return NotFound(said + _hint(name, legal), legal=legal)
+
+
+def _hint(name: str, legal: Iterable[str]) -> str:
+    """Say at a sentence's end what was meant, where a name is near."""
+    near = suggest(name, legal)
+    return f".{near}" if near else ""
 
 
 def check_files(sizes: Mapping[str, int]) -> None:

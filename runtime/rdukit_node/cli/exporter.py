@@ -16,7 +16,7 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.interfaces import SystemClock
 from rdukit.system.process import configure_logging
 from rdukit.telemetry.spans import name_service
-from rdukit_node.cli.output import connect, socket_option
+from rdukit_node.cli.output import connect, node_options
 from rdukit_node.telemetry.exporter import COLLECTORS
 from rdukit_node.telemetry.exporter_process import (
     FILE_VARIABLE,
@@ -46,7 +46,7 @@ from rdukit_node.telemetry.exporter_process import (
 @click.option("--collector", "wanted", multiple=True, type=click.Choice(COLLECTORS), help="Only these (repeatable).")
 @click.option("--no-collector", "unwanted", multiple=True, type=click.Choice(COLLECTORS), help="Not these.")
 @click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")
-@socket_option
+@node_options
 def exporter(
     config_file: Path | None,
     port: int | None,

@@ -68,11 +68,16 @@ socket_option = click.option(
 
 def node_options(command: Command) -> Command:
     """Add the options that say which node: ``--socket`` of one on this machine, ``--host`` for another machine."""
-    host = click.option(
+    return socket_option(host_option(command))
+
+
+def host_option(command: Command) -> Command:
+    """Add the option ``--host``, which runs the tool on another machine."""
+    add = click.option(
         "--host", metavar="[USER@]HOST", expose_value=False, is_eager=True, callback=_run_there,
         help="Run this there by ssh.",
     )  # fmt: skip
-    return socket_option(host(command))
+    return add(command)
 
 
 def command_there(ssh: str, host: str, tool: str, arguments: Sequence[str], is_terminal: bool) -> list[str]:

@@ -24,7 +24,7 @@ from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import Pef, SectionType, SymbolKind
 from rdukit.settings import resolve
 from rdukit.units import format_bytes
-from rdukit_node.cli.output import aligned, json_text
+from rdukit_node.cli.output import aligned, host_option, json_text
 from rdukit_node.host_info import HUGE_PAGE_BYTES
 from rdukit_node.settings import PLATFORM
 
@@ -192,6 +192,7 @@ def _host_bytes(pef: Pef) -> int:
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--nodes", type=click.IntRange(1, 100_000), default=1, help="Nodes that the replicas are spread over.")
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default: one with the PEF's chip).")
+@host_option
 def slurmfeeder(file: Path, form: str, as_json: bool, nodes: int, platform: str | None) -> None:
     """Print what FILE.pef needs: tiles, RDUs, memory, replicas, versions.
 

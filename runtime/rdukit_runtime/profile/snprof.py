@@ -21,7 +21,7 @@ from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_reports
-from rdukit_node.cli.output import aligned, csv_option, csv_text, json_option, json_text
+from rdukit_node.cli.output import aligned, csv_option, csv_text, host_option, json_option, json_text
 from rdukit_runtime.profile.step import COLUMNS, Breakdown, breakdown_from_dict, breakdown_rows, join_breakdowns
 from rdukit_runtime.settings import PROFILE_FOLDER
 
@@ -40,6 +40,7 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 )  # fmt: skip
 @json_option
 @csv_option
+@host_option
 @click.pass_context
 def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool, as_csv: bool) -> None:
     """Run COMMAND and break down its time from the first run of a session to the last.

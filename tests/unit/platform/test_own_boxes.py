@@ -140,6 +140,8 @@ def test_what_is_not_there_is_told_with_what_is(database: Database, tenant: str)
         submit(database, tenant, "mine:3")
     with pytest.raises(NotFound, match=r"no ModelBox is called 'your'; legal: \['counter', 'mine'\]"):
         submit(database, tenant, "your")
+    with pytest.raises(NotFound, match=r"install FOLDER\. Did you mean 'counter'\?"):
+        submit(database, tenant, "countr")
 
 
 def test_another_tenant_sees_nothing_and_has_names_of_its_own(

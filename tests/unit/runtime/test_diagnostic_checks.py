@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import find_node
@@ -101,6 +102,20 @@ class TestCommandThere:
         )
         assert line == ["ssh", "-p", "22", "me@there", "--", "snfadm -l fault -c 'a b'"]
         assert command_there("ssh", "h", "t", ["--host=h", "top"], True) == ["ssh", "-t", "h", "--", "t top"]
+
+    def test_every_tool_runs_there(self) -> None:
+        from rdukit_node.cli.exporter import exporter
+        from rdukit_node.cli.slurmfeeder import slurmfeeder
+        from rdukit_node.cli.snconfig import snconfig
+        from rdukit_node.cli.snddrstat import snddrstat
+        from rdukit_node.cli.snfadm import snfadm
+        from rdukit_node.cli.snpciestat import snpciestat
+        from rdukit_node.cli.sntilestat import sntilestat
+        from rdukit_runtime.profile.snprof import snprof
+
+        tools = (exporter, slurmfeeder, snconfig, snddrstat, snfadm, snpciestat, snprof, sntilestat)
+        for tool in tools:
+            assert "--host" in CliRunner().invoke(tool, ["--help"]).output, tool.name
 
     @pytest.mark.parametrize("host", ["-oProxyCommand=x", "", "a b", "a;b"])
     def test_what_is_no_host_is_refused(self, host: str) -> None:
