@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Column, select
+from sqlalchemy import Column, exists, or_, select
 from sqlalchemy.orm import Session
 
 from rdukit_platform.db.models import (
     ArtifactRow,
     Base,
     BoxRow,
+    EndpointReplicaRow,
     EndpointRevisionRow,
     EndpointRow,
     ExpertRow,
@@ -96,8 +97,14 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
     served = select(EndpointRow.name, EndpointRevisionRow).join(
         EndpointRevisionRow, EndpointRevisionRow.endpoint_id == EndpointRow.id
     )
-    for name, revision in session.execute(served.where(EndpointRow.tenant_id == tenant_id)):
-        need = Need("endpoint", f"{name}, revision {revision.number}", "endpoints keep what their revisions serve")
+    # A deleted one may have replicas that finish what they have.
+    has_replicas = exists().where(
+        EndpointReplicaRow.endpoint_id == EndpointRow.id, EndpointReplicaRow.ended_at.is_(None)
+    )
+    is_there = or_(EndpointRow.deleted_at.is_(None), has_replicas)
+    for name, revision in session.execute(served.where(EndpointRow.tenant_id == tenant_id, is_there)):
+        way_out = f"endpoints keep what their revisions serve, until rdukit endpoint delete {name}"
+        need = Need("endpoint", f"{name}, revision {revision.number}", way_out)
         box = boxes.get((revision.box, revision.box_version or 0))
         own = (revision.checkpoint_id, revision.pef_id, revision.bundle_id, box)
         yield from ((one, need) for one in own if one is not None)

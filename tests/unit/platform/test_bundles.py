@@ -11,9 +11,17 @@ from rdukit_platform.artifacts.picture import graph_of
 from rdukit_platform.artifacts.service import get_artifact, record_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import EndpointReplicaRow
 from rdukit_platform.endpoints.bundles import bring_bundle, find_references, parts_of, read_bundle, read_checked
 from rdukit_platform.endpoints.schemas import EndpointRequest, UpdateRequest, model_of
-from rdukit_platform.endpoints.service import ServedParts, create_endpoint, resolve_serving, revisions_of
+from rdukit_platform.endpoints.service import (
+    ServedParts,
+    create_endpoint,
+    delete_endpoint,
+    resolve_serving,
+    revisions_of,
+)
+from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.endpoints.usage import Use, add_use, read_model, read_uses
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import counter_boxes, fresh_database
@@ -96,8 +104,8 @@ def test_a_revision_keeps_its_bundle_and_all_that_it_names(tmp_path: Path) -> No
             resolve_serving(
                 session, counter_boxes(), store, tenant, request.model_copy(update={"pef": "art-pef"}), bundle
             )
-        for name in ("chat", "again"):
-            row = create_endpoint(session, tenant, name, serving, 1, 2.0)
+        rows = [create_endpoint(session, tenant, name, serving, 1, 2.0) for name in ("chat", "again")]
+        row = rows[-1]
         assert {need for needs in read_needs(session, tenant).values() for need in map(str, needs)} == {
             "endpoint chat, revision 1", "endpoint again, revision 1",
         }  # fmt: skip
@@ -115,6 +123,20 @@ def test_a_revision_keeps_its_bundle_and_all_that_it_names(tmp_path: Path) -> No
         get_artifact(session, tenant, "art-weights").deleted_at = 3.0
         with pytest.raises(NotFound, match="was deleted"):
             create_endpoint(session, tenant, "late", ServedParts(serving.box, "art-pef", None, None, 2, bundle), 1, 4.0)
+        session.add(
+            EndpointReplicaRow(
+                id="rep-1", endpoint_id=row.id, revision=1, state=str(ReplicaState.DRAINING), token="t", created_at=4.0
+            )
+        )
+        for each in rows:
+            delete_endpoint(each, 5.0)
+        session.flush()
+        assert {str(need) for needs in read_needs(session, tenant).values() for need in needs} == {
+            "endpoint again, revision 1"
+        }, "it drains"
+        session.get_one(EndpointReplicaRow, "rep-1").ended_at = 6.0
+        session.flush()
+        assert read_needs(session, tenant) == {}
 
 
 def test_a_bundle_alone_is_a_new_revision() -> None:
