@@ -343,6 +343,7 @@ def test_experts_of_two_configurations_an_adapter_and_a_draft_make_their_own_tex
     assert {model.id: getattr(model, "configuration", None) for model in whole.client.models.list()} == {
         "poet": "small", "coder": "small", "judge": "wide", "clerk": "wide", "pick": None,
     }  # fmt: skip
+    assert whole.client.models.retrieve("pick").id == "pick"
     assert "draft" in whole.http.get("/v2/models/judge").text
     # One that is not loaded is an answer, and no replica that is not ready.
     assert whole.http.get("/v2/models/poet/ready").status_code == 200
@@ -363,6 +364,16 @@ def test_a_router_of_a_bundle_chooses_by_the_vectors_of_an_expert(whole: WholeBu
     del body["items"][0], body["params"]["process_prompt"]
     told = whole.http.post("/api/v2/predict/generic/stream/p/pick", json=body).headers["x-rdukit-expert"]
     assert told == "judge; confidence=1.000"
+
+
+def test_the_playground_asks_a_router_and_an_adapter(whole: WholeBundle, running: PlatformUnderTest) -> None:
+    path, token = "/console/endpoints/whole/playground", (running.home / "token").read_text().strip()
+    with httpx.Client(base_url=str(running.running["url"]), timeout=60.0, trust_env=False) as browser:
+        assert browser.post("/console/login", data={"token": token}).status_code == 303
+        given = {"form": "chat", "prompt": "Hi", "model": "pick", "beside": "whole/clerk", "max_tokens": "4"}
+        answer = browser.post(path, data=given).text
+        for name in ("whole/pick", "whole/clerk"):
+            assert re.search(rf'<h2 class="small quiet">{name}</h2>\s*<p class="said">', answer), answer
 
 
 def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: WholeBundle, platform: Platform) -> None:

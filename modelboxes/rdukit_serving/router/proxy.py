@@ -20,7 +20,7 @@ from starlette.routing import Route
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.router.decision import NamedRouter, RoutedChoice
-from rdukit_serving.router.word_vectors import EXPERT_HEADER, routed_text
+from rdukit_serving.router.word_vectors import EXPERT_HEADER, MAX_CHARACTERS, routed_text
 from rdukit_serving.text.answers import unless_gone
 from rdukit_serving.text.openai_answers import error_body
 
@@ -197,13 +197,18 @@ class RouterDoor:
 async def fetch_vectors(
     client: httpx.AsyncClient, url: str, model: str, texts: Sequence[str], headers: Mapping[str, str]
 ) -> list[NDArray[np.float32]]:
-    """Return a vector [D] of each text from ``url``/embeddings.
+    """Return a vector [D] of each text from ``url``/embeddings; of one that is refused, as too long, of its beginning.
 
     Raises:
         Unavailable: the server does not answer, or with something else.
     """
+    texts = [text[:MAX_CHARACTERS] for text in texts]
     try:
         answer = await client.post(f"{url}/embeddings", json={"model": model, "input": texts}, headers=dict(headers))
+        if answer.status_code == 400 and len(texts) > 1:
+            return [(await fetch_vectors(client, url, model, [text], headers))[0] for text in texts]
+        if answer.status_code == 400 and len(texts[0]) > 1:
+            return await fetch_vectors(client, url, model, [texts[0][: len(texts[0]) // 2]], headers)
         found = answer.raise_for_status().json()["data"]
         vectors = [np.asarray(each["embedding"], np.float64) for each in found]
         are_legal = all(each.ndim == 1 and (abs(each) <= np.finfo(np.float32).max).all() for each in vectors)

@@ -153,12 +153,14 @@ class _Routes:
         listed = [each.current for each in self._models.repositories if each.current is not None]
         data = [_model(version) for version in listed]
         if (router := self._models.router) is not None:
-            data.append({"id": router.name, "object": "model", "created": 0, "owned_by": "rdukit"})
+            data.append(_router(router.name))
         return JSONResponse({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
         """Describe the model if it has that name; no name, after the last ``/``, means the list."""
-        name = request.path_params["model"]
+        name, router = request.path_params["model"], self._models.router
+        if router is not None and name == router.name:
+            return JSONResponse(_router(name))
         return JSONResponse(_model(await _find(self._models, name))) if name else await self.list_models(request)
 
     async def complete(self, request: Request) -> Response:
@@ -344,6 +346,10 @@ async def _text_model(models: ServedModels, name: str) -> ModelVersion:
 def _model(version: ModelVersion) -> dict[str, object]:
     entry: dict[str, object] = {"id": version.files.name, "object": "model", "created": int(version.loaded_at)}
     return {**entry, "owned_by": "rdukit", **version.describe()}
+
+
+def _router(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "rdukit"}
 
 
 def _encoded(values: Sequence[float], form: str) -> object:

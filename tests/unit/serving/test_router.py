@@ -116,6 +116,21 @@ def test_a_server_of_vectors_that_gives_none_is_told_of(vectors: list[Any]) -> N
         asyncio.run(fetch())
 
 
+def test_a_text_that_is_refused_as_too_long_has_the_vector_of_its_beginning() -> None:
+    def embed(request: httpx.Request) -> httpx.Response:
+        texts = json.loads(request.content)["input"]
+        is_legal = all(0 < len(text) <= 16 for text in texts)
+        data = [{"embedding": [float(len(text)), float(ord(text[0]))]} for text in texts]
+        return httpx.Response(200 if is_legal else 400, json={"data": data})
+
+    async def fetch(*texts: str) -> list[list[float]]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(embed)) as client:
+            found = await fetch_vectors(client, "http://vectors/v1", "model", texts, {})
+        return [vector.tolist() for vector in found]
+
+    assert asyncio.run(fetch("a" * 100, "b", "c" * 16)) == [[12, 97], [1, 98], [16, 99]]
+
+
 def test_names_that_no_header_can_have_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="'ä' is no legal name"):
         RouterDoor(NamedRouter("router", learned()), [
