@@ -11,7 +11,7 @@ import stat
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from io import BufferedReader, FileIO
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -65,7 +65,7 @@ def open_output(root: Path, path: Path, limits: OutputLimits) -> Iterator[OpenOu
             shown = shown / name
             here = _keep(opened, _step(here, name, shown))
         is_folder = stat.S_ISDIR(_look(here, last, path).st_mode)
-        files = reading.walk(_step(here, last, path)) if is_folder else reading.one(here, last)
+        files = reading.walk(here, last) if is_folder else reading.one(here, last)
         opened.callback(files.close)
         yield OpenOutput(is_folder, files)
 
@@ -87,12 +87,11 @@ class _Reading:
         with self._open(folder, name, self.path) as stream:
             yield "", stream
 
-    def walk(self, top: int) -> _Files:
-        """Yield the files below a folder, whose descriptor is closed at the end, those of a folder by their names."""
+    def walk(self, folder: int, name: str) -> _Files:
+        """Yield the files of an output that is a folder, those of a folder by their names."""
         self._count()
-        self.folders.append(top)
-        waiting = [("", sorted(_names_in(top, self.path), reverse=True))]
         try:
+            waiting = [("", self._enter(folder, name, self.path))]
             while waiting:
                 inside, names = waiting[-1]
                 if not names:
@@ -109,11 +108,15 @@ class _Reading:
                     continue
                 if len(waiting) > MAX_DEPTH:
                     raise OutputRefused(f"output {self.path} has folders in folders, more than {MAX_DEPTH} deep")
-                self.folders.append(_step(folder, name, shown))
-                waiting.append((f"{relative}/", sorted(_names_in(self.folders[-1], shown), reverse=True)))
+                waiting.append((f"{relative}/", self._enter(folder, name, shown)))
         finally:
             for descriptor in self.folders:
                 os.close(descriptor)
+
+    def _enter(self, folder: int, name: str, shown: Path) -> list[str]:
+        """Open a folder, which ``walk`` closes; returns the names in it, the first one last."""
+        self.folders.append(_step(folder, name, shown))
+        return sorted(_names_in(self.folders[-1], shown), reverse=True)
 
     def _count(self) -> None:
         self.files += 1
@@ -145,24 +148,26 @@ class _Reading:
         return f"output {self.path} has more than {self.limits.bytes} bytes"
 
 
-class _Counted(FileIO):
-    """File whose bytes count."""
+class _Counted(RawIOBase):
+    """File whose bytes count, block by block: what grows while it is read is refused before it fills the memory."""
 
     def __init__(self, descriptor: int, reading: _Reading) -> None:
-        super().__init__(descriptor, "rb")
-        self._reading = reading
+        self._file, self._reading = FileIO(descriptor, "rb"), reading
+
+    def readable(self) -> bool:
+        """Say that it can be read, which its base does by ``readinto``."""
+        return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer, as its base does."""
-        count = super().readinto(buffer) or 0
+        """Read into a buffer. Returns how many bytes."""
+        count = self._file.readinto(buffer) or 0
         self._reading.take(count)
         return count
 
-    def readall(self) -> bytes:
-        """Read what is left, as its base does."""
-        data = super().readall()
-        self._reading.take(len(data))
-        return data
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
 
 
 def _parts(root: Path, path: Path) -> tuple[str, ...]:

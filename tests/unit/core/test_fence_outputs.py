@@ -63,8 +63,20 @@ def test_anything_else_is_refused_with_its_reason(tmp_path: Path, make: Callable
     folder.mkdir()
     make(folder)
     limits = OutputLimits(1000, 5 if "files and folders" in why else 1000)
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(OutputRefused, match=why):
         read(tmp_path, folder, limits)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_is_not_read_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "made" / "a").mkdir(parents=True)
+    before = os.listdir("/proc/self/fd")
+    with open_output(tmp_path, tmp_path / "made", LIMITS):
+        pass
+    with pytest.raises(OutputRefused), open_output(tmp_path, tmp_path / "made", OutputLimits(1000, 0)) as found:
+        next(found.files)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_holes_are_refused_though_they_are_within_the_limit(tmp_path: Path) -> None:
@@ -113,6 +125,6 @@ def test_what_is_changed_while_it_is_read_leads_nowhere_else(tmp_path: Path) -> 
             next(found.files)
     with open_output(out, out / "away", LIMITS) as found:
         _, stream = next(found.files)
-        (out / "away" / "f").write_bytes(bytes(1001))
+        os.truncate(out / "away" / "f", 1 << 40)  # more than there is memory
         with pytest.raises(OutputRefused, match="more than 1000 bytes"):
             stream.read()
