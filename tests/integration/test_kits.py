@@ -111,10 +111,12 @@ def test_tools_do_what_they_should_and_nothing_else(tmp_path: Path) -> None:
         database.execute("INSERT INTO orders VALUES (7)")
     query = tools.make_query(tmp_path / "shop.db")
     assert query("SELECT id FROM orders") == [(7,)]
-    for wrong in ("DROP TABLE orders", "INSERT INTO orders VALUES (8)", "SELECT 1; DROP TABLE orders"):
+    other = tmp_path / "other.db"
+    for wrong in ("DROP TABLE orders", "INSERT INTO orders VALUES (8)", "SELECT 1; DROP TABLE orders",
+                  f"VACUUM INTO '{other}'", f"ATTACH '{other}' AS other"):  # fmt: skip
         with pytest.raises(sqlite3.Error):
             query(wrong)
-    assert query("SELECT count(*) FROM orders") == [(1,)]
+    assert query("SELECT count(*) FROM orders") == [(1,)] and not other.exists()
     hasty = tools.make_query(tmp_path / "shop.db", most_s=0)
     with pytest.raises(sqlite3.Error, match="interrupted"):
         hasty("WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n")

@@ -24,6 +24,10 @@ from rdukit_zoo.kits.model import KitModel, with_model
 
 #: Seconds that a question to the database may take.
 QUERY_S: Final = 5.0
+#: What it may do. A connection for reading still writes files by VACUUM INTO, and opens others by ATTACH.
+_READING: Final = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+)
 _SIGNS: Final[dict[type, Callable[..., Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.USub: operator.neg,
@@ -58,6 +62,9 @@ def make_query(database: Path, most_s: float = QUERY_S) -> Callable[[str], list[
         """Read rows of the SQLite database by one SELECT."""
         with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             end = time.monotonic() + most_s
+            connection.set_authorizer(
+                lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
+            )
             connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
             return connection.execute(sql).fetchmany(20)
 
