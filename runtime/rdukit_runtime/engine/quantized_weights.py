@@ -44,10 +44,13 @@ def int4_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: tor
 
 
 def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a weight [N, K] as int8 [N, K] and scales f32 [N]; a row of zeros has scale 1."""
+    """Return a weight [N, K] as int8 [N, K] and scales f32 [N]; a row of zeros has scale 1.
+
+    A row with a number that is none, or infinite, stands for NaN.
+    """
     wide = weight.detach().float()
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
-    scale = torch.where(largest > 0, largest / 127, 1.0)
+    scale = torch.where(largest == 0, 1.0, largest / 127)
     return torch.round(wide / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale
 
 
@@ -59,7 +62,8 @@ def dequantize_rows(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def quantize_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a weight [N, K], K a multiple of 32, as int4 (see above): uint8 [N, bytes] and scales bf16 [N, K / 32].
 
-    Of a few scales each group has the one with the smallest sum of squared errors.
+    Of a few scales each group has the one with the smallest sum of squared errors. A group with a number that is none,
+    or infinite, stands for NaN.
     """
     parts = [_quantize_groups(weight[at : at + _ROWS].detach().float()) for at in range(0, len(weight), _ROWS)]
     data, scales = zip(*parts, strict=True)
@@ -70,7 +74,8 @@ def _quantize_groups(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     count = wide.shape[0]
     groups = wide.view(count, -1, INT4_GROUP)
     extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))
-    scale, best, numbers = torch.zeros_like(extreme), torch.full_like(extreme, torch.inf), torch.zeros_like(groups)
+    scale, best = torch.full_like(extreme, torch.nan), torch.full_like(extreme, torch.inf)
+    numbers = torch.zeros_like(groups)
     for factor in _TRIED:
         tried = _of_five_digits(extreme * (factor / -8))
         made = torch.round(groups / torch.where(tried == 0, 1.0, tried)).clamp_(-8, 7)

@@ -47,3 +47,12 @@ def test_rows_of_nothing_stay_so_and_a_layer_is_one_of_what_its_weights_stand_fo
     assert not made[2].any() and not made[3, :32].any() and made[3, 32:].any()
     x, bias = torch.randn(2, 3, 64), torch.randn(7)
     torch.testing.assert_close(int4_linear(x, data, scales, bias), torch.nn.functional.linear(x, made, bias))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_weight_that_is_no_number_is_not_taken_for_one(value: float) -> None:
+    weight = torch.ones(3, 64)
+    weight[1, 40] = value
+    rows, groups = dequantize_rows(*quantize_rows(weight)), dequantize_groups(*quantize_groups(weight))
+    assert rows[1, 40].isnan() and torch.equal(rows[::2], weight[::2])
+    assert groups[1, 32:].isnan().all() and not groups[1, :32].isnan().any() and torch.equal(groups[::2], weight[::2])
