@@ -23,6 +23,8 @@ from rdukit_serving.router.word_vectors import word_vector
 FORMAT: Final = "rdukit-router-1"
 #: Largest file that is read.
 MAX_BYTES: Final = 256 << 20
+#: More than the root of the places that a vector may have.
+_SMALLER: Final = np.float32(2.0**-16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,9 @@ class Router:
             )
         if not np.isfinite(vector).all():
             raise InvalidArgument("the vector has NaN or infinite values; legal: finite ones")
-        # In f64, as products of what a file may hold are beyond f32.
-        found = unit(vector.astype(np.float64) * self.scale)
-        scores = self.weights.astype(np.float64) @ found
+        # Products of what a file may hold are beyond f32; smaller by a power of two they are not, and as exact.
+        found = unit(vector.astype(np.float64) * self.scale) * _SMALLER
+        scores = (self.weights @ found).astype(np.float64) / _SMALLER
         if self.neighbours == 0:
             shares = np.exp(scores + self.bias - np.max(scores + self.bias))
         else:

@@ -117,7 +117,8 @@ def learn(
             "logistic regression needs scikit-learn: pip install 'rdukit[router]'; or use --neighbours 5"
         ) from cause
     found = LogisticRegression(C=30.0, max_iter=1000).fit(rows, labels)
-    weights, bias = np.asarray(found.coef_, np.float32), np.asarray(found.intercept_, np.float32)
+    # As they lie in the file, so that its sums are the same.
+    weights, bias = np.ascontiguousarray(found.coef_, np.float32), np.asarray(found.intercept_, np.float32)
     if len(names) == 2:  # one row says how much more the second is
         weights, bias = np.concatenate([0 * weights, weights]), np.concatenate([0 * bias, bias])
     return Router(names, scale, weights, bias, np.zeros(0, np.int64), 0, model)
