@@ -126,12 +126,12 @@ def _prepare(folder: str, context: int | None) -> dict[str, str]:
     command += [] if context is None else [str(context)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
-            told, _ = process.communicate()
+            output, _ = process.communicate()
         except BaseException:  # Ctrl-C, above all, which does not reach its session
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
         raise click.exceptions.Exit(process.returncode)
-    found: dict[str, str] = json.loads(told.splitlines()[-1])
+    found: dict[str, str] = json.loads(output.splitlines()[-1])
     return found
