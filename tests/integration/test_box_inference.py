@@ -3,22 +3,18 @@
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import numpy as np
 import pytest
-import torch
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -29,69 +25,19 @@ from tritonclient.utils import InferenceServerException
 
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
 from rdukit.telemetry.otlp_lines import read_span_file
-from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 from support import wait_until
-from support.boxes import children_of, run_verb
+from support.served_box import BATCH, HEADERS, ROW, TOKEN, Asking, Served, exchange, raw, request, serving_mlp
 
-BATCH, TOKEN = 8, "sesame"
-ROW = [round(((i * 37) % 64) / 64 - 0.5, 6) for i in range(64)]
-HEADERS = {"authorization": f"Bearer {TOKEN}"}
 METADATA = (("authorization", f"Bearer {TOKEN}"),)
-
-
-class Served:
-    """The running box, and what it should answer."""
-
-    def __init__(self, box: ProcessBox, pef: Path, folder: Path, model: MultiLayerPerceptron) -> None:
-        self.box, self.pef, self.folder, self.model = box, pef, folder, model
-        self.http = httpx.Client(base_url=box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=60)
-        self.address = box.rest_url.removeprefix("http://")
-
-    def expected(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        with torch.inference_mode():
-            answer: np.ndarray[Any, Any] = self.model(torch.from_numpy(rows)).numpy()
-        return answer
-
-    def infer(self, body: object, path: str = "/v2/models/mlp/infer") -> httpx.Response:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.http.post(path, content=data, headers={"content-type": "application/json"})
-
-    def pid(self) -> int:
-        """Process id of the device process that answers."""
-        return max(children_of(self.box.pid))
-
-    def metric(self, name: str) -> float:
-        lines = self.http.get("/metrics").text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("served")
-    os.environ["RDUKIT_KERNELS"] = "portable"
-    pef = run_verb("mlp", "compile", folder, purpose="serve", batch_size=BATCH).outputs["pef"]
-    torch.manual_seed(0)
-    model = MultiLayerPerceptron().eval()
-    save_file(dict(model.state_dict()), folder / "mlp.safetensors")
-    (folder / "tokens").write_text(f"# callers\n{TOKEN}\n")
-    environment = {
-        "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(folder / "mlp.safetensors"),
-        "RDUKIT_BOX_TOKENS": str(folder / "tokens"), "RDUKIT_BOX_ACCESS_LOG": str(folder / "access.log"),
-        "RDUKIT_TELEMETRY_SPAN_FILE": str(folder / "spans.jsonl"),
-        "RDUKIT_BOX_INFER_TIMEOUT_S": "2", "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    box = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
-    found = Served(box, Path(pef), folder, model)
-    yield found
-    found.http.close()
-    box.stop()
-
-
-def request(**changes: Any) -> dict[str, Any]:
-    tensor = {"name": "rows", "shape": [1, 64], "datatype": "FP32", "data": ROW, **changes}
-    return {"id": "7", "inputs": [{key: value for key, value in tensor.items() if value is not None}]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_KERNELS", "portable")
+        with serving_mlp(tmp_path_factory.mktemp("served")) as found:
+            yield found
 
 
 MALFORMED: dict[str, object] = {
@@ -295,37 +241,12 @@ def test_requests_are_in_the_access_log_and_the_metrics(served: Served) -> None:
     assert lints == []
 
 
-class Load:
-    """Callers in threads that keep asking until told to stop; what they got."""
-
-    def __init__(self, served: Served, callers: int = 4) -> None:
-        self.statuses: list[int] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(served,)) for _ in range(callers)]
-
-    def _run(self, served: Served) -> None:
-        with httpx.Client(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=60) as client:
-            while not self._stop.is_set():
-                self.statuses.append(client.post("/v2/models/mlp/infer", json=request()).status_code)
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        wait_until(lambda: bool(self.statuses), what="the first answer")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
 def test_a_version_is_swapped_under_load_without_a_failed_request(served: Served) -> None:
     fresh = MultiLayerPerceptron()
     path = served.folder / "fresh.safetensors"
     save_file(dict(fresh.state_dict()), path)
     before = served.http.get("/v2/models/mlp").json()["versions"]
-    with Load(served) as load:
+    with Asking(served) as load:
         body = {"parameters": {"pef": str(served.pef), "checkpoint": str(path)}}
         answer = served.http.post("/v2/repository/models/mlp/load", json=body)
         assert answer.status_code == 200, answer.text
@@ -410,7 +331,7 @@ def test_fields_of_the_repository_are_known_and_come_once(served: Served) -> Non
 
 
 def test_a_killed_device_process_loses_no_request(served: Served) -> None:
-    with Load(served) as load:
+    with Asking(served) as load:
         wait_until(lambda: len(load.statuses) > 20)
         os.kill(served.pid(), signal.SIGKILL)
         seen = len(load.statuses)
@@ -478,25 +399,6 @@ def test_a_request_with_a_timeout_is_answered_when_it_has_passed(served: Served,
     wait_until(lambda: served.metric("nv_inference_pending_request_count") == 0)
     assert served.metric("nv_inference_request_failure") - failed == 1
     client.close()
-
-
-def raw(path: str = "/v2/models/mlp/infer", body: bytes | None = None, version: str = "1.1", more: str = "") -> bytes:
-    """A request's bytes."""
-    content = json.dumps(request()).encode() if body is None else body
-    head = f"POST {path} HTTP/{version}\r\nhost: box\r\nauthorization: Bearer {TOKEN}\r\n{more}"
-    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
-
-
-def exchange(served: Served, *pieces: bytes) -> list[int]:
-    """Send pieces one by one on a connection of their own, say that there are no more; the answers' status codes."""
-    host, _, port = served.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        for piece in pieces:
-            connection.sendall(piece)
-            time.sleep(0.05)
-        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: box\r\nconnection: close\r\n\r\n")
-        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
 
 
 def test_connections_are_kept_pipelined_and_closed_as_http_says(served: Served) -> None:
