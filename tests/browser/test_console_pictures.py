@@ -296,12 +296,19 @@ def test_a_platform_that_is_away_is_said_so(browser: object, platform: Platform,
     with serving(platform) as address:
         visit = Visit(browser, address, platform, "desk")
         visit.open("/console/", "jobs")
-    visit.page.wait_for_selector("#lost:not([hidden])", timeout=10_000)
+        lost = visit.page.locator("#lost")
+        playwright.expect(lost).to_be_hidden()
+    playwright.expect(lost).to_be_visible(timeout=10_000)
+    assert "does not answer at the moment; what you see may be old" in lost.inner_text()
+    assert visit.page.locator(f'a[href="/console/jobs/{jobs["running"]}"]').count(), "what was there can still be read"
     visit.context.close()
 
 
 def test_the_rest_manual_lists_the_routes_without_a_network(visit: Visit) -> None:
     visit.page.goto(f"{visit.address}/docs")
-    visit.page.get_by_text("/v1/pipelines", exact=True).first.wait_for()
+    visit.page.locator(".opblock").first.wait_for()
+    described = visit.page.request.get(f"{visit.address}/openapi.json").json()["paths"]
+    paths = visit.page.locator(".opblock-summary-path").evaluate_all("all => all.map(each => each.dataset.path)")
+    assert "/v1/pipelines" in paths and sorted(paths) == sorted(path for path, ways in described.items() for _ in ways)
     if folder := os.environ.get("RDUKIT_PICTURES"):
         visit.page.screenshot(path=f"{folder}/docs-{visit.window}.png")

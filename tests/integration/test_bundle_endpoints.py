@@ -119,9 +119,9 @@ def make(client: openai.OpenAI, model: str) -> list[int]:
     answer = client.completions.create(
         model=model, prompt=PROMPT, max_tokens=MADE, temperature=0, logprobs=0, extra_body={"ignore_eos": True}
     )
-    tokens = answer.choices[0].logprobs.tokens  # type: ignore[union-attr]
-    assert tokens is not None
-    text = b"".join(bytes.fromhex(one[8:]) if one.startswith("bytes:\\x") else one.encode() for one in tokens)
+    chances = answer.choices[0].logprobs
+    assert chances is not None and chances.tokens is not None
+    text = b"".join(bytes.fromhex(one[8:]) if one.startswith("bytes:\\x") else one.encode() for one in chances.tokens)
     return list(text.replace(b"<|endoftext|>", b"\xff\xff"))
 
 
@@ -404,4 +404,4 @@ def test_states_are_those_of_all_replicas(whole: WholeBundle, client: openai.Ope
     make(client, "poet")
     listed = {model.id: model.model_extra or {} for model in client.models.list()}
     assert listed["poet"]["states"] == {"Live": 2} and sum(listed["coder"]["states"].values()) == 2
-    assert client.models.retrieve("poet").model_extra["states"] == {"Live": 2}  # type: ignore[index]
+    assert (client.models.retrieve("poet").model_extra or {})["states"] == {"Live": 2}

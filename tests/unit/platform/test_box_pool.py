@@ -9,9 +9,9 @@ import pytest
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import BackendUnavailable
-from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxStats, OwnedBox, RunningBox
+from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, BoxStats, OwnedBox, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules
-from rdukit_platform.backends.process import ProcessBackend
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.worker.pool import (
     MAX_GROWTH_BYTES,
@@ -106,8 +106,8 @@ def pool_of(folder: Path, idle_s: float = 60.0) -> BoxPool:
 class Starting(ProcessBackend):
     """Starts such boxes."""
 
-    def start(self, spec: object, timeout_s: float = 30.0, stop: object = None) -> Box:  # type: ignore[override]
-        return Box()
+    def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> ProcessBox:
+        return cast(ProcessBox, Box())
 
 
 def test_a_box_of_the_pool_is_lent_once_and_its_folder_goes_with_it(tmp_path: Path) -> None:
