@@ -122,8 +122,7 @@ class Batcher:
                 waiting.is_alone = True
                 self._waiting.appendleft(waiting)
             else:
-                _fail(waiting, error)
-                failed += 1
+                failed += _fail(waiting, error)
         return failed
 
     def refuse(self, error: RdukitError) -> None:
@@ -161,10 +160,8 @@ class Batcher:
 
     def _expire(self, queued: QueuedRequest, timeout_us: int) -> None:
         """Answer a request whose time has passed; it is not run, or what it gives is not looked at."""
-        if not queued.reply.done():
-            self._statistics.count_failed(1)
-            error = f"there is no answer after {timeout_us} microseconds, the timeout of the request; ask for more"
-            _fail(queued, DeadlineExceeded(error))
+        error = f"there is no answer after {timeout_us} microseconds, the timeout of the request; ask for more"
+        self._statistics.count_failed(_fail(queued, DeadlineExceeded(error)))
 
     def _holds(self) -> bool:
         """Return whether to wait for callers who will be there in a moment; a timer ends the wait."""
@@ -231,9 +228,7 @@ class Batcher:
             self._statistics.count_failed(self._try_again(batch, result))
         elif isinstance(result, RdukitError) or client is None:
             error = result if isinstance(result, RdukitError) else Unavailable("the model was unloaded")
-            for waiting in batch:
-                _fail(waiting, error)
-            self._statistics.count_failed(len(batch))
+            self._statistics.count_failed(sum(_fail(waiting, error) for waiting in batch))
         else:
             answers = self._take_answers(batch, client.memory, result)
             self._delay.answered(len(answers), len(self._waiting), sum(result) / 1e9)
@@ -284,7 +279,10 @@ def _slices(signature: ServedSignature) -> tuple[list[TensorSlice], list[TensorS
     )
 
 
-def _fail(waiting: QueuedRequest, error: RdukitError) -> None:
+def _fail(waiting: QueuedRequest, error: RdukitError) -> bool:
+    """Answer a request with an error; returns whether somebody still waited for it."""
     waiting.forget()
-    if not waiting.reply.done():
-        waiting.reply.set_exception(error)
+    if waiting.reply.done():
+        return False
+    waiting.reply.set_exception(error)
+    return True

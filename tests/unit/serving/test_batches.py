@@ -70,11 +70,13 @@ def test_a_request_whose_time_has_passed_is_answered_so_and_not_run() -> None:
         link.finish()
         assert (doubled(await first), doubled(await patient)) == ([2], [8])
         assert link.batches == [1, 1]
-        late = batcher.submit(replace(request(5), timeout_us=1), 1)  # it is on the device
-        with pytest.raises(DeadlineExceeded):
-            await late
-        link.finish()
-        await batcher.idle.wait()
+        for result in ((1000, 2000, 3000), RuntimeFault("broken")):
+            late = batcher.submit(replace(request(5), timeout_us=1), 1)  # it is on the device
+            with pytest.raises(DeadlineExceeded):
+                await late
+            link.finish(result)
+            await batcher.idle.wait()
+        assert batcher._statistics.failure == 4, "each once"
 
     in_loop(run)
 
