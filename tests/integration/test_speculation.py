@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.pef import read_pef
+from rdukit.pef.file import write_pef
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT
 from rdukit_platform.backends.process import ProcessBox
 from rdukit_serving.experts.bundle import load_bundle
 from rdukit_serving.experts.legalizer import describe_fit
-from rdukit_serving.experts.sizes import find_bundle
+from rdukit_serving.experts.sizes import describe_bundle, find_bundle
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, serve_text_model
@@ -225,6 +228,16 @@ def test_a_draft_that_does_not_suit_is_refused_with_its_place_in_the_bundle(boxe
         (folder / "wrong.yaml").write_text(json.dumps(bundle))
         with pytest.raises((InvalidArgument, NotFound), match=told):
             find_bundle(load_bundle(folder / "wrong.yaml")).require_fit()
+
+
+def test_a_bundle_needs_the_tiles_of_its_drafts(boxes: Boxes, folder: Path) -> None:
+    bundle = json.loads((folder / "bundle.yaml").read_text())
+    loaded = read_pef(folder / bundle["configurations"][1]["pef"])
+    write_pef(folder / "wide.pef", replace(loaded.pef, num_tiles=2), loaded.kernels, loaded.natives)
+    bundle["configurations"][0]["draft"] = {"pef": "wide.pef", "checkpoint": "small/checkpoint"}
+    (folder / "wide.yaml").write_text(json.dumps(bundle))
+    needed = [load_bundle(folder / name) for name in ("bundle.yaml", "wide.yaml")]
+    assert [describe_bundle(each.bundle, find_bundle(each))["tiles"] for each in needed] == [1, 2]
 
 
 def test_a_form_is_kept_whatever_was_guessed(boxes: Boxes) -> None:

@@ -192,7 +192,7 @@ def _with_draft(
         draft_bytes=weights + draft.sizes.caches_bytes + draft.sizes.graphs_bytes,
         draft_weights_bytes=weights,
     )
-    return replace(its, sizes=sizes, draft=(draft.pef, checkpoint))
+    return replace(its, sizes=sizes, draft=(draft.pef, checkpoint), tiles=max(its.tiles, draft.tiles))
 
 
 def _read(
