@@ -317,6 +317,22 @@ def test_int8_weights_take_rows_of_any_numbers(kernels: dict[str, NativeKernel],
     assert torch.allclose(made[3].double(), int8_linear(x, w, scale, bias)[3].double(), rtol=2e-2, equal_nan=True)
 
 
+@pytest.mark.parametrize("value", [0.0, 2e-30, -3e38, math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_four_bits_take_rows_of_any_numbers(
+    kernels: dict[str, NativeKernel], dtype: torch.dtype, value: float
+) -> None:
+    x, w, scale, bias = _int4_inputs(3, dtype, 288)
+    x[1] = _numbers(288).to(dtype) * 2e-30 if value == 2e-30 else 0  # steps of steps below normal numbers
+    x[1, 5] = value
+    (made,) = kernels[f"int4 3 288 {dtype} native"]([x, w, scale, bias.zero_()], {})
+    exact = F.linear(x.double(), dequantize_groups(w, scale).double())
+    assert _error([made[::2]], [exact[::2]]) <= _TOLERANCE[dtype]
+    if value == 2e-30:
+        assert _error([made[1]], [exact[1]]) <= _TOLERANCE[dtype]
+    assert torch.allclose(made[1].double(), int4_linear(x, w, scale, bias)[1].double(), rtol=2e-2, equal_nan=True)
+
+
 def test_a_list_hands_values_on_and_empties_slots_after_their_last_use(kernels: dict[str, NativeKernel]) -> None:
     kernel = kernels["sum and product"]
     a, b = _numbers(8), torch.full((8,), 0.5)

@@ -2,7 +2,7 @@
 
 A weight is stored so if all graphs of the PEF read it only as the weight of linear layers and as an embedding table.
 In int8 it has a scale for each row; in int4, as bytes of two elements, one for each 32 elements of a row. A weight that
-is a table too, or whose rows are no multiple of 32, is int8 where others are int4.
+is a table too, is empty, or whose rows are no multiple of 32, is int8 where others are int4.
 Source: ours; the vendor's weight formats are not published.
 """
 
@@ -27,8 +27,8 @@ def quantize_weights(graphs: Sequence[ModelGraph], dtype: str) -> list[ModelGrap
     grouped: set[str] = set()
     if dtype == "int4":
         tables = {operator.inputs[0] for graph in graphs for operator in graph.operators if operator.op == _EMBEDDING}
-        widths = {name: value.shape[-1] for graph in graphs for name, value in graph.values.items() if name in chosen}
-        grouped = {name for name in chosen - tables if widths[name] % INT4_GROUP == 0}
+        shapes = {name: value.shape for graph in graphs for name, value in graph.values.items() if name in chosen}
+        grouped = {name for name in chosen - tables if all(shapes[name]) and shapes[name][1] % INT4_GROUP == 0}
     return [_quantize(graph, chosen, grouped) for graph in graphs]
 
 

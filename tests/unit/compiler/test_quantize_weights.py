@@ -53,8 +53,9 @@ def test_weights_of_four_bits_have_bytes_of_whole_units_and_a_scale_a_group_and_
     weight, scale = graph.values["w"], graph.values["w__scale"]
     assert (weight.shape, scale.shape, scale.dtype) == ((3, 128), (3, 5), "bfloat16")
     assert [operator.op for operator in graph.operators] == [INT8_EMBEDDING, INT4_LINEAR, INT8_LINEAR]
-    (odd,) = quantize_weights([_graph(width=36)], "int4")  # no multiple of 32
-    assert odd.values["w"].dtype == "int8"
+    for width in (36, 0):  # no multiple of 32, or empty
+        (odd,) = quantize_weights([_graph(width)], "int4")
+        assert odd.values["w"].dtype == "int8"
 
 
 def test_a_weight_that_any_graph_reads_otherwise_keeps_its_dtype_in_all() -> None:

@@ -1,6 +1,8 @@
 // Linear layers with weights of four bits and a scale a group: few rows by row_int4.h, more by a product of blocks of
 // widened weights.
 #pragma once
+#include <cfloat>
+
 #include "int8_linear.h"
 #include "row_int4.h"
 
@@ -15,7 +17,7 @@ static std::unique_ptr<T[]> ordered(const T* x, int64_t row_step, int64_t step, 
 }
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-// Rows of floats as two rows each of multiples of a step: the second is of what the first leaves.
+// Rows of floats as two rows each of multiples of a step: the second is of what the first leaves. False as round_rows.
 static inline bool round_twice(const float* x, int64_t x_stride, int64_t m, int64_t k, Rounded* made) {
   constexpr float FINER = 65000;  // what is left is at most half a step
   Rounded first;
@@ -23,7 +25,8 @@ static inline bool round_twice(const float* x, int64_t x_stride, int64_t m, int6
   made->data.reset(new int16_t[2 * m * k]);
   made->steps.reset(new float[2 * m]);
   for (int64_t r = 0; r < m; r++) {
-    float step = first.steps[r], finer = step / FINER, inverse = finer > 0 ? 1 / finer : 0;
+    float step = first.steps[r], finer = step / FINER, inverse = step > 0 ? 1 / finer : 0;
+    if (step > 0 && finer < FLT_MIN) return false;  // its inverse may be infinite
     const int16_t* from = first.data.get() + r * k;
     int16_t *coarse = made->data.get() + 2 * r * k, *fine = coarse + k;
     made->steps[2 * r] = step;
