@@ -1,5 +1,6 @@
 """Cordon, drain and release on a platform: its jobs go back to the queue and go on from their checkpoints."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,3 +109,16 @@ def test_the_consoles_form_cordons_and_other_sites_cannot_send_it(platform: Plat
         assert "8 cordoned" in page and "&lt;b&gt;loud" in page and 'class="tile free held"' in page
         assert browser.post(path, data={**form, "act": "explode"}, headers={"Origin": url}).status_code == 400
         browser.post(path, data={"act": "uncordon"}, headers={"Origin": url})
+        planned = {"act": "plan", "reason": "power", "starts": "2090-01-01T06:00", "ends": "2090-01-01T08:00"}
+        page = browser.post(path, data=planned, headers={"Origin": url}).text
+        assert "from 2090-01-01 06:00:00" in page and "until 2090-01-01 08:00:00" in page
+        (window,) = re.findall(r'name="window" value="(mw-[0-9a-f]+)"', page)
+        assert window not in browser.post(path, data={"act": "end", "window": window}, headers={"Origin": url}).text
+        for wrong in (
+            {"reason": ""},
+            {"starts": "soon"},
+            {"deadline": "-1"},
+            {"starts": "9999-01-01T00:00"},
+            {"reason": "a\nb"},
+        ):
+            assert browser.post(path, data={**planned, **wrong}, headers={"Origin": url}).status_code == 400

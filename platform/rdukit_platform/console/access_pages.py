@@ -1,15 +1,18 @@
 """The console's pages of tokens and of the audit log, and the form of maintenance."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
+from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit_platform.api.audit import AuditPage, read_entries
 from rdukit_platform.api.dependencies import check_scope, platform_of
-from rdukit_platform.api.maintenance import change, move
+from rdukit_platform.api.maintenance import MaintenanceRequest, change, move, plan
+from rdukit_platform.api.maintenance import end as end_window
 from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
 from rdukit_platform.audit.service import Act, AuditOutcome
 from rdukit_platform.console.access import Administrator, Keeper, Visitor
@@ -24,7 +27,11 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 #: Days of life that the form offers.
 LIVES: Final = (1, 7, 30, 90, 365)
 #: Buttons of the form of maintenance.
-_ACTS: Final = {"cordon": Act.CORDON, "drain": Act.DRAIN, "uncordon": Act.UNCORDON}
+_PLAN: Final = "plan"
+_END: Final = "end"
+_ACTS: Final = {
+    "cordon": Act.CORDON, "drain": Act.DRAIN, "uncordon": Act.UNCORDON, _PLAN: Act.MAINTAIN, _END: Act.END_MAINTENANCE,
+}  # fmt: skip
 _MOVES: Final = {"leave": Act.LEAVE_NODE, "rejoin": Act.REJOIN_NODE}
 
 
@@ -97,22 +104,58 @@ def maintain(
     component: Annotated[str, Form()] = "/NODE",
     reason: Annotated[str, Form()] = "",
     deadline: Annotated[str, Form()] = "",
+    starts: Annotated[str, Form()] = "",
+    ends: Annotated[str, Form()] = "",
+    window: Annotated[str, Form()] = "",
 ) -> Response:
-    """Cordon, drain or uncordon a part of a node, or let it leave or rejoin."""
+    """Cordon, drain or uncordon a part of a node, plan or end its maintenance, or let it leave or rejoin."""
     if act in _MOVES:
         move(request, caller, node, _MOVES[act])
         return RedirectResponse("/console/nodes", 303)
     if act not in _ACTS:
         raise InvalidArgument(f"the form asks for {act[:20]!r}; legal: {', '.join([*_ACTS, *_MOVES])}")
-    given: dict[str, object] = {"component": component.strip()[:200] or "/NODE"}
-    if act != "uncordon" and reason.strip():
-        given["reason"] = reason.strip()[:200]
-    if act == "drain" and deadline.strip():
-        if not deadline.strip().isdecimal() or len(deadline) > 8:
-            raise InvalidArgument(f"the deadline is {deadline[:20]!r}; legal: whole seconds, or nothing")
-        given["deadline_s"] = float(deadline)
+    if act == _END:
+        end_window(request, node, window.strip()[:64], caller)
+        return RedirectResponse("/console/nodes", 303)
+    part, why, grace_s = component.strip()[:200] or "/NODE", reason.strip()[:200], _read_seconds(deadline)
+    if act == _PLAN:
+        if not why:
+            raise InvalidArgument("maintenance is planned without a reason; say in a word why, for whose jobs wait")
+        try:
+            body = MaintenanceRequest(
+                component=part, reason=why, starts_at=_read_moment(starts), ends_at=_read_moment(ends), grace_s=grace_s
+            )
+        except ValidationError as wrong:
+            first = wrong.errors()[0]
+            raise InvalidArgument(f"{first['loc'][0]} of the maintenance is not legal: {first['msg']}") from wrong
+        plan(request, node, caller, body)
+        return RedirectResponse("/console/nodes", 303)
+    given: dict[str, object] = {"component": part}
+    if act != "uncordon" and why:
+        given["reason"] = why
+    if act == "drain" and grace_s is not None:
+        given["deadline_s"] = grace_s
     change(request, caller, node, _ACTS[act], act, given)
     return RedirectResponse("/console/nodes", 303)
+
+
+def _read_seconds(text: str) -> float | None:
+    if not text.strip():
+        return None
+    if not text.strip().isdecimal() or len(text) > 8:
+        raise InvalidArgument(f"the deadline is {text[:20]!r}; legal: whole seconds, or nothing")
+    return float(text)
+
+
+def _read_moment(text: str) -> float | None:
+    """Read a time of the form, which is UTC; nothing is ``None``."""
+    if not text.strip():
+        return None
+    try:
+        at = datetime.fromisoformat(text.strip()[:40])
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as cause:
+        raise InvalidArgument(f"{text[:40]!r} is no time; legal: such as 2026-12-01T06:00, in UTC") from cause
 
 
 def _tokens_page(

@@ -251,6 +251,8 @@ class UpkeepLine:
     reason: str
     at: float
     until: float | None
+    #: Id of a window; empty: it is none.
+    window: str = ""
 
 
 def _view_upkeep(node: Mapping[str, Any]) -> list[UpkeepLine]:
@@ -264,7 +266,7 @@ def _view_upkeep(node: Mapping[str, Any]) -> list[UpkeepLine]:
     ]  # fmt: skip
     return cordons + [
         UpkeepLine(str(row.get("component")), f"maintenance {row.get('window')}", str(row.get("reason") or ""),
-                   seconds(row.get("starts_at")) or 0.0, seconds(row.get("ends_at")))
+                   seconds(row.get("starts_at")) or 0.0, seconds(row.get("ends_at")), str(row.get("window") or ""))
         for row in node.get("windows") or []
     ]  # fmt: skip
 

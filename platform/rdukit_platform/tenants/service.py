@@ -22,7 +22,10 @@ _OWNER: Final = (
     .join(TenantRow, TenantRow.id == TokenRow.tenant_id)
     .where(TokenRow.sha256 == bindparam("sha256"))
 )
-_HINT: Final = "send Authorization: Bearer <token>; rdukit up writes the first one to the file token in its home folder"
+_HINT: Final = (
+    "send Authorization: Bearer <token>; log in with: rdukit login; rdukit up writes the first one to the file token "
+    "in its home folder, and who runs the platform gets another by: rdukit tenant token --break-glass"
+)
 
 
 @dataclass(frozen=True, slots=True)
