@@ -20,6 +20,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.pef import read_pef
 from rdukit_modelbox.tasks.adapters import add_adapters
 from rdukit_serving.device.adapters import place_adapters
+from rdukit_serving.device.parameters import text_parameters
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
 from support.helpers import wait_until
@@ -161,6 +162,19 @@ def test_adapters_are_models_that_come_with_their_expert(client: openai.OpenAI) 
         client.embeddings.create(model="poet", input="x", encoding_format="float")
     with pytest.raises(openai.NotFoundError, match="legal: base, poet, clerk, vendor/clerk"):
         ask(client, "nobody", [1])
+
+
+def test_tables_of_positions_are_cut_to_those_of_the_pef_and_too_short_ones_refused(
+    folder: Path, models: Mapping[str, Llama]
+) -> None:
+    pef, state = read_pef(folder / "llama" / "llama.pef").pef, models["base"].state_dict()
+    longer = make_tiny_llama({**SIZES, "context_length": 200}).state_dict()
+    tables = [name for name, value in state.items() if len(value) == SIZES["context_length"] and "rotary" in name]
+    assert len(tables) == 2
+    found = dict(text_parameters(pef, {**state, **{name: longer[name] for name in tables}}))
+    assert all(any(torch.equal(value, state[name]) for value in found.values()) for name in tables)
+    with pytest.raises(InvalidArgument, match="is of 100 positions, llama was compiled with context_length=128"):
+        text_parameters(pef, {**state, tables[0]: state[tables[0]][:100]})
 
 
 def test_an_adapter_that_does_not_fit_is_refused(folder: Path, models: Mapping[str, Llama], tmp_path: Path) -> None:
