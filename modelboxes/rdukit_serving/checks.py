@@ -316,6 +316,7 @@ def read_timeout(given: Mapping[str, object]) -> int:
         InvalidArgument: it is no number of microseconds.
     """
     value = given.get("timeout", 0)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidArgument(f"parameters: timeout {value!r} is not legal; legal: microseconds, 0 to wait")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        shown = repr(value)[:80]
+        raise InvalidArgument(f"parameters: timeout {shown} is not legal; legal: microseconds, 0 to wait, below 2^63")
     return value

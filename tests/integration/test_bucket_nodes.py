@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +19,7 @@ from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.backup.restore import restore_backup
 from rdukit_platform.backup.write import write_backup
 from rdukit_platform.settings import Home
+from support import wait_until
 from support.platform.bucket import NAME, SECRET, BucketServer, bucket_server
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
@@ -89,13 +90,6 @@ def latest(platform: PlatformUnderTest, job: dict[str, Any]) -> bytes:
     content = BytesIO()
     platform.client.download(f"/v1/artifacts/{job['outputs']['checkpoint']}/content", content, path="latest.json")
     return content.getvalue()
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_jobs_of_both_nodes_share_the_bucket_and_nothing_else(

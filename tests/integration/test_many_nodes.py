@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rdukit.errors import InvalidArgument
+from support import wait_until
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).with_name("platform_box.py")
@@ -61,13 +62,6 @@ def rdukit(platform: PlatformUnderTest, *words: str) -> str:
 
 def nodes(platform: PlatformUnderTest) -> dict[str, dict[str, Any]]:
     return {node["name"]: node for node in platform.client.get("/v1/nodes")["nodes"]}
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def train(platform: PlatformUnderTest, dataset: str, steps: int) -> str:

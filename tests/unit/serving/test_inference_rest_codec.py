@@ -142,6 +142,7 @@ def test_data_nested_without_end_is_the_callers_fault(depth: int) -> None:
         ({"parameters": {"priority": 1}}, "'priority' is not served"),
         ({"parameters": {"timeout": -1}}, "timeout -1 is not legal; legal: microseconds, 0 to wait"),
         ({"parameters": {"timeout": 1.5}}, "timeout 1.5 is not legal"),
+        ({"parameters": {"timeout": 10**400}}, r"timeout 10{79} is not legal; .* below 2\^63"),
         ({"parameters": {"timeout": True}}, "timeout True is not legal"),
         ({"parameters": {"colour": "red"}}, "'colour' is not served; legal: binary_data_output"),
         ({"colour": 1}, "unknown field `colour`"),
