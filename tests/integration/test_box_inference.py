@@ -356,20 +356,22 @@ def test_a_caller_that_goes_away_takes_its_request_back(served: Served) -> None:
     hung = served.pid()
     os.kill(hung, signal.SIGSTOP)
 
+    async def wait_pending(count: int) -> None:
+        await asyncio.to_thread(wait_until, lambda: served.metric("nv_inference_pending_request_count") == count)
+
     async def leave() -> None:
         async with httpx.AsyncClient(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False) as client:
             asking = [asyncio.create_task(client.post("/v2/models/mlp/infer", json=request()))]
-            # The first is on the device by now; those that come later wait behind it.
-            await asyncio.sleep(0.3)
+            await wait_pending(1)  # it is on the device, and those that come later wait behind it
             asking += [asyncio.create_task(client.post("/v2/models/mlp/infer", json=request())) for _ in range(2)]
-            await asyncio.sleep(0.4)
+            await wait_pending(3)
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
 
     before = served.metric("nv_inference_request_success")
     asyncio.run(leave())
-    time.sleep(0.2)
+    time.sleep(0.2)  # until the box has seen it: nothing says so
     os.kill(hung, signal.SIGCONT)
     assert served.infer(request()).status_code == 200
     # The one on the device was computed for nobody; those behind it never ran.
