@@ -167,7 +167,7 @@ def set_(
         show.print_json(found)
     else:
         parts = [f"the weight {changed['weight']:g}", *(f"{name} {text}" for name, text in describe_limits(changed))]
-        click.echo(f"{changed['id']} has {', '.join(parts)} and {show.describe_use(found['artifacts'])}")
+        click.echo(f"{changed['name']} has {', '.join(parts)} and {show.describe_use(found['artifacts'])}")
 
 
 @tenant.command()

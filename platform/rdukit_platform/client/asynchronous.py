@@ -269,14 +269,14 @@ class AsyncPlatform(Lifted[Platform]):
     Takes what ``Platform`` takes. Requests go over asynchronous connections; reading and writing files blocks.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+    def __init__(self, url: str | None = None, token: str | None = None, *, context: str | None = None) -> None:
         """Connect to nothing yet. Raises as ``Platform``."""
         # Tasks wait by the hundred, each with a stream of its own.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         inner = httpx.AsyncHTTPTransport(
-            verify=verify_of(url or find_place(current_home(), url, token).url), limits=limits, trust_env=False
+            verify=verify_of(url or find_place(current_home(), url, token, context).url), limits=limits, trust_env=False
         )
-        super().__init__(Platform(url, token, transport=BridgedTransport(inner), sleep=sleep))
+        super().__init__(Platform(url, token, context=context, transport=BridgedTransport(inner), sleep=sleep))
         self.jobs = AsyncJobs(self.sync.jobs)
         self.pipelines = AsyncPipelines(self.sync.pipelines)
         self.sweeps = AsyncSweeps(self.sync.sweeps)

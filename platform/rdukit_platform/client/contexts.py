@@ -150,12 +150,14 @@ def own_url(home: Home) -> str:
         return f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
 
 
-def find_context(home: Home, url: str | None = None) -> tuple[str, GatewayContext | None]:
+def find_context(
+    home: Home, url: str | None = None, context: str | None = None
+) -> tuple[str, GatewayContext | None]:  # fmt: skip
     """Return the name of the context that is meant, with what is known of it, if it is not the home folder's.
 
     The name is empty where an address is given, or is the settings'. Raises as ``read_contexts`` and ``find``.
     """
-    named = given_context()
+    named = context or given_context()
     if url:
         return "", None
     if not named and resolve(GATEWAY_URL):
@@ -165,7 +167,9 @@ def find_context(home: Home, url: str | None = None) -> tuple[str, GatewayContex
     return name, contexts.find(name)
 
 
-def find_place(home: Home, url: str | None = None, token: str | None = None) -> GatewayPlace:
+def find_place(
+    home: Home, url: str | None = None, token: str | None = None, context: str | None = None
+) -> GatewayPlace:  # fmt: skip
     """Return address and token of the platform that is meant, as given or as found.
 
     A context's own token counts before the setting, which may be for another platform; no token is sent elsewhere than
@@ -175,15 +179,15 @@ def find_place(home: Home, url: str | None = None, token: str | None = None) -> 
         Unavailable: there is no token, so no platform has ever run here.
         Unauthenticated: there is none for the context.
     """
-    name, context = find_context(home, url)
-    if context is not None:
-        found = token or token_option() or context.token or given_token()
+    name, known = find_context(home, url, context)
+    if known is not None:
+        found = token or token_option() or known.token or given_token()
         if not found:
             raise Unauthenticated(
-                f"context {name} has no token for {context.url}; log in with: rdukit login --context {name}, or pass "
+                f"context {name} has no token for {known.url}; log in with: rdukit login --context {name}, or pass "
                 "--token"
             )
-        return GatewayPlace(context.url, found, name)
+        return GatewayPlace(known.url, found, name)
     login, own = read_login(home), own_url(home)
     place = url or ("" if name else resolve(GATEWAY_URL)) or (login["url"] if login else "") or own
     found = token or given_token()

@@ -68,9 +68,10 @@ class ApiClient(Closable):
         token: str | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        context: str | None = None,
     ) -> Self:
         """Return a client with the address and token that are given, or that ``find_place`` finds. Raises as that."""
-        place = find_place(home or current_home(), url, token)
+        place = find_place(home or current_home(), url, token, context)
         return cls(place.url, place.token, transport, sleep)
 
     def get(self, path: str, /, **parameters: str | int | Sequence[str] | None) -> dict[str, Any]:

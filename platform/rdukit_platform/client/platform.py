@@ -29,22 +29,27 @@ class Platform(Closable):
         url: str | None = None,
         token: str | None = None,
         *,
+        context: str | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Connect to nothing yet.
 
         Args:
+            context: name of the platform in ``rdukit context list``, instead of an address.
             transport, sleep: how requests are sent and pauses made; for ``AsyncPlatform``.
 
         Raises:
-            InvalidArgument: the address is no URL of a gateway.
-            Unavailable: there is no token.
+            InvalidArgument: the address is no URL of a gateway, or there is a context besides.
+            NotFound: there is no such context.
+            Unavailable, Unauthenticated: there is no token.
         """
+        if url is not None and context is not None:
+            raise InvalidArgument(f"both url {url!r} and context {context!r} are given; legal: one of them")
         if url is not None and not url.startswith(("http://", "https://")):
             raise InvalidArgument(f"{url!r} is no address of a gateway; legal: such as http://127.0.0.1:8080")
         #: All routes, as plain JSON values.
-        self.api = ApiClient.of_home(url=url, token=token, transport=transport, sleep=sleep)
+        self.api = ApiClient.of_home(url=url, token=token, transport=transport, sleep=sleep, context=context)
         self.jobs = Jobs(self.api)
         self.pipelines = Pipelines(self.api)
         self.artifacts = Artifacts(self.api)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from rdukit.cli.commands import TOKEN_OPTION
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit_platform.cli.context import context
+from rdukit_platform.client import Platform
 from rdukit_platform.client.contexts import (
     GatewayContext,
     GatewayPlace,
@@ -72,6 +73,18 @@ def test_commands_go_to_the_context_in_use_and_to_the_one_that_is_named(
     assert (place_of(), place_of("--context", "lab")) == ("http://set:2 other -", f"{LAB} t1 lab")
     monkeypatch.setenv("RDUKIT_CONTEXT", "lab")
     assert (place_of(), place_of("--at", "http://given:3")) == (f"{LAB} t1 lab", "http://given:3 other -")
+
+
+def test_programs_name_a_context_too(home: Home) -> None:
+    say("add", "lab", "--url", LAB, "--token", "t1")
+    with Platform(context="lab") as platform:
+        assert platform.url == LAB
+    with Platform() as platform:
+        assert platform.url == "http://127.0.0.1:8080"
+    with pytest.raises(NotFound, match="Did you mean 'lab'"):
+        Platform(context="lba")
+    with pytest.raises(InvalidArgument, match="legal: one of them"):
+        Platform(LAB, context="lab")
 
 
 def test_no_token_goes_where_it_is_not_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
