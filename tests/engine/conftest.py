@@ -25,6 +25,8 @@ from typing import NoReturn
 
 import pytest
 
+from rdukit_platform.backends.engines import PodmanBackend
+
 TREE = Path(__file__).parents[2]
 BASE_IMAGE = "python:3.11-slim-bookworm"
 WHEELS = TREE / "docker/wheels"
@@ -385,3 +387,10 @@ def podman_image(podman_environment: dict[str, str], layout: Path) -> str:
     pulled = subprocess.run(command, env=podman_environment, capture_output=True, text=True, timeout=300, check=False)
     assert pulled.returncode == 0, pulled.stderr
     return pulled.stdout.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def podman_backend(podman_environment: dict[str, str], podman_image: str) -> Iterator[PodmanBackend]:
+    """Starts boxes by podman, and sees those that others started."""
+    with contextlib.closing(PodmanBackend(podman_image, podman_environment["RDUKIT_PODMAN_URL"])) as backend:
+        yield backend

@@ -38,13 +38,6 @@ def docker_backend(engine_environment: dict[str, str], images: dict[str, str]) -
     backend.close()
 
 
-@pytest.fixture(scope="module")
-def podman_backend(podman_environment: dict[str, str], podman_image: str) -> Iterator[PodmanBackend]:
-    backend = PodmanBackend(podman_image, podman_environment["RDUKIT_PODMAN_URL"])
-    yield backend
-    backend.close()
-
-
 class TestDocker(BackendContract):
     @pytest.fixture(scope="class")
     @staticmethod

@@ -19,13 +19,6 @@ MEMORY = 4 << 30
 
 
 @pytest.fixture(scope="module")
-def backend(podman_environment: dict[str, str], podman_image: str) -> Iterator[PodmanBackend]:
-    opened = PodmanBackend(podman_image, podman_environment["RDUKIT_PODMAN_URL"])
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
 def platform(podman_environment: dict[str, str], podman_image: str) -> Iterator[PlatformUnderTest]:
     settings = {
         "CONTAINER_HOST": podman_environment["RDUKIT_PODMAN_URL"],
@@ -45,7 +38,7 @@ def platform(podman_environment: dict[str, str], podman_image: str) -> Iterator[
 
 
 def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
-    platform: PlatformUnderTest, backend: PodmanBackend, podman_environment: dict[str, str]
+    platform: PlatformUnderTest, podman_backend: PodmanBackend, podman_environment: dict[str, str]
 ) -> None:
     built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
     train = {"epochs": 15, "checkpoint_every": 50}
@@ -73,7 +66,7 @@ def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
     limits = attempt["box"]["limits"]
     assert set(limits) == {"memory", "pids", "disk"} and all(told.startswith("applied") for told in limits.values())
     platform.kill("worker")
-    (left,) = backend.owned()
+    (left,) = podman_backend.owned()
     assert (left.id, left.owner.id, left.owner.epoch) == (attempt["box"]["id"], jobs["train"], 1)
 
     trained = platform.wait_end(jobs["train"], 180)
@@ -82,28 +75,28 @@ def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
     assert platform.states(jobs["train"]).count("succeeded") == 1
     assert trained["result"]["steps"] == 15 * 8000 // 32
     assert trained["result"]["resumed_from_step"] >= 50
-    assert not backend.owned()
+    assert not podman_backend.owned()
     (node,) = platform.client.get("/v1/nodes")["nodes"]
     assert node["leases"] == []
 
 
 def test_a_container_that_is_killed_under_its_job_is_told_and_the_job_is_tried_again(
-    platform: PlatformUnderTest, backend: PodmanBackend
+    platform: PlatformUnderTest, podman_backend: PodmanBackend
 ) -> None:
     job = platform.submit("preprocess", box="logreg")
-    platform.wait_job(job["id"], lambda _: bool(backend.owned()), 60)
-    (box,) = backend.owned()
-    backend.reap(box)
+    platform.wait_job(job["id"], lambda _: bool(podman_backend.owned()), 60)
+    (box,) = podman_backend.owned()
+    podman_backend.reap(box)
     done = platform.wait_end(job["id"], 120)
     assert [attempt["outcome"] for attempt in done["attempts"]] == ["box-lost", "succeeded"]
-    assert not backend.owned()
+    assert not podman_backend.owned()
 
 
-def test_a_cancelled_jobs_container_ends(platform: PlatformUnderTest, backend: PodmanBackend) -> None:
+def test_a_cancelled_jobs_container_ends(platform: PlatformUnderTest, podman_backend: PodmanBackend) -> None:
     job = platform.submit("compile", box="logreg", parameters={"mode": "o0"})
-    platform.wait_job(job["id"], lambda _: bool(backend.owned()), 60)
+    platform.wait_job(job["id"], lambda _: bool(podman_backend.owned()), 60)
     platform.client.post(f"/v1/jobs/{job['id']}/cancel")
-    platform.wait_job(job["id"], lambda _: not backend.owned(), 60)
+    platform.wait_job(job["id"], lambda _: not podman_backend.owned(), 60)
     folder = Path(platform.home) / "work" / str(job["id"])
     platform.wait_job(job["id"], lambda _: not folder.exists(), 10)
 

@@ -16,13 +16,6 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def backend(podman_environment: dict[str, str], podman_image: str) -> Iterator[PodmanBackend]:
-    opened = PodmanBackend(podman_image, podman_environment["RDUKIT_PODMAN_URL"])
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
 def platform(podman_environment: dict[str, str], podman_image: str) -> Iterator[PlatformUnderTest]:
     settings = {
         "CONTAINER_HOST": podman_environment["RDUKIT_PODMAN_URL"],
@@ -53,7 +46,7 @@ def folders(platform: PlatformUnderTest) -> list[Path]:
 
 
 def test_jobs_of_a_tenant_have_the_same_container_and_others_another(
-    platform: PlatformUnderTest, backend: PodmanBackend
+    platform: PlatformUnderTest, podman_backend: PodmanBackend
 ) -> None:
     first, second = (preprocess(platform.client, platform) for _ in range(2))
     assert first == second
@@ -62,29 +55,29 @@ def test_jobs_of_a_tenant_have_the_same_container_and_others_another(
     token = platform.client.post(f"/v1/tenants/{tenant['id']}/tokens", {"scopes": ["read", "write"]})["token"]
     with ApiClient(platform.running["url"], token) as other:
         third = preprocess(other, platform)
-    owners = {box.id: box.owner.id for box in backend.owned()}
+    owners = {box.id: box.owner.id for box in podman_backend.owned()}
     assert third != first and set(owners) == {first, third}
     assert len(set(owners.values())) == 1 and (Home(platform.home).pools / owners[first]).is_dir()
 
 
-def test_a_job_that_is_cancelled_ends_its_container(platform: PlatformUnderTest, backend: PodmanBackend) -> None:
+def test_a_job_that_is_cancelled_ends_its_container(platform: PlatformUnderTest, podman_backend: PodmanBackend) -> None:
     before = preprocess(platform.client, platform)
     job = platform.submit("compile", box="logreg", parameters={"mode": "o0"})
     running = platform.wait_job(job["id"], lambda job: job["state"] == "running", PATIENCE_S)
     assert running["attempts"][0]["box"]["id"] == before
     platform.client.post(f"/v1/jobs/{job['id']}/cancel")
-    wait_until(lambda: before not in {box.id for box in backend.owned()}, 60)
+    wait_until(lambda: before not in {box.id for box in podman_backend.owned()}, 60)
     assert preprocess(platform.client, platform) != before
     wait_until(lambda: not folders(platform))
 
 
 def test_the_next_worker_ends_the_containers_of_a_killed_one(
-    platform: PlatformUnderTest, backend: PodmanBackend
+    platform: PlatformUnderTest, podman_backend: PodmanBackend
 ) -> None:
     preprocess(platform.client, platform)
-    left = {box.id for box in backend.owned()}
+    left = {box.id for box in podman_backend.owned()}
     assert left
     platform.kill("worker")
-    wait_until(lambda: not left & {box.id for box in backend.owned()}, 120)
+    wait_until(lambda: not left & {box.id for box in podman_backend.owned()}, 120)
     assert preprocess(platform.client, platform) not in left
     wait_until(lambda: len([path for path in Home(platform.home).pools.iterdir() if path.is_dir()]) == 1)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from rdukit.errors import NotFound
+from rdukit_platform.endpoints.usage import read_object
 
 #: Headers of a request that a replica gets: no token, no cookie, no address of the caller.
 PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
@@ -109,22 +110,14 @@ def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:
     """Merge what replicas say of their models, a list or one, into one answer: ``own``, in which each model that has a
     state has the readiest one of all, and ``states``, how many replicas have which. What cannot be read is left out.
     """
-    answer = _object(own)
-    found = [_states(each) for each in (answer, *map(_object, others))]
+    answer = read_object(own)
+    found = [_states(each) for each in (answer, *map(read_object, others))]
     for entry in _entries(answer):
         states = Counter(each[name] for each in found if (name := str(entry.get("id"))) in each)
         if states:
             entry["state"] = next(each for each in _STATES if states[each])
             entry["states"] = {each: states[each] for each in _STATES if states[each]}
     return orjson.dumps(answer) if answer else own
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _entries(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

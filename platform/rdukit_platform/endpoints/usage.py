@@ -67,8 +67,8 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
         return Use(1, failures=int(status >= 500))
     found = _USAGE.findall(tail)
     if found:
-        return _tokens(_object(found[-1]))
-    answer = _object(head if header_bytes is None else head[:header_bytes])
+        return _tokens(read_object(found[-1]))
+    answer = read_object(head if header_bytes is None else head[:header_bytes])
     if "usage" in answer:
         return _tokens(answer["usage"])
     counted = _COUNTED.findall(head) if header_bytes is None else []
@@ -100,7 +100,8 @@ def _tokens(usage: object) -> Use:
     return Use(1, prompt_tokens=_count(prompt), completion_tokens=_count(completion))
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def read_object(text: bytes) -> dict[str, Any]:
+    """Read an answer that is a JSON object (pure); what is none reads as an empty one."""
     try:
         value = orjson.loads(text)
     except ValueError:
