@@ -100,8 +100,11 @@ async def measure_turns(caller: Caller, draw: random.Random, rounds: int) -> dic
 
 
 async def measure_delay(caller: Caller, draw: random.Random, rounds: int) -> dict[str, float]:
-    """Return milliseconds between tokens of four streams, alone and beside a long prompt, and a part's reading."""
-    alone, beside, part = list[float](), list[float](), list[float]()
+    """Return milliseconds between tokens of four streams, alone and beside a long prompt, and a part's reading.
+
+    A part reads what is before it, too, so the last eight take longer than the mean of all.
+    """
+    alone, beside, part, last = list[float](), list[float](), list[float](), list[float]()
     for _ in range(rounds):
         others = [asyncio.create_task(caller.stream(_prompt(draw, 20), 400)) for _ in range(4)]
         await asyncio.sleep(0.8)
@@ -111,11 +114,12 @@ async def measure_delay(caller: Caller, draw: random.Random, rounds: int) -> dic
         for each in await asyncio.gather(*others):
             for one, other in itertools.pairwise(each[0][1:]):
                 (alone if other < began or one > read else beside).append(other - one)
-        quiet = (await caller.stream(_prompt(draw, 2000), 1))[0]
-        part.append((quiet[1] - quiet[0]) / -(-2000 // 64))
+        short, whole = [(await caller.stream(_prompt(draw, length), 1))[0] for length in (1488, 2000)]
+        part.append((whole[1] - whole[0]) / -(-2000 // 64))
+        last.append((whole[1] - whole[0] - short[1] + short[0]) / 8)
     return {"alone_p50_ms": 1e3 * statistics.median(alone), "alone_p99_ms": 1e3 * _p99(alone),
             "beside_p50_ms": 1e3 * statistics.median(beside), "beside_p99_ms": 1e3 * _p99(beside),
-            "part_ms": 1e3 * statistics.median(part)}  # fmt: skip
+            "part_ms": 1e3 * statistics.median(part), "last_part_ms": 1e3 * statistics.median(last)}  # fmt: skip
 
 
 def _p99(values: Iterable[float]) -> float:
