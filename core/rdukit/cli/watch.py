@@ -42,8 +42,12 @@ def watchable(command: F) -> F:
     """
 
     @wraps(command)
-    def maybe_watch(*args: Any, watch: bool, **options: Any) -> Any:
-        return follow(lambda: command(*args, **options)) if watch else command(*args, **options)
+    def maybe_watch(*args: Any, watch: bool, **options: Any) -> None:
+        # What a command returns becomes its exit status.
+        if watch:
+            follow(lambda: command(*args, **options))
+        else:
+            command(*args, **options)
 
     option: Any = click.option(
         "--watch", is_flag=True, help=f"Show it again, each {LOOK_S:g} s, as it changes; Ctrl-C ends it."

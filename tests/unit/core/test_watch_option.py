@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from rdukit.cli.app import run_command
 from rdukit.cli.watch import follow, watchable
 from rdukit.errors import NotFound, Unavailable
 
@@ -67,3 +68,18 @@ def test_ctrl_c_ends_it_well(capsys: pytest.CaptureFixture[str]) -> None:
 
     follow(Shows("one", "two"), stop)
     assert capsys.readouterr().out == "one\n"
+
+
+@pytest.mark.parametrize("watch", [[], ["--watch"]])
+def test_that_nothing_more_is_to_come_is_no_failure(watch: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Shows("succeeded")
+
+    @click.command()
+    @watchable
+    def show() -> bool:
+        return pages()
+
+    monkeypatch.setattr(sys, "argv", ["rdukit", *watch])
+    with pytest.raises(SystemExit) as ended:
+        run_command(show)
+    assert ended.value.code == 0
