@@ -243,8 +243,9 @@ def test_the_generated_dockerfile_builds_with_buildah_too(
 
 
 def test_podman_plays_the_pod_that_kubernetes_would_get(
-    podman_environment: dict[str, str], layout: Path, tmp_path: Path
+    podman_environment: dict[str, str], layout: Path, tmp_path: Path, need: Callable[[str], str]
 ) -> None:
+    need("catatonit")  # the first process of podman's Pods
     image = run("podman", "pull", "--quiet", f"oci:{layout}:logreg", environment=podman_environment).split()[-1]
     run("podman", "tag", image, "localhost/rdukit/box-logreg:play", environment=podman_environment)
     state = Path("/var/lib/rdukit/state")
