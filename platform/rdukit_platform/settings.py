@@ -80,7 +80,7 @@ GRPC_ADDRESS: Final = Setting(
 TOKEN_RATE: Final = Setting(
     "gateway.token_rate",
     0,
-    "Requests a minute that are served of one token, each job of a batch being one; 0: any.",
+    "Requests a minute that are served of one token, each job of a batch, pipeline or sweep being one; 0: any.",
     int,
 )
 TENANT_RATE: Final = Setting(

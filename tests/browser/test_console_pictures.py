@@ -157,7 +157,7 @@ def visit(
 @pytest.mark.parametrize("visit", WINDOWS, indirect=True)
 def test_every_page_fits_the_window_and_axe_finds_no_barrier(visit: Visit, jobs: dict[str, str]) -> None:
     for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "catalog/gpt2/run/train",
-                 "catalog/logreg/pipeline", "experts?deprecated=true",
+                 "catalog/logreg/pipeline", "catalog/logreg/sweep/train", "experts?deprecated=true",
                  "experts/digits:2", "experts/digits:1", "endpoints", "endpoints/read"):  # fmt: skip
         visit.open(f"/console/{name}", re.sub("[/:?=]", "-", name) or "jobs")
     for path in PLAIN_PAGES:
@@ -223,6 +223,22 @@ def test_a_box_is_run_by_the_keyboard_and_a_wrong_value_is_told_at_its_field(vis
     visit.page.keyboard.press("Enter")
     visit.page.wait_for_url("**/console/jobs/job-*")
     assert visit.page.inner_text("h1") == "by hand"
+
+
+def test_a_sweep_is_begun_by_the_keyboard(visit: Visit) -> None:
+    visit.open("/console/catalog/logreg/sweep/compile", "sweep-form-compile")
+    visit.page.locator("#try-batch_size").fill("16,17")
+    visit.page.keyboard.press("Enter")
+    told = visit.page.locator("#try-batch_size-error")
+    told.wait_for()
+    assert "is 17; legal: one of 16, 32" in told.inner_text()
+    visit.check_barriers("a sweep that is refused")
+    visit.problems.clear()  # Chromium notes each answer that is an error
+    visit.page.locator("#try-batch_size").fill("16,32")
+    visit.page.locator("#objective").select_option("sections")
+    visit.page.locator("#max_trials").press("Enter")
+    visit.page.wait_for_url("**/console/sweeps/sweep-*")
+    assert "2 at once, by grid" in visit.page.inner_text("dl.facts")
 
 
 def test_light_and_dark_follow_the_system(visit: Visit) -> None:

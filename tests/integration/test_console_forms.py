@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from shutil import rmtree
 
 import httpx
@@ -13,10 +14,12 @@ import pytest
 from sqlalchemy import select
 
 from rdukit_platform.api.context import Platform
+from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.settings import checked_home
+from rdukit_platform.sweeps.advance import advance_sweeps
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
@@ -25,6 +28,7 @@ from support.platform.gateway import Example, open_known_platform, serving
 COMPILE = "/console/catalog/logreg/run/compile"
 TRAIN = "/console/catalog/logreg/run/train"
 PIPELINE = "/console/catalog/logreg/pipeline"
+SWEEP = "/console/catalog/logreg/sweep/train"
 
 
 @pytest.fixture
@@ -195,7 +199,7 @@ def test_a_pipeline_chains_its_steps_and_says_which_step_is_missing(client: http
 
 
 def test_forms_of_other_sites_and_of_readers_are_refused(client: httpx.Client, platform: Platform) -> None:
-    for path in (COMPILE, PIPELINE):
+    for path in (COMPILE, PIPELINE, SWEEP):
         assert client.post(path, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     with platform.database.write() as session:
         tenant = find_tenant(session, "default")
@@ -205,3 +209,58 @@ def test_forms_of_other_sites_and_of_readers_are_refused(client: httpx.Client, p
     assert "Run it" not in client.get(COMPILE).text
     assert client.post(COMPILE).status_code == 403
     assert rows(platform) == []
+
+
+def test_a_sweep_is_begun_by_a_form_that_counts_its_trials_and_refuses_at_its_fields(
+    client: httpx.Client, platform: Platform
+) -> None:
+    found = client.get("/console/sweeps/new?box=logreg")
+    assert found.headers["location"] == SWEEP
+    with platform.database.write() as session:
+        tenant = find_tenant(session, "default")
+        assert tenant is not None
+        content = platform.store.add_stream(io.BytesIO(b"[]"))
+        data = record_artifact(session, tenant.id, "d", "dataset", content, time.time()).id
+    form = "/console/catalog/logreg/sweep/preprocess"
+    given = filled(client.get(form).text) | {
+        "input.data": data, "name": "limits", "labels": "a=b", "objective": "train_samples", "max_parallel": "1",
+    }  # fmt: skip
+    wrong = {"try.limit": "10:9", "try.test_ratio": "0.1,2", "try.bad_rows": "error,,skip", "max_trials": "0"}
+    text = client.post(form, data=given | wrong).text
+    assert "nothing between two commas" in error_at(text, "try.bad_rows")
+    assert "legal: 1 to 1000" in error_at(text, "max_trials")
+    for tried, told in (
+        ({"try.limit": "10:9"}, "legal: low below high"), ({"try.limit": "1:9"}, "or the algorithm random"),
+        ({"try.limit": "-1"}, "legal: 0 <= x <= 60000"), ({"try.limit": "1:9:sqrt"}, "neither log nor int"),
+    ):  # fmt: skip
+        answer = client.post(form, data=given | tried)
+        assert (answer.status_code, told in error_at(answer.text, "try.limit")) == (422, True)
+    assert "no parameter has values to try" in client.post(form, data=given).text
+    tried = {"try.limit": "10, 20,30", "try.normalize": "mnist,none", "set.test_ratio": "0.5"}
+    assert "All of it is legal: 6 trials." in client.post(form, data=given | tried | {"act": "check"}).text
+    first, again = (client.post(form, data=given | tried).headers["location"] for _ in range(2))
+    assert first == again
+    advance_sweeps(platform.database, time.time())
+    [job] = rows(platform)
+    assert (job.parameters, job.labels["a"]) == ({"test_ratio": 0.5, "limit": 10, "normalize": "mnist"}, "b")
+    assert "train_samples" in client.get(first).text
+    like = client.get(f"/console/jobs/{job.id}/sweep", follow_redirects=True).text
+    assert filled(like)["set.test_ratio"] == "0.5"
+    drawn = given | {"try.limit": "1:9", "algorithm": "random", "max_trials": "4", "stop.metric": "", "act": "check"}
+    assert "All of it is legal: 4 trials." in client.post(form, data=drawn).text
+
+
+def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_GATEWAY_TOKEN_RATE", "8")
+    limited = replace(platform, rates=Rates("redis+socket:///nowhere/valkey.sock"))
+    with serving(limited) as address, httpx.Client(base_url=address, timeout=60.0) as client:
+        log_in(client, platform.home.token_file.read_text().strip())
+        form = "/console/catalog/logreg/sweep/compile"
+        given = {"try.batch_size": "16,32,50,64,100,128", "objective": "sections"}
+        told = client.post(form, data=given | {"try.mode": "o0,o1"})
+        assert "the sweep has 12 trials, and a token may send 8 jobs within a minute" in told.text
+        steps = {"preprocess.on": "true", "compile.on": "true"}
+        assert client.post(PIPELINE, data=steps).status_code == 303
+        told = client.post(form, data=given)
+        assert "the 6 trials of the sweep are too many now" in told.text
+        assert len(rows(platform)) == 2

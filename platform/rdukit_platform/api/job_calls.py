@@ -7,9 +7,20 @@ from sqlalchemy.orm import Session
 from rdukit.errors import RdukitError
 from rdukit_platform.api.context import Platform
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.jobs import listing, service
+from rdukit_platform.jobs import listing, pipelines, service
 from rdukit_platform.jobs.fit import with_tiles
-from rdukit_platform.jobs.schemas import CheckedJob, Job, JobBatch, JobBatchRequest, JobPage, JobRequest, show_job
+from rdukit_platform.jobs.schemas import (
+    CheckedJob,
+    Job,
+    JobBatch,
+    JobBatchRequest,
+    JobPage,
+    JobRequest,
+    Pipeline,
+    PipelineRequest,
+    show_job,
+    show_pipeline,
+)
 from rdukit_platform.tenants.service import Caller
 
 
@@ -41,6 +52,24 @@ def submit_jobs(platform: Platform, caller: Caller, body: JobBatchRequest) -> Jo
     with platform.database.write(on_commit=platform.notifier.wake) as session:
         now = platform.clock.now()
         return JobBatch(ids=service.submit_jobs(session, boxes, caller.tenant_id, requests, now, caller.submitter))
+
+
+def submit_pipeline(platform: Platform, caller: Caller, body: PipelineRequest) -> Pipeline:
+    """Record a pipeline of the caller's tenant, all its jobs or none, which count as a batch does.
+
+    Raises as ``pipelines.submit_pipeline`` and ``Rates.check_batch``.
+    """
+    body = pipelines.with_steps_expanded(body)
+    platform.rates.check_batch(caller, len(body.steps), "pipeline", "steps")
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in body.steps]
+    body = body.model_copy(update={"steps": steps})
+    with platform.database.write(on_commit=platform.notifier.wake) as session:
+        row, jobs = pipelines.submit_pipeline(
+            session, boxes, caller.tenant_id, body, platform.clock.now(), caller.submitter
+        )
+        return show_pipeline(row, jobs)
 
 
 def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJob:

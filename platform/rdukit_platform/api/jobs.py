@@ -24,7 +24,6 @@ from rdukit_platform.api.dependencies import (
 )
 from rdukit_platform.db.models import JobEventRow, JobRow
 from rdukit_platform.jobs import pipelines, service
-from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
     MAX_LABELS,
@@ -169,21 +168,9 @@ def submit_pipeline(
     request: Request, caller: JobsWriter, body: PipelineRequest, idempotency_key: IdempotencyKey = None
 ) -> Pipeline:
     """Submit a pipeline: all its jobs, or none."""
-    platform = platform_of(request)
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
-    body = pipelines.with_steps_expanded(body)
-    boxes = platform.catalog.boxes()
-    with platform.database.read() as session:
-        steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in body.steps]
-    body = body.model_copy(update={"steps": steps})
-    with platform.database.write() as session:
-        row, jobs = pipelines.submit_pipeline(
-            session, boxes, caller.tenant_id, body, platform.clock.now(), caller.submitter
-        )
-        shown = show_pipeline(row, jobs)
-    platform.notifier.wake()
-    return shown
+    return job_calls.submit_pipeline(platform_of(request), caller, body)
 
 
 @router.get("/pipelines")

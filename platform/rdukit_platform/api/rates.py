@@ -70,8 +70,12 @@ class Rates:
         """
         self._count(self._limits, _names_of(caller))
 
-    def check_batch(self, caller: Caller, jobs: int) -> None:
+    def check_batch(self, caller: Caller, jobs: int, what: str = "batch", parts: str = "jobs") -> None:
         """Count the jobs of a batch, whose request is counted already, as if each had been sent by itself.
+
+        Args:
+            what: what has the jobs: a batch, a pipeline or a sweep.
+            parts: what it calls them.
 
         Raises:
             Overloaded: as ``check``.
@@ -80,27 +84,29 @@ class Rates:
         for setting, kind, rate in self._limits:
             if 0 < rate < jobs:
                 raise InvalidArgument(
-                    f"the batch has {jobs} jobs, and a {kind} may send {rate} within a minute ({setting}); legal: at "
-                    f"most {rate} in one batch, the others a minute later"
+                    f"the {what} has {jobs} {parts}, and a {kind} may send {rate} jobs within a minute ({setting}); "
+                    f"legal: at most {rate} in one {what}, the others a minute later"
                 )
         if jobs > 1:
-            self._count(self._limits, _names_of(caller), jobs - 1)
+            self._count(self._limits, _names_of(caller), jobs - 1, f"the {jobs} {parts} of the {what}")
 
     def check_login(self, address: str) -> None:
         """Count a login that an address begins. Raises ``Overloaded`` as ``check``."""
         self._count(self._logins, {"address": address})
 
-    def _count(self, limits: Sequence[tuple[str, str, int]], names: Mapping[str, str], requests: int = 1) -> None:
+    def _count(
+        self, limits: Sequence[tuple[str, str, int]], names: Mapping[str, str], requests: int = 1, what: str = ""
+    ) -> None:
         if self._shared is None or self._own is None:
             return
         try:
-            self._check(self._shared, limits, names, requests)
+            self._check(self._shared, limits, names, requests, what)
             self._is_alone = False
         except redis.RedisError as error:
             if not self._is_alone:
                 logger.warning("requests are counted by this gateway alone: the broker does not answer error=%s", error)
             self._is_alone = True
-            self._check(self._own, limits, names, requests)
+            self._check(self._own, limits, names, requests, what)
 
     def _check(
         self,
@@ -108,6 +114,7 @@ class Rates:
         limits: Sequence[tuple[str, str, int]],
         names: Mapping[str, str],
         requests: int,
+        what: str,
     ) -> None:
         from limits import RateLimitItemPerMinute
 
@@ -119,10 +126,10 @@ class Rates:
                 left = limiter.get_window_stats(limit, kind, name).reset_time - time.time()
                 seconds = min(max(math.ceil(left), 1), 60)
                 said = f"this {kind} sent {rate} requests within a minute ({setting}); send the next one in {seconds} s"
-                if requests > 1:
+                if what:
                     said = (
-                        f"this {kind} may send {rate} requests within a minute ({setting}); the {requests + 1} jobs "
-                        f"of the batch are too many now; send it again in {seconds} s"
+                        f"this {kind} may send {rate} requests within a minute ({setting}); {what} are too many now; "
+                        f"send it again in {seconds} s"
                     )
                 raise Overloaded(said, **{RETRY_AFTER: seconds})
 

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request, status
 
+from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import (
     Cursor,
     IdempotencyKey,
@@ -13,8 +14,10 @@ from rdukit_platform.api.dependencies import (
 )
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.sweeps import service
+from rdukit_platform.sweeps.decide import count_trials
 from rdukit_platform.sweeps.model import SweepRequest
 from rdukit_platform.sweeps.schemas import Sweep, SweepPage, show_sweep
+from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=StrictJsonRoute)
 
@@ -22,18 +25,9 @@ router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], route_class=StrictJsonR
 @router.post("", status_code=status.HTTP_201_CREATED)
 def submit(request: Request, caller: JobsWriter, body: SweepRequest, idempotency_key: IdempotencyKey = None) -> Sweep:
     """Submit a sweep; the scheduler begins its trials, each a job."""
-    platform = platform_of(request)
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
-    boxes = platform.catalog.boxes()
-    with platform.database.read() as session:
-        job = with_tiles(platform.store, session, caller.tenant_id, body.job)
-        body = service.check_sweep(session, boxes, caller.tenant_id, body.model_copy(update={"job": job}))
-    with platform.database.write() as session:
-        row = service.submit_sweep(session, caller.tenant_id, body, platform.clock.now(), caller.submitter)
-        shown = show_sweep(row, service.trials_of(session, row.id), with_trials=True)
-    platform.notifier.wake()
-    return shown
+    return submit_sweep(platform_of(request), caller, body)
 
 
 @router.get("")
@@ -65,3 +59,23 @@ def cancel(request: Request, sweep_id: str, caller: JobsWriter) -> Sweep:
         shown = show_sweep(row, service.trials_of(session, row.id), with_trials=True)
     platform.notifier.wake()
     return shown
+
+
+def submit_sweep(platform: Platform, caller: Caller, body: SweepRequest) -> Sweep:
+    """Record a sweep of the caller's tenant, whose trials count as the jobs of a batch do.
+
+    Raises as ``check_sweep``, ``service.submit_sweep`` and ``Rates.check_batch``.
+    """
+    body = check_sweep(platform, caller, body)
+    platform.rates.check_batch(caller, count_trials(body), "sweep", "trials")
+    with platform.database.write(on_commit=platform.notifier.wake) as session:
+        row = service.submit_sweep(session, caller.tenant_id, body, platform.clock.now(), caller.submitter)
+        return show_sweep(row, service.trials_of(session, row.id), with_trials=True)
+
+
+def check_sweep(platform: Platform, caller: Caller, body: SweepRequest) -> SweepRequest:
+    """Return what a sweep would be recorded as; nothing is. Raises as ``service.check_sweep``."""
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        job = with_tiles(platform.store, session, caller.tenant_id, body.job)
+        return service.check_sweep(session, boxes, caller.tenant_id, body.model_copy(update={"job": job}))

@@ -114,7 +114,7 @@ def read_parameters(
     for parameter in verb.parameters:
         key = f"{prefix}set.{parameter.name}"
         try:
-            values[parameter.name] = _read_value(parameter, given.get(key))
+            values[parameter.name] = read_value(parameter, given.get(key))
         except ValueError as wrong:
             errors[key] = f"{wrong}; legal: {parameter.legal or parameter.type}"
     all_values = {parameter.name: parameter.default for parameter in verb.parameters} | values
@@ -125,7 +125,7 @@ def read_parameters(
         try:
             if not is_legal(parameter, values[parameter.name], all_values):
                 errors[key] = (
-                    f"{_shown(values[parameter.name])} is not legal; legal: {parameter.legal or 'see its box'}"
+                    f"{show_given(values[parameter.name])} is not legal; legal: {parameter.legal or 'see its box'}"
                 )
         except RdukitError as error:
             errors[key] = error.message
@@ -159,7 +159,7 @@ def read_labels(text: str) -> dict[str, str]:
     for line in filter(None, map(str.strip, text.splitlines())):
         key, sign, value = (part.strip() for part in line.partition("="))
         if not sign or not LABEL_KEY.fullmatch(key):
-            raise ValueError(f"{_shown(line)} is no label; legal: KEY=VALUE on a line each, such as project=genes")
+            raise ValueError(f"{show_given(line)} is no label; legal: KEY=VALUE on a line each, such as project=genes")
         labels[key] = value
     return labels
 
@@ -172,7 +172,7 @@ def read_whole(text: str, lowest: int, highest: int) -> int | None:
     """
     text = text.strip()
     if text and not (_INTEGER.fullmatch(text) and lowest <= int(text) <= highest):
-        raise ValueError(f"{_shown(text)} is not legal; legal: {lowest} to {highest}, or nothing")
+        raise ValueError(f"{show_given(text)} is not legal; legal: {lowest} to {highest}, or nothing")
     return int(text) if text else None
 
 
@@ -184,7 +184,7 @@ def read_time(text: str) -> float | None:
     """
     found = _TIME.fullmatch(text.strip())
     if text.strip() and found is None:
-        raise ValueError(f"{_shown(text)} is no time; legal: seconds, or such as 90s, 15m, 2h, or nothing")
+        raise ValueError(f"{show_given(text)} is no time; legal: seconds, or such as 90s, 15m, 2h, or nothing")
     return float(found[1]) * _SECONDS[found[2]] if found else None
 
 
@@ -279,8 +279,8 @@ def _view_parameter(
     )  # fmt: skip
 
 
-def _read_value(parameter: VerbParameter, text: str | None) -> object:
-    """Read one value.
+def read_value(parameter: VerbParameter, text: str | None) -> object:
+    """Read one value of a parameter; without a text its default.
 
     Raises:
         ValueError: the text is none of its type.
@@ -299,7 +299,7 @@ def _read_value(parameter: VerbParameter, text: str | None) -> object:
         if not stripped:
             return parameter.default
         if not _INTEGER.fullmatch(stripped):
-            raise ValueError(f"{_shown(stripped)} is no whole number")
+            raise ValueError(f"{show_given(stripped)} is no whole number")
         return int(stripped)
     if parameter.type == "float":
         return parameter.default if not stripped else _read_float(stripped)
@@ -308,7 +308,7 @@ def _read_value(parameter: VerbParameter, text: str | None) -> object:
     try:
         return json.loads(stripped) if stripped else parameter.default
     except (ValueError, RecursionError):
-        raise ValueError(f"{_shown(stripped)} is no JSON") from None
+        raise ValueError(f"{show_given(stripped)} is no JSON") from None
 
 
 def _read_float(text: str) -> float:
@@ -317,11 +317,12 @@ def _read_float(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or len(text) > 64:
-        raise ValueError(f"{_shown(text)} is no number")
+        raise ValueError(f"{show_given(text)} is no number")
     return value
 
 
-def _shown(value: object) -> str:
+def show_given(value: object) -> str:
+    """Return what was given as a message shows it, at most 80 characters of it."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
 

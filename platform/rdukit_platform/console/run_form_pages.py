@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from rdukit.errors import NotFound, RdukitError
 from rdukit.settings import resolve
 from rdukit.units import format_bytes
+from rdukit_platform.api import job_calls
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, Selector, VerbSlot
@@ -37,7 +38,7 @@ from rdukit_platform.console.run_form import (
 )
 from rdukit_platform.console.views import age_words
 from rdukit_platform.db.models import ArtifactRow, JobRow
-from rdukit_platform.jobs import pipelines, service
+from rdukit_platform.jobs import service
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
 from rdukit_platform.jobs.states import LOWEST_PRIORITY
@@ -80,14 +81,14 @@ def again(request: Request, job_id: str, caller: Visitor) -> Response:
 def form(request: Request, name: str, verb: str, caller: Visitor, job: str | None = None) -> Response:
     """Show the form of a verb, filled with its defaults or with what a job had."""
     platform = platform_of(request)
-    box = _find_box(platform, caller, name)
-    one = _find_verb(box, verb)
+    box = find_box(platform, caller, name)
+    one = find_verb(box, verb)
     with platform.database.read() as session:
         if job is None:
-            inputs = _newest_inputs(session, caller.tenant_id, box, one)
+            inputs = newest_inputs(session, caller.tenant_id, box, one)
             given = given_parameters(one, {}) | {f"input.{slot}": value for slot, value in inputs.items()}
         else:
-            given = _given_by_job(service.get_job(session, caller.tenant_id, job), one)
+            given = given_by_job(service.get_job(session, caller.tenant_id, job), one)
     return _form_page(request, caller, box, one, given, {}, source=job or "")
 
 
@@ -95,24 +96,24 @@ def form(request: Request, name: str, verb: str, caller: Visitor, job: str | Non
 def run(request: Request, name: str, verb: str, caller: Editor, given: Given) -> Response:
     """Submit the job of a form; with something wrong the form comes back and says at each field what would be legal."""
     platform = platform_of(request)
-    box = _find_box(platform, caller, name)
-    one = _find_verb(box, verb)
+    box = find_box(platform, caller, name)
+    one = find_verb(box, verb)
     parameters, errors = read_parameters(one, given)
     inputs, missing = read_inputs(one, given)
-    queue, wrong = _read_queue(given)
+    queue, wrong = read_queue(given)
     errors |= missing | wrong
     if not errors:
         body = {"box": str(Selector(box.name, box.version)), "verb": one.name, "parameters": parameters,
                 "inputs": inputs, **queue}  # fmt: skip
         try:
-            asked = JobRequest.model_validate({**body, "idempotency_key": _key(given, body)})
+            asked = JobRequest.model_validate({**body, "idempotency_key": form_key(given, body)})
             if given.get("act") == CHECK:
                 with platform.database.read() as session:
                     _check_job(session, platform, caller, box, asked)
             else:
-                return RedirectResponse(f"/console/jobs/{_submit(platform, caller, asked)}", 303)
+                return RedirectResponse(f"/console/jobs/{job_calls.submit_job(platform, caller, asked).id}", 303)
         except (RdukitError, ValidationError) as error:
-            errors = _place(error, [""])
+            errors = place_error(error, [""])
     status = 200 if given.get("act") == CHECK and not errors else 422
     return _form_page(request, caller, box, one, given, errors, source=given.get("source", ""), status=status)
 
@@ -120,7 +121,7 @@ def run(request: Request, name: str, verb: str, caller: Editor, given: Given) ->
 @router.get("/catalog/{name}/pipeline")
 def pipeline_form(request: Request, name: str, caller: Visitor) -> Response:
     """Show the form that runs a box's verbs as one pipeline, with the parameters of its recipe if it has one."""
-    box = _find_box(platform_of(request), caller, name)
+    box = find_box(platform_of(request), caller, name)
     recipe = recipe_of(box)
     given = {"name": f"{box.name} by its recipe" if recipe else f"{box.name} end to end"}
     for verb in box.verbs:
@@ -135,9 +136,9 @@ def pipeline_form(request: Request, name: str, caller: Visitor) -> Response:
 def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> Response:
     """Submit the pipeline of a form, or show what is wrong with it."""
     platform = platform_of(request)
-    box = _find_box(platform, caller, name)
+    box = find_box(platform, caller, name)
     steps, errors = _read_steps(box, given)
-    queue, wrong = _read_queue(given)
+    queue, wrong = read_queue(given)
     errors |= wrong
     title = str(queue.pop("name", None) or f"{box.name} end to end")
     queue.pop("tiles", None)
@@ -149,10 +150,10 @@ def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> R
             "steps": [{**step, **queue, "box": str(Selector(box.name, box.version))} for step in steps],
         }
         try:
-            asked = PipelineRequest.model_validate({**body, "idempotency_key": _key(given, body)})
-            return RedirectResponse(f"/console/pipelines/{_submit_pipeline(platform, caller, asked)}", 303)
+            asked = PipelineRequest.model_validate({**body, "idempotency_key": form_key(given, body)})
+            return RedirectResponse(f"/console/pipelines/{job_calls.submit_pipeline(platform, caller, asked).id}", 303)
         except (RdukitError, ValidationError) as error:
-            errors = _place(error, [f"{step['name']}." for step in steps])
+            errors = place_error(error, [f"{step['name']}." for step in steps])
     return _pipeline_page(request, caller, box, given, errors, status=422)
 
 
@@ -178,18 +179,18 @@ def _form_page(
 ) -> Response:
     platform = platform_of(request)
     with platform.database.read() as session:
-        options = _offer(session, caller.tenant_id, box, verb, platform.clock.now())
+        options = offer_artifacts(session, caller.tenant_id, box, verb, platform.clock.now())
     parameters, _ = read_parameters(verb, given)
     inputs, _ = read_inputs(verb, given)
-    queue, _ = _read_queue(given)
+    queue, _ = read_queue(given)
     shown = {slot.name: inputs.get(slot.name, "ARTIFACT") for slot in verb.inputs
              if slot.is_required or slot.name in inputs}  # fmt: skip
     return page(
         request, "run.html", status, section="Catalog", box=box, selector=str(Selector(box.name, box.version)),
-        verb=verb.name, form=view_verb(verb, given, errors, options), queue=_view_queue(given, errors),
+        verb=verb.name, form=view_verb(verb, given, errors, options), queue=view_queue(given, errors),
         general=errors.get("", ""), count=len(errors), source=source, key=given.get("key") or secrets.token_hex(8),
         command=submit_command(str(Selector(box.name, box.version)), verb.name, parameters, shown, queue),
-        makers=_makers(box, verb, options), is_checked=status == 200 and given.get("act") == CHECK,
+        makers=find_makers(box, verb, options), is_checked=status == 200 and given.get("act") == CHECK,
         can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
 
@@ -207,7 +208,7 @@ def _pipeline_page(
     forms: list[tuple[VerbForm, bool]] = []
     with platform.database.read() as session:
         for number, verb in enumerate(box.verbs):
-            options = _offer(session, caller.tenant_id, box, verb, now)
+            options = offer_artifacts(session, caller.tenant_id, box, verb, now)
             for slot in verb.inputs:
                 steps = [Option(f"@{earlier.name}.{slot.name}", f"what {earlier.name} makes", "steps before")
                          for earlier in box.verbs[:number]
@@ -217,13 +218,14 @@ def _pipeline_page(
             forms.append((form, given.get(f"{verb.name}.on") == "true"))
     return page(
         request, "run_pipeline.html", status, section="Catalog", box=box, forms=forms,
-        selector=str(Selector(box.name, box.version)), queue=_view_queue(given, errors, is_pipeline=True),
+        selector=str(Selector(box.name, box.version)), queue=view_queue(given, errors, is_pipeline=True),
         general=errors.get("", ""), count=len(errors), key=given.get("key") or secrets.token_hex(8),
         has_recipe=bool(recipe_of(box)), can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
 
 
-def _find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
+def find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
+    """Return the box of that name and version, one that comes with rdukit or the tenant's own."""
     shipped = platform.catalog.boxes()
     if name in shipped.boxes:
         return shipped.boxes[name]
@@ -231,36 +233,12 @@ def _find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
         return box_of(get_own(session, shipped, caller.tenant_id, name))
 
 
-def _find_verb(box: BoxDescription, name: str) -> BoxVerb:
+def find_verb(box: BoxDescription, name: str) -> BoxVerb:
+    """Return a box's verb. Raises ``NotFound``: it has none of this name."""
     for verb in box.verbs:
         if verb.name == name:
             return verb
     raise NotFound(f"box {box.name!r} has no verb {name!r}; legal: {[verb.name for verb in box.verbs]}")
-
-
-def _submit(platform: Platform, caller: Caller, asked: JobRequest) -> str:
-    boxes = platform.catalog.boxes()
-    with platform.database.read() as session:
-        asked = with_tiles(platform.store, session, caller.tenant_id, asked)
-    with platform.database.write() as session:
-        job_id = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now(), caller.submitter).id
-    platform.notifier.wake()
-    return job_id
-
-
-def _submit_pipeline(platform: Platform, caller: Caller, asked: PipelineRequest) -> str:
-    boxes = platform.catalog.boxes()
-    with platform.database.read() as session:
-        steps = [with_tiles(platform.store, session, caller.tenant_id, step)
-                 for step in asked.steps]  # fmt: skip
-    asked = asked.model_copy(update={"steps": steps})
-    with platform.database.write() as session:
-        row, _ = pipelines.submit_pipeline(
-            session, boxes, caller.tenant_id, asked, platform.clock.now(), caller.submitter
-        )
-        pipeline_id = row.id
-    platform.notifier.wake()
-    return pipeline_id
 
 
 def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:
@@ -275,7 +253,8 @@ def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDes
     service.check_request(Boxes({asked.box: box}), asked, kinds)
 
 
-def _given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
+def given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
+    """Return the texts of a form that would submit a job like this one (pure)."""
     given = given_parameters(verb, row.parameters)
     given |= {f"input.{slot}": value for slot, value in row.inputs.items() if not value.startswith("@")}
     if row.name != f"{Selector(row.box, row.box_version)} {row.verb}":
@@ -289,7 +268,7 @@ def _given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
     return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}
 
 
-def _read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Read how a job is queued: name, tiles, priority, attempts, run limit and labels, as far as they are given."""
     queue: dict[str, Any] = {}
     errors = {}
@@ -313,7 +292,8 @@ def _read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str
     return queue, errors
 
 
-def _view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeline: bool = False) -> tuple[Field, ...]:
+def view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeline: bool = False) -> tuple[Field, ...]:
+    """Return the fields that say how a job is queued, with what was given and what is wrong with it."""
     highest, attempts = resolve(JOB_MAX_PRIORITY), resolve(JOB_MAX_ATTEMPTS)
     fields = [
         Field("name", "name", "text", "", "What the list of jobs calls it.", "up to 128 characters",
@@ -370,7 +350,7 @@ def _chain(box: BoxDescription) -> dict[str, str]:
     return chain
 
 
-def _key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None:
+def form_key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None:
     """Return the idempotency key of a form's content: sent twice it is one job, with changes it is another."""
     if not given.get("key"):
         return None
@@ -378,10 +358,10 @@ def _key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None:
     return f"form-{hashlib.sha256(said).hexdigest()[:32]}"
 
 
-def _place(error: RdukitError | ValidationError, prefixes: Sequence[str]) -> dict[str, str]:
+def place_error(error: RdukitError | ValidationError, prefixes: Sequence[str]) -> dict[str, str]:
     """Return by field what an error says; under the empty text what belongs to no field (pure)."""
     if isinstance(error, ValidationError):
-        return dict(_place_one(one["loc"], one["msg"], prefixes) for one in error.errors())
+        return dict(place_one(one["loc"], one["msg"], prefixes) for one in error.errors())
     parameter = error.detail.get("parameter")
     if isinstance(parameter, str) and len(prefixes) == 1:
         return {f"{prefixes[0]}set.{parameter}": error.message}
@@ -391,7 +371,7 @@ def _place(error: RdukitError | ValidationError, prefixes: Sequence[str]) -> dic
     return {"": error.message}
 
 
-def _place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str]) -> tuple[str, str]:
+def place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str]) -> tuple[str, str]:
     """Return the field that a part of a request's body stands for, and the message (pure)."""
     prefix = ""
     if place[0] == "steps" and len(place) > 2:
@@ -402,7 +382,7 @@ def _place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str]
     return (key, message) if key in QUEUE else ("", message)
 
 
-def _makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[Option]]) -> dict[str, str]:
+def find_makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[Option]]) -> dict[str, str]:
     """Return, for each required input that nothing fits, the verb of the box that makes one (pure)."""
     makers = {output.name: one.name for one in reversed(box.verbs) for output in one.outputs}
     return {
@@ -412,7 +392,9 @@ def _makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[O
     }
 
 
-def _offer(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb, now: float) -> dict[str, list[Option]]:
+def offer_artifacts(
+    session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb, now: float
+) -> dict[str, list[Option]]:
     """Return the artifacts that fit each slot: what jobs of this box made, what others made, what was uploaded."""
     offered = {}
     for slot in verb.inputs:
@@ -427,7 +409,7 @@ def _offer(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb,
     return offered
 
 
-def _newest_inputs(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb) -> dict[str, str]:
+def newest_inputs(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb) -> dict[str, str]:
     """Return for each required slot the newest artifact that a job of the box made for such a slot."""
     found = {}
     for slot in verb.inputs:

@@ -5,6 +5,7 @@ from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.catalog.own import newest_own
 from rdukit_platform.console import parallel as picture
 from rdukit_platform.console.access import Editor, Visitor
 from rdukit_platform.console.page import PageRoute, fragment, live, page
@@ -32,12 +33,14 @@ COMPARED = 4
 @router.get("/sweeps")
 def sweeps(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
     """Show all sweeps."""
-    with platform_of(request).database.read() as session:
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        boxes = sorted({*platform.catalog.boxes().boxes, *(row.name for row in newest_own(session, caller.tenant_id))})
         rows, following = service.list_sweeps(session, caller.tenant_id, 20, cursor)
         shown = [show_sweep(row, service.trials_of(session, row.id)) for row in rows]
     tones = [SWEEP_TONES[SweepState(one.state)] for one in shown]
     return page(request, "sweeps.html", section="Sweeps", rows=list(zip(shown, tones, strict=True)),
-                next_cursor=following)  # fmt: skip
+                next_cursor=following, boxes=boxes if allows(caller.scopes, JOBS_WRITE) else [])  # fmt: skip
 
 
 @router.get("/sweeps/{sweep_id}")

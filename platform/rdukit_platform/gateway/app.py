@@ -47,6 +47,7 @@ from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
 from rdukit_platform.console.schedule_pages import router as schedule_pages
+from rdukit_platform.console.sweep_form_pages import router as sweep_forms
 from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.console.tenant_pages import router as tenant_pages
 from rdukit_platform.console.webhook_pages import router as webhook_pages
@@ -146,6 +147,7 @@ def create_app(platform: Platform) -> FastAPI:
         catalog_pages,
         run_pages,
         run_forms,
+        sweep_forms,
         job_actions,
         sweep_pages,
         schedule_pages,
