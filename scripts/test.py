@@ -1,8 +1,9 @@
 """All tests, in parts that run side by side: ``scripts/test.py [arguments of pytest]``.
 
-Each part is a pytest of its own with files of one folder. One part more than there are cores runs at a time, as many
-wait for processes that they start; whoever is done takes the next, so that none is left over at the end. What a part
-says comes as a whole, when it has ended (or is stopped); the last line counts all.
+Each part is a pytest of its own with files of one folder. Two parts more than there are cores run at a time, by turns
+of a kind that mostly waits for processes that it starts and of one that computes; whoever is done takes the next, so
+that none is left over at the end. What a part says comes as a whole, when it has ended (or is stopped); the last line
+counts all.
 
 What failed beside others is repeated once with the machine to itself, a few tests at most: what fails again fails, and
 what passes then is told as flaky. With a path among the arguments, or on one core, it is one pytest as usual.
@@ -21,15 +22,12 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 #: Folder of tests → parts that its files are dealt to, in the order in which they start: what takes longest is first.
-#: Each part imports anew what its tests need, six seconds of a core.
-FOLDERS = {
-    "tests/browser": 1,
-    "tests/integration": 8,
-    "tests/conformance": 4,
-    "tests/unit": 1,
-    "tests/security": 2,
-    "tests/engine": 1,
-}
+#: Each part imports anew what its tests need, six seconds of a core. These mostly wait …
+WAITING = {"tests/integration": 8, "tests/browser": 1, "tests/engine": 1}
+#: … and these compute: they take what the others leave of the cores.
+COMPUTING = {"tests/conformance": 6, "tests/unit": 1, "tests/security": 2}
+#: Parts at once beside one for each core.
+MORE_AT_ONCE = 2
 PYTEST = [str(Path(sys.executable).with_name("pytest")), "-q"]
 #: What pytest counts, in the order in which it is told here.
 COUNTED = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "error")
@@ -62,10 +60,20 @@ def deal(folder: str, files: list[str], count: int) -> list[Part]:
     return [part for part in parts if part.files]
 
 
+def mix(first: list[Part], second: list[Part]) -> list[Part]:
+    """Return the parts of both in their order, spread so that any stretch has of both what the whole has."""
+    placed = [((i + 0.5) / len(parts), part) for parts in (first, second) for i, part in enumerate(parts)]
+    return [part for _, part in sorted(placed, key=lambda each: each[0])]
+
+
 def plan() -> list[Part]:
     """Return parts with all test files, each in one of them."""
-    found = {folder: [str(path) for path in Path(folder).rglob("test_*.py")] for folder in FOLDERS}
-    return [part for folder, count in FOLDERS.items() for part in deal(folder, found[folder], count)]
+
+    def parts_of(folders: dict[str, int]) -> list[Part]:
+        found = {folder: [str(path) for path in Path(folder).rglob("test_*.py")] for folder in folders}
+        return [part for folder, count in folders.items() for part in deal(folder, found[folder], count)]
+
+    return mix(parts_of(WAITING), parts_of(COMPUTING))
 
 
 def names_path(argument: str) -> bool:
@@ -193,7 +201,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     try:
-        return run(plan(), arguments, cores + 1)
+        return run(plan(), arguments, cores + MORE_AT_ONCE)
     except KeyboardInterrupt:
         return 130
 

@@ -16,6 +16,9 @@ def pytest_configure() -> None:
     Isolation of this process could not be undone, and its domain would bind all later tests; programs that tests start
     with ``support.node.daemons.environment`` have it.
 
+    A compile has one process that builds native kernels: the cores are other tests' too, and a second one would import
+    torch's compiler and read its headers once more.
+
     Examples of properties have no deadline: how long one takes is the machine's matter.
 
     A shell that runs tests in the background ignores Ctrl-C for them; programs under test must not inherit that.
@@ -23,6 +26,7 @@ def pytest_configure() -> None:
     settings.register_profile("rdukit", deadline=None)
     settings.load_profile("rdukit")
     os.environ.setdefault("RDUKIT_ISOLATION_MODE", "off")
+    os.environ.setdefault("RDUKIT_COMPILE_WORKERS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_default_contexts()

@@ -66,6 +66,7 @@ def test_a_training_with_two_threads_has_the_same_bits_in_each_process(kernels: 
         pytest.skip("no C++ compiler")
     (tmp_path / "program.py").write_text(PROGRAM)
     environ = os.environ | {"RDUKIT_KERNELS": kernels, "RDUKIT_NODE": "private", "OMP_NUM_THREADS": "2"}
+    environ["RDUKIT_COMPILE_WORKERS"] = "2"  # kernels are dealt to two processes, as elsewhere in tests to one
     compiled = [sys.executable, "program.py", "compile", str(tmp_path), "o3"]
     subprocess.run(compiled, cwd=tmp_path, env=environ, check=True)
     command = [sys.executable, "program.py", "run", "out/model/model.pef"]

@@ -32,6 +32,12 @@ def test_a_folder_with_fewer_files_than_parts_has_no_empty_part(script: ModuleTy
     assert [part.files for part in script.deal("x", ["a"], 2)] == [["a"]]
 
 
+def test_parts_that_wait_run_beside_parts_that_compute(script: ModuleType) -> None:
+    waiting, computing = [[script.Part(f"{kind}{i}", []) for i in range(count)] for kind, count in (("w", 4), ("c", 2))]
+    assert [part.name for part in script.mix(waiting, computing)] == ["w0", "c0", "w1", "w2", "c1", "w3"]
+    assert [part.name for part in script.mix(waiting, [])] == ["w0", "w1", "w2", "w3"]
+
+
 def test_all_parts_are_run_and_counted_and_a_failure_is_told(
     script: ModuleType, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
