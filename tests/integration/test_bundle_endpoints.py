@@ -51,7 +51,7 @@ class Parts:
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     torch.nn.init.normal_(parameter, std=0.3)
-        pef, checkpoint = make_text_model(folder, self.models["poet"], texts=2)
+        pef, checkpoint = make_text_model(folder, self.models["poet"], {**TINY, "precision": "f32"}, texts=2)
         others = folder / "others"
         others.mkdir()
         state = {name: tensor.clone() for name, tensor in self.models["coder"].state_dict().items()}

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.pef import read_pef
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.text.program import TextProgram, generate_all
@@ -139,8 +140,8 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(
 ) -> None:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     theirs = write_folder(tmp_path / "theirs", name)
-    made = prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48)
-    assert prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48) == made
+    made = prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48, precision="f32")
+    assert prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48, precision="f32") == made
     with TextProgram(Path(made.pef), Path(made.checkpoint)) as program:
         for size in (3, 12):
             prompt = torch.randint(2, WORDS - 1, (1, size))
@@ -152,6 +153,24 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(
             greedy = Sampler(SamplingOptions(temperature=0.0))
             ((_, found),) = generate_all(program, [(prompt[0].tolist(), greedy)], 10)
             assert found == wanted[0, size:].tolist()
+
+
+def test_a_folder_is_served_in_bf16_unless_another_precision_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    theirs = write_folder(tmp_path / "theirs", "llama-3.1")
+    made = prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48)
+    assert made != prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48, precision="f32")
+    assert read_pef(Path(made.pef)).pef.precision == "bf16"
+    prompt = torch.randint(2, WORDS - 1, (1, 12))
+    exact = theirs(prompt).logits[0, -1]
+    theirs.bfloat16()
+    spread = (theirs(prompt).logits[0, -1].float() - exact).abs().max()
+    with TextProgram(Path(made.pef), Path(made.checkpoint)) as program:
+        logits = torch.from_numpy(program.start(prompt[0].tolist()).copy())
+    # As far from f32 as torch's own bf16 is.
+    assert 0 < (logits - exact).abs().max() < 2 * spread
 
 
 def test_shards_old_pickles_and_old_names_are_read(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from support.boxes import run_verb
 
 TINY = {
     "width": 16, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 24, "vocabulary": 300,
-    "context_length": 24, "prompt_length": 8,
+    "context_length": 24, "prompt_length": 8, "precision": "f32",
 }  # fmt: skip
 
 
@@ -116,6 +116,19 @@ def test_greedy_texts_are_those_of_plain_torch_for_prompts_shorter_and_longer_th
         ((_, full),) = generate_all(program, [([1] * 20, Sampler(SamplingOptions(seed=1)))], 99)
         assert len(full) <= 5  # the last token needs no place in the cache
         assert max(full) < 257  # tokens that the tokenizer lacks are never chosen
+
+
+def test_without_a_precision_a_model_trains_in_f32_and_serves_in_bf16(made: dict[str, Path]) -> None:
+    chosen = {name: value for name, value in TINY.items() if name != "precision"}
+    precisions = {}
+    for purpose in ("train", "serve"):
+        done = run_verb("llama", "compile", made["folder"] / f"auto-{purpose}", purpose=purpose, batch_size=2, **chosen)
+        precisions[purpose] = done.figures["precision"]
+    assert precisions == {"train": "f32", "serve": "bf16"}
+    whole = infer(made, "serve", "f32", limit=20)
+    rounded = infer({**made, "serve": done.outputs["pef"]}, "serve", "bf16", limit=20)
+    assert rounded["perplexity"] == pytest.approx(whole["perplexity"], rel=0.02)
+    assert rounded["perplexity"] != whole["perplexity"]
 
 
 def test_weights_of_a_byte_each_cost_little_perplexity(made: dict[str, Path]) -> None:

@@ -3,7 +3,7 @@
 What is made is kept by a digest of the folder and of this version, so that the next start finds it. Run as a program
 of its own, because the process of a box imports neither torch nor models::
 
-    python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE [CONTEXT]
+    python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE PRECISION [CONTEXT]
 
 It leads a session, and ends with the process PARENT, which started it.
 """
@@ -29,7 +29,7 @@ from rdukit.files.atomic import sha256_of_file, write_json_atomic
 from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
-from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING, compile_text_serving
+from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
 from rdukit_serving.device.parameters import LATEST
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
@@ -58,13 +58,16 @@ class PreparedModel:
     checkpoint: str
 
 
-def prepare_hub_folder(folder: Path, place: Path, context: int | None = None) -> PreparedModel:
+def prepare_hub_folder(
+    folder: Path, place: Path, context: int | None = None, precision: str = AUTO
+) -> PreparedModel:  # fmt: skip
     """Compile and convert what is not below ``place`` yet.
 
     What generates texts, or has a tokenizer and makes vectors of them, is compiled to take texts; others take arrays.
 
     Args:
         context: tokens of a text at most; None: as ``limited_sizes`` chooses.
+        precision: ``f32`` or ``bf16``; ``auto``: bf16 to generate texts, f32 for vectors and classes.
     Raises:
         NotFound, InvalidArgument: the folder is of no model of the zoo, or it is damaged.
         CompileError: the compiler refuses.
@@ -72,7 +75,9 @@ def prepare_hub_folder(folder: Path, place: Path, context: int | None = None) ->
     hub = open_hub_folder(folder)
     entry = hub.entry
     sizes = limited_sizes(entry, hub.sizes, context)
-    made = place / _digest(folder, sizes)
+    generates = entry.task == LANGUAGE_MODELLING
+    computed_in = precision_of(precision, SERVE) if generates or precision != AUTO else "f32"
+    made = place / _digest(folder, sizes, computed_in)
     try:
         return PreparedModel(**json.loads((made / PREPARED).read_text()))
     except (OSError, ValueError, TypeError):
@@ -85,12 +90,10 @@ def prepare_hub_folder(folder: Path, place: Path, context: int | None = None) ->
         _convert(hub, sizes, unfinished / "checkpoint")
         status.update(f"compiling {entry.name}")
         box = box_of(entry)
-        takes_texts = entry.task == LANGUAGE_MODELLING or (
-            entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file()
-        )
-        rows = texts_at_once(entry, sizes) if entry.task == LANGUAGE_MODELLING else 1 if takes_texts else BATCH
+        takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
+        rows = texts_at_once(entry, sizes) if generates else 1 if takes_texts else BATCH
         shape = Shape(
-            load_box(find_box_file(box)).model or entry.name, sizes, rows, "f32",
+            load_box(find_box_file(box)).model or entry.name, sizes, rows, computed_in,
             task=entry.task, purpose=SERVE,
         )  # fmt: skip
         if takes_texts:
@@ -145,11 +148,11 @@ def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
 
 
-def _digest(folder: Path, sizes: dict[str, SizeValue]) -> str:
-    """Return what stands for the folder's files, by name, size and time, the sizes and this version."""
+def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
+    """Return what stands for the folder's files, by name, size and time, the sizes, the precision and this version."""
     files = [*weight_files(folder), *(folder / name for name in ("config.json", GENERATION_FILE, *COMPANIONS))]
     known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-    about = json.dumps([str(folder.resolve()), known, sizes, rdukit.__version__, TEXTS], sort_keys=True)
+    about = json.dumps([str(folder.resolve()), known, sizes, precision, rdukit.__version__, TEXTS], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 
@@ -185,7 +188,7 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
 
 if __name__ == "__main__":
     with exit_on_error():
-        _parent, _folder, _place, *_context = sys.argv[1:]
+        _parent, _folder, _place, _precision, *_context = sys.argv[1:]
         end_group_with_parent(int(_parent))
-        _found = prepare_hub_folder(Path(_folder), Path(_place), *map(int, _context))
+        _found = prepare_hub_folder(Path(_folder), Path(_place), int(_context[0]) if _context else None, _precision)
         print(json.dumps(asdict(_found)))

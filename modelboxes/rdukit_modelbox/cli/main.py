@@ -64,6 +64,13 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
     type=click.IntRange(2, 1 << 20),
     help="Most tokens of a text, of a Hugging Face folder [default: 2048 to generate, 128 for vectors and classes].",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "bf16", "f32"]),
+    default="auto",
+    show_default=True,
+    help="Arithmetic of a Hugging Face folder's model; auto: bf16 to generate, f32 for vectors and classes.",
+)
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
 def run(
@@ -79,6 +86,7 @@ def run(
     draft_pef: str | None,
     draft_checkpoint: str | None,
     context: int | None,
+    precision: str,
     announce: Path | None,
     parent: int | None,
 ) -> None:
@@ -90,10 +98,10 @@ def run(
     Example: rdukit box run logreg --state /tmp/logreg
     """
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
-        made = _prepare(checkpoint, context)
+        made = _prepare(checkpoint, context, precision)
         box_name, pef, checkpoint = box_name or made["box"], pef or made["pef"], made["checkpoint"]
     if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):
-        made = _prepare(draft_checkpoint, context)
+        made = _prepare(draft_checkpoint, context, precision)
         draft_pef, draft_checkpoint = draft_pef or made["pef"], made["checkpoint"]
     if box_name is None:
         raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
@@ -119,11 +127,11 @@ def is_hub_folder(path: Path) -> bool:
     return (path / "config.json").is_file() and not (path / "latest.json").is_file()
 
 
-def _prepare(folder: str, context: int | None) -> dict[str, str]:
+def _prepare(folder: str, context: int | None, precision: str) -> dict[str, str]:
     """Compile and convert a Hugging Face folder in a process of its own, which imports torch and ends with this one."""
     place = home_folder() / "cache" / "huggingface"
     command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", str(os.getpid()), folder, str(place)]
-    command += [] if context is None else [str(context)]
+    command += [precision] if context is None else [precision, str(context)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             output, _ = process.communicate()

@@ -25,6 +25,8 @@ from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 
 LANGUAGE_MODELLING: Final = "language-modelling"
+#: The precision is that of the purpose: see ``precision_of``.
+AUTO: Final = "auto"
 #: Weights have the dtype of the precision.
 SAME: Final = "same"
 #: Texts that one PEF can make at once: each has a row of the caches, and each width a graph.
@@ -90,14 +92,22 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
     purpose = str(parameters.get("purpose", TRAIN))
     if purpose not in {TRAIN, SERVE}:
         raise InvalidArgument(f"purpose {purpose!r} is not legal; legal: {TRAIN}, {SERVE}")
+    precision = precision_of(str(parameters.get("precision", "bf16")), purpose)
     return Shape(
         model=model_name_of(box), sizes=chosen_sizes(box, entry, parameters),
-        batch_size=int(parameters.get("batch_size", 1)), precision=str(parameters.get("precision", "bf16")),
+        batch_size=int(parameters.get("batch_size", 1)), precision=precision,
         task=entry.task, purpose=purpose, optimizer=str(parameters.get("optimizer", "sgd")),
         clips_gradients=bool(parameters.get("clip_gradients", False)),
         lora_rank=int(parameters.get("lora_rank", 0)) if purpose == TRAIN else 0,
         lora_alpha=float(parameters.get("lora_alpha", 16.0)),
     )  # fmt: skip
+
+
+def precision_of(precision: str, purpose: str) -> str:
+    """Return what ``auto`` stands for, f32 to train and bf16 to serve, and any other precision as it is."""
+    if precision != AUTO:
+        return precision
+    return "bf16" if purpose == SERVE else "f32"
 
 
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
