@@ -399,9 +399,13 @@ def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: Who
     wait_until(lambda: counted() == {name: count + more.get(name, 0) for name, count in before.items()})
 
 
-def test_states_are_those_of_all_replicas(whole: WholeBundle, client: openai.OpenAI, platform: Platform) -> None:
+def test_states_are_those_of_all_replicas_and_an_expert_is_asked_where_it_is_loaded(
+    whole: WholeBundle, client: openai.OpenAI, platform: Platform
+) -> None:
     platform.endpoints.get("chat").update(replicas=2).wait(400)
     make(client, "poet")
+    for _ in range(5):
+        make(client, "coder")
     listed = {model.id: model.model_extra or {} for model in client.models.list()}
-    assert listed["poet"]["states"] == {"Live": 2} and sum(listed["coder"]["states"].values()) == 2
+    assert listed["poet"]["states"] == {"Live": 2} and listed["coder"]["states"] == {"Live": 1, "Offline": 1}
     assert (client.models.retrieve("poet").model_extra or {})["states"] == {"Live": 2}

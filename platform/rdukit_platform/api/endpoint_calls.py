@@ -59,7 +59,8 @@ BUSY_S: Final = 3.0
 #: Seconds between two looks for a ready replica.
 LOOK_S: Final = 0.1
 CONNECT_S: Final = 5.0
-#: Longest wait for what a replica beside the one that answers says of its models, and revisions that are remembered.
+#: Longest wait for what a replica beside the one that answers says of its models; revisions that are remembered, and
+#: replicas of experts.
 LIST_S: Final = 5.0
 MAX_KNOWN: Final = 1000
 #: Says which expert of a bundle answered.
@@ -146,6 +147,8 @@ class EndpointCalls:
         self._called = set[str]()
         #: Of revisions, which never change: what requests call the model, and of a bundle all of its models.
         self._models: dict[tuple[str, int], tuple[str, frozenset[str]]] = {}
+        #: Of endpoints and their experts: the replica that answered last, which has the expert in memory.
+        self._holders: dict[tuple[str, str], str] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -187,7 +190,10 @@ class EndpointCalls:
                 self._platform.notifier.wake()
         while True:
             turn = self._turns[target.endpoint_id, revision]
-            replica = choose_replica(target.ready, self.under_way, tried, turn, revision)
+            known = target.bundled.get(revision)
+            expert = target.endpoint_id, read_model(request.body, request.body[-TAIL:], known) if known else ""
+            holder = self._holders.get(expert, "")
+            replica = choose_replica(target.ready, self.under_way, tried, turn, revision, holder)
             if replica is None:
                 if target.wanted == 0 or clock() > deadline:
                     self.usage.count(target.endpoint_id, 0, Use(1, 1))
@@ -211,8 +217,17 @@ class EndpointCalls:
                     tried.discard(replica.id)  # it may have closed a connection that was idle
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
             else:
+                if expert[1]:
+                    self._hold(expert, replica.id)
                 is_list = answer.status_code == 200 and at_box.startswith("/v1/models")
                 return await self._of_all(answer, target, replica, at_box) if is_list else answer
+
+    def _hold(self, expert: tuple[str, str], replica_id: str) -> None:
+        """Remember the replica that answered for an expert; the one that was not asked for the longest is forgotten."""
+        self._holders.pop(expert, None)
+        self._holders[expert] = replica_id
+        if len(self._holders) > MAX_KNOWN:
+            del self._holders[next(iter(self._holders))]
 
     async def _of_all(
         self, answer: StreamingResponse, target: Target, replica: ReadyReplica, path: str

@@ -19,6 +19,8 @@ RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-af
 _STATES: Final = ("Live", "Starting", "Queued", "Offline")
 #: Types of an answer that are passed on as they are; others would be bytes. No page runs from here.
 TYPES: Final = ("application/json", "text/event-stream", "application/octet-stream")
+#: A replica that has a request's expert in memory may have so many more requests under way than the freest.
+MAX_AHEAD: Final = 4
 _TEXT: Final = (
     "chat/completions", "completions", "embeddings", "responses", "messages", "messages/count_tokens",
 )  # fmt: skip
@@ -80,18 +82,23 @@ def choose_revision(wanted: int, canary: int | None, percent: int, turn: int) ->
 
 
 def choose_replica(
-    ready: Iterable[ReadyReplica], under_way: Mapping[str, int], tried: Collection[str], turn: int, revision: int
-) -> ReadyReplica | None:
+    ready: Iterable[ReadyReplica], under_way: Mapping[str, int], tried: Collection[str], turn: int, revision: int,
+    holder: str = "",
+) -> ReadyReplica | None:  # fmt: skip
     """Choose the one with the fewest requests of this gateway under way; of several alike, they take turns.
 
-    It is of the revision, unless that has none left that was not tried.
+    It is of the revision, unless that has none left that was not tried. ``holder`` is the replica that has the
+    request's expert in memory: it comes first unless it has over ``MAX_AHEAD`` requests more than the freest.
     """
     left = sorted((each for each in ready if each.id not in tried), key=lambda each: each.id)
     if not left:
         return None
     left = [each for each in left if each.revision == revision] or left
     left = left[turn % len(left) :] + left[: turn % len(left)]
-    return min(left, key=lambda each: under_way.get(each.id, 0))
+    freest = min(left, key=lambda each: under_way.get(each.id, 0))
+    held = next((each for each in left if each.id == holder), freest)
+    is_near = under_way.get(held.id, 0) <= under_way.get(freest.id, 0) + MAX_AHEAD
+    return held if is_near else freest
 
 
 def returned_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -269,6 +269,20 @@ def test_the_replica_with_the_fewest_requests_is_chosen_and_equal_ones_take_turn
     assert choose_replica(ready, {}, ("a", "b"), 0, 1) is None
 
 
+@pytest.mark.parametrize(
+    ("under_way", "tried", "chosen"), [(4, (), "b"), (5, (), "a"), (0, ("b",), "a")],
+    ids=["as-busy-as-it-may-be", "too-busy", "failed"],
+)  # fmt: skip
+def test_a_request_goes_where_its_expert_is_unless_that_is_much_busier(
+    under_way: int, tried: tuple[str, ...], chosen: str
+) -> None:
+    ready = [ReadyReplica(name, 1, "http://x", None) for name in "ab"]
+    assert {
+        getattr(choose_replica(ready, {"b": under_way}, tried, turn, 1, "b"), "id", "") for turn in range(4)
+    } == {chosen}  # fmt: skip
+    assert getattr(choose_replica(ready, {"b": 1}, (), 0, 1, "gone"), "id", "") == "a"
+
+
 def test_models_have_the_readiest_state_of_all_replicas_and_how_many_have_which() -> None:
     def told(**states: str) -> bytes:
         return orjson.dumps(
