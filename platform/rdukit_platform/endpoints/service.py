@@ -22,6 +22,7 @@ from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.bundles import CheckedBundle, keep_parts
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
 from rdukit_platform.jobs.fit import check_nodes, check_pef, tiles_of
+from rdukit_platform.jobs.tenant_use import read_wanted_tiles, tiles_for_endpoints
 from rdukit_platform.nodes.registry import read_capacities
 
 #: Replicas that are shown: those that are there, and some that have ended.
@@ -305,27 +306,24 @@ def _check_tiles(session: Session, row: EndpointRow, replicas: int, tiles: int) 
     Raises:
         QuotaExceeded: the message says how many replicas there may be.
     """
-    most = session.get_one(TenantRow, row.tenant_id).max_tiles
-    if most is None:
-        return
-    others = (
-        select(func.coalesce(func.sum(EndpointRow.replicas * EndpointRevisionRow.tiles), 0))
-        .join(
-            EndpointRevisionRow,
-            (EndpointRevisionRow.endpoint_id == EndpointRow.id) & (EndpointRevisionRow.number == EndpointRow.revision),
-        )
-        .where(
-            EndpointRow.tenant_id == row.tenant_id, EndpointRow.held_name.is_not(None), EndpointRow.id != row.id
-        )
-    )  # fmt: skip
-    used = int(session.scalars(others).one())
-    if used + replicas * tiles > most:
-        raise QuotaExceeded(
-            f"endpoint {row.name!r} wants {replicas} replicas of {tiles} tiles; its tenant may have {most} tiles, and "
-            f"its other endpoints want {used}; legal: at most {max((most - used) // max(tiles, 1), 0)} replicas; an "
-            "administrator may allow more: rdukit tenant set TENANT --max-tiles N",
-            max_tiles=most, used=used, replicas=replicas, tiles=tiles,
-        )  # fmt: skip
+    tenants = session.scalars(select(TenantRow)).all()
+    limit = next(tenant.max_tiles for tenant in tenants if tenant.id == row.tenant_id)
+    wanted = read_wanted_tiles(session, row.id)
+    quotas = {tenant.id: tenant.quota for tenant in tenants}
+    total = sum(each.tiles + each.broken_tiles + each.cordoned_tiles for each in read_capacities(session))
+    unclaimed = tiles_for_endpoints(row.tenant_id, quotas, wanted, total)
+    used = wanted.get(row.tenant_id, 0)
+    for most, option, why in (
+        (limit, "--max-tiles", "its tenant may have {} tiles"),
+        (unclaimed, "--quota", "{} tiles are its tenant's own or nobody's, and endpoints borrow none"),
+    ):
+        if most is not None and used + replicas * tiles > most:
+            raise QuotaExceeded(
+                f"endpoint {row.name!r} wants {replicas} replicas of {tiles} tiles; {why.format(most)}, and its other "
+                f"endpoints want {used}; legal: at most {max((most - used) // max(tiles, 1), 0)} replicas; an "
+                f"administrator may allow more: rdukit tenant set TENANT {option} N",
+                max_tiles=most, used=used, replicas=replicas, tiles=tiles,
+            )  # fmt: skip
 
 
 def _tiles_of(session: Session, row: EndpointRow, number: int) -> int:

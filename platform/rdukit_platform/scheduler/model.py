@@ -120,7 +120,7 @@ class TenantShare:
     max_tiles: int | None = None
     #: Jobs that it may have active at once; ``None``: as the snapshot's ``tenant_jobs`` says.
     max_jobs: int | None = None
-    #: Tiles that replicas of its endpoints have, which count against ``max_tiles``.
+    #: Tiles that replicas of its endpoints have, which count as its jobs' tiles do.
     served: int = 0
 
 

@@ -81,13 +81,13 @@ class Shares:
         """Return whether the tenant has more than its quota with this job; one without tiles counts as of one."""
         if not self.has_quotas:
             return False
-        return self.tiles[job.tenant_id] + max(job.tiles, 1) > (self.claim(job.tenant_id).quota or 0)
+        return self._held(job.tenant_id) + max(job.tiles, 1) > (self.claim(job.tenant_id).quota or 0)
 
     def borrowed(self, tenant_id: str) -> int:
         """Return how many tiles a tenant has beyond its quota, without those that it is about to give back."""
         if not self.has_quotas:
             return 0
-        return self.tiles[tenant_id] - self.leaving[tenant_id] - (self.claim(tenant_id).quota or 0)
+        return self._held(tenant_id) - self.leaving[tenant_id] - (self.claim(tenant_id).quota or 0)
 
     def of(self, tenant_id: str) -> float:
         """Return the dominant share with its past, over the weight: who has the smallest is next."""
@@ -98,8 +98,12 @@ class Shares:
 
     def _find(self, tenant_id: str) -> float:
         claim = self.claim(tenant_id)
-        used = max(self.tiles[tenant_id] / self._tiles, self.jobs[tenant_id] / self._slots)
+        used = max(self._held(tenant_id) / self._tiles, self.jobs[tenant_id] / self._slots)
         return (used + claim.past) / max(claim.weight, LOWEST_WEIGHT)
+
+    def _held(self, tenant_id: str) -> int:
+        """Return the tiles of a tenant's active jobs and of its endpoints' replicas."""
+        return self.tiles[tenant_id] + self.claim(tenant_id).served
 
 
 #: Jobs of each tenant by priority and age.

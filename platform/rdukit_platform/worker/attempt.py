@@ -292,10 +292,7 @@ class AttemptRun:
             pool.give_back(lent)
             return
         self._trace.read_box_spans()
-        try:
-            pool.end(lent, STOP_S)
-        except Unavailable as left:
-            logger.warning("box not stopped job=%s id=%s error=%s", self._owner.id, lent.box.id, left)
+        pool.end(lent, STOP_S)
 
     def _stop_box(self, _: object, error: BaseException | None, __: object) -> None:
         if self._box is None:

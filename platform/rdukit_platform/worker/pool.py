@@ -154,6 +154,8 @@ class BoxPool(Closable):
         self._backend, self._rules, self._clock, self._idle_s, self._most = backend, rules, clock, idle_s, most
         self._folder = pools / f"{POOL}{secrets.token_hex(6)}"
         self._numbers, self._lock, self._shelf = count(1), threading.Lock(), BoxShelf()
+        #: Boxes that nobody has and that could not be ended yet.
+        self._left: list[PooledBox] = []
         self._held = ExitStack()
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="pool", daemon=True)
@@ -213,12 +215,18 @@ class BoxPool(Closable):
             self._end_idle(float("inf"))
 
     def end(self, lent: PooledBox, grace_s: float = 0.0) -> None:
-        """End a box. Nobody else has it."""
+        """End a box, which nobody else has. One whose backend does not answer is ended by the sweeper, or as a dead
+        worker's are."""
         lent.client.close()
         try:
             lent.box.stop(grace_s)
-        finally:
-            remove_tree(lent.folder)
+        except Unavailable as error:
+            make_folder(lent.folder)  # by which it is found
+            with self._lock:
+                self._left.append(lent)
+            logger.warning("box of the pool not ended yet box=%s error=%s", lent.key[1], error)
+            return
+        remove_tree(lent.folder)
         logger.info("box of the pool ends tenant=%s box=%s jobs=%d", *lent.key, lent.jobs)
 
     def close(self) -> None:
@@ -227,7 +235,8 @@ class BoxPool(Closable):
         if self.is_open:
             self._sweeper.join(5.0)
             self._end_idle(float("inf"))
-            remove_tree(self._folder)
+            if not self._left:
+                remove_tree(self._folder)
             self._held.close()
 
     @property
@@ -274,12 +283,10 @@ class BoxPool(Closable):
         # Of others one would have to ask their engine.
         ended = {id(box) for box in waiting if self._is_process and not box.box.is_alive()}
         with self._lock:
-            old = self._shelf.take_old(before, self._most, ended)
+            old = [*self._shelf.take_old(before, self._most, ended), *self._left]
+            self._left = []
         for box in old:
-            try:
-                self.end(box)
-            except Unavailable as error:
-                logger.warning("box of the pool not ended box=%s error=%s", box.key[1], error)
+            self.end(box)
 
 
 def spans_of(folder: Path, fence: BoxFence | None) -> Path:

@@ -1,6 +1,7 @@
 """Boxes that wait for their tenant's next job: which one gets it, and which ones end."""
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -171,5 +172,28 @@ def test_an_engine_that_is_away_costs_no_box(tmp_path: Path, monkeypatch: pytest
         pool.end(lent)
 
 
-def _fail(_: object) -> bool:
+def test_a_box_whose_engine_is_away_is_ended_later_by_its_pool_or_as_a_dead_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdukit_platform.worker.pool.SWEEP_S", 0.01)
+    pools = tmp_path / "pools"
+    with pool_of(tmp_path) as pool:
+        lent = pool.lend(*OWN, None, 1.0, threading.Event())
+        with monkeypatch.context() as away:
+            away.setattr(Box, "stop", _fail)
+            pool.end(lent)
+            assert lent.folder.is_dir() and lent.box.is_alive()
+        while lent.folder.exists():  # the sweeper's turn
+            time.sleep(0.01)
+        assert not lent.box.is_alive()
+        again = pool.lend(*OWN, None, 1.0, threading.Event())
+        name = again.folder.parent.name
+        monkeypatch.setattr(Box, "stop", _fail)
+        pool.give_back(again)
+    assert [path.name for path in pools.iterdir()] == [name], "whoever clears pools finds it"
+    engine = Engine(tmp_path, name)
+    assert (clear_pools(engine, pools), engine.there, list(pools.iterdir())) == (1, [], [])
+
+
+def _fail(*_: object) -> bool:
     raise BackendUnavailable("it is restarted")

@@ -79,6 +79,19 @@ def test_tiles_of_a_tenants_endpoints_count_against_its_limit() -> None:
     )
 
 
+def test_tiles_of_endpoints_count_in_share_and_quota_and_only_jobs_make_room() -> None:
+    even = {"lab": TenantShare(), "guest": TenantShare(served=4)}
+    queue = [wants("guests", 4, "guest", since=1.0), wants("labs", 4, since=2.0)]
+    assert decide(snapshot(queue, (), shares=even)).admissions == ("labs", "guests")
+    # Its quota is used up by its endpoints: its jobs borrow, and give back what is asked for.
+    shares = {"lab": TenantShare(quota=4), "guest": TenantShare(quota=2, served=2)}
+    assert decide(snapshot(queue, (), shares=shares)).admissions == ("labs", "guests")
+    full = [runs("first", 2), runs("second", 4)]
+    for served, gone in ((2, ["first"]), (0, [])):
+        shares["guest"] = TenantShare(quota=6, served=served)
+        assert victims(decide(snapshot([wants("own", 4)], full, shares=shares))) == gone
+
+
 def test_a_tenants_own_limit_of_jobs_goes_before_the_common_one() -> None:
     queue = [wants(f"j{i}", 1, since=float(i)) for i in range(3)]
     decision = decide(snapshot(queue, (), tenant_jobs=1, shares={"lab": TenantShare(max_jobs=2)}))

@@ -9,7 +9,7 @@ from rdukit.errors import QuotaExceeded
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Selector
-from rdukit_platform.db.models import EndpointReplicaRow, EndpointRow, TenantRow
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRow, NodeRow, TenantRow
 from rdukit_platform.endpoints.service import (
     EndpointChange,
     ServedParts,
@@ -19,7 +19,7 @@ from rdukit_platform.endpoints.service import (
     roll_back,
 )
 from rdukit_platform.endpoints.states import ReplicaState
-from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses
+from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses, tiles_for_endpoints
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import fresh_database
 
@@ -80,3 +80,38 @@ def test_tiles_in_use_are_those_of_replicas_that_have_not_ended(tmp_path: Path) 
         assert read_served_tiles(session) == {lab.id: 12}
         uses = read_tenant_uses(session, [lab, other])
         assert (uses[lab.id].tiles, uses[other.id].tiles) == (12, 0)
+
+
+def test_endpoints_may_want_their_tenants_quota_and_what_is_nobodys_own() -> None:
+    quotas = {"lab": 16, "guest": None, "shop": 8}
+    assert tiles_for_endpoints("guest", dict.fromkeys(quotas), {}, 64) is None, "nobody has a quota"
+    assert tiles_for_endpoints("guest", quotas, {}, 0) is None, "no node has told"
+    assert tiles_for_endpoints("guest", quotas, {}, 64) == 40
+    assert tiles_for_endpoints("lab", quotas, {"guest": 10, "shop": 12}, 64) == 16 + 40 - 10 - 4
+    assert tiles_for_endpoints("lab", quotas, {"guest": 60}, 64) == 16, "its own stays its own"
+
+
+def test_an_endpoint_does_not_borrow_what_another_tenant_may_claim(tmp_path: Path) -> None:
+    (tmp_path / "pef").write_text("pef")
+    store = FolderStore(tmp_path / "artifacts")
+    with fresh_database(tmp_path) as database, database.write() as session:
+        lab, guest = (create_tenant(session, name, 0.0) for name in ("lab", "guest"))
+        record_artifact(session, guest.id, "pef", "pef", store.add_path(tmp_path / "pef"), 1.0, artifact_id="art-pef")
+        capacity = {"tiles": 16, "free_tiles": 16, "free_applications": 8}
+        session.add(
+            NodeRow(
+                name="n", home_id="h", host="h", state="up", labels={}, capacity=capacity, leased=[], report={},
+                beats=1, beat_at=0.0, joined_at=0.0, changed_at=0.0,
+            )
+        )  # fmt: skip
+        chat = create_endpoint(session, guest.id, "chat", serving(4), 4, 1.0)
+        session.get_one(TenantRow, lab.id).quota = 8
+        with pytest.raises(
+            QuotaExceeded, match=r"8 tiles are its tenant's own or nobody's.*at most 0 replicas.*--quota"
+        ):
+            create_endpoint(session, guest.id, "more", serving(4), 1, 2.0)
+        change_endpoint(session, chat, EndpointChange(replicas=3), 3.0)
+        with pytest.raises(QuotaExceeded):
+            change_endpoint(session, chat, EndpointChange(replicas=4), 4.0)
+        session.get_one(TenantRow, guest.id).quota = 8
+        change_endpoint(session, chat, EndpointChange(replicas=2), 5.0)
