@@ -347,6 +347,11 @@ class Home:
         return self.folder / "node-name"
 
     @property
+    def up_lock(self) -> Path:
+        """File that ``rdukit up`` has locked, with its process id."""
+        return self.run / "up.lock"
+
+    @property
     def address_file(self) -> Path:
         """File that ``rdukit up`` writes when it is ready: ``{"url", "pid", …}``."""
         return self.run / "platform.json"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rdukit_node.telemetry.exporter import METRICS as NODE_METRICS
 from support.platform.processes import has_ended, platform_under_test, short_folder
 
+MONITORING = Path(__file__).parents[2] / "charts/rdukit/files"
 RDUKIT = [sys.executable, "-c", "from rdukit.cli import main; main()"]
 
 
@@ -37,6 +40,10 @@ def test_up_gets_ready_refuses_a_second_and_stops_all(home: Path) -> None:
         assert health["status"] == "ready"
         assert all(health["parts"].values())
         assert httpx.get(f"{platform.running['url']}/docs", trust_env=False).status_code == 200
+        assert run_rdukit(home, "status", "platform", "node").returncode == 0
+        told = platform.client._http.get("/metrics").raise_for_status().text
+        known = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
+        assert metrics_of_monitoring() - NODE_METRICS.keys() <= known, "what dashboards and alerts ask for is told"
         second = run_rdukit(home, "up", "--port", "0")
         assert second.returncode == 6
         assert f"runs in {home} already" in second.stderr
@@ -55,6 +62,29 @@ def test_up_gets_ready_refuses_a_second_and_stops_all(home: Path) -> None:
         assert has_ended(platform.running["pid"])
     assert all(has_ended(pid) for pid in pids.values())
     assert not (home / "run" / "platform.json").exists()
+
+
+def metrics_of_monitoring() -> set[str]:
+    """Names of the metrics that dashboards and alerts ask for; those of a histogram by its own name."""
+    files = [MONITORING / "alerts.yaml", *(MONITORING / "dashboards").glob("*.json")]
+    asked = set().union(*(re.findall(r"\brdukit_\w+\b(?![^{}]*\")", file.read_text()) for file in files))
+    return {name.removesuffix("_bucket") for name in asked}
+
+
+def test_the_status_of_a_platform_that_is_on_its_way_or_away_is_no_success(home: Path) -> None:
+    assert run_rdukit(home, "status").returncode == 0, "nothing is asked for, and nothing is wrong"
+    away = run_rdukit(home, "status", "platform")
+    assert (away.returncode, "not running; start one: rdukit up" in away.stdout) == (7, True)
+    with subprocess.Popen([sys.executable, "-c", "input()", "up"], stdin=subprocess.PIPE) as coming:
+        (home / "run").mkdir(mode=0o700, exist_ok=True)
+        (home / "run" / "up.lock").write_text(str(coming.pid))
+        (home / "token").write_text("of an earlier start")
+        for arguments in ((), ("platform",)):
+            told = run_rdukit(home, "status", *arguments)
+            assert (told.returncode, "platform  not ready yet; its logs are in" in told.stdout) == (7, True)
+        coming.communicate(b"\n")
+    assert "not running" in run_rdukit(home, "status", "platform").stdout, "its lock is left"
+    assert "legal: node, platform, box" in run_rdukit(home, "status", "gateway").stderr
 
 
 def test_a_taken_port_is_named(home: Path) -> None:

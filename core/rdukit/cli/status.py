@@ -1,7 +1,8 @@
 """``rdukit status``: what runs on this machine. Parts report through the entry-point group ``rdukit.status``."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.cli.tables import Table, print_tables
-from rdukit.errors import RdukitError
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable
 from rdukit.settings import home_folder
 
 GROUP: Final = "rdukit.status"
@@ -25,7 +26,7 @@ class PartStatus:
 
     #: Such as ``node`` or ``jobs``.
     part: str
-    #: ``running``, ``stopped`` or ``unknown``.
+    #: ``running``, ``stopped``, ``starting``, ``degraded`` or ``unknown``.
     state: str
     #: One line for people; where it is stopped, how to start it.
     text: str
@@ -34,23 +35,38 @@ class PartStatus:
 
 
 ReportStatus = Callable[[], Iterable[PartStatus]]
+#: States of a part that is there, and does not serve as it should.
+_NOT_READY: Final = frozenset({"starting", "degraded", "unknown"})
 
 
 @click.command()
+@click.argument("parts", metavar="[PART]...", nargs=-1)
 @TOKEN_OPTION
 @JSON_OPTION
-def status(as_json: bool) -> None:
+def status(parts: tuple[str, ...], as_json: bool) -> None:
     """Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.
 
-    Example: rdukit status --json
+    Ends with status 7 if a part starts, is degraded or does not answer, or if a PART that is named (node, platform,
+    box) does not run.
+
+    Example: rdukit status platform --json
     """
     home = home_folder()
     found = [PartStatus("home", "running" if home.is_dir() else "stopped", _describe_home(home)), *read_status()]
+    if strange := sorted({*parts} - {*_ORDER}):
+        raise InvalidArgument(f"there is no part {strange[0]!r}; legal: {', '.join(_ORDER)}")
     if as_json:
-        parts = [{"part": one.part, "state": one.state, "text": one.text, **one.detail} for one in found]
-        click.echo(json.dumps({"home": str(home), "parts": parts}, indent=2, sort_keys=True))
-        return
-    print_tables([Table("", ("", ""), tuple((one.part, one.text) for one in found))])
+        shown = [{"part": one.part, "state": one.state, "text": one.text, **one.detail} for one in found]
+        click.echo(json.dumps({"home": str(home), "parts": shown}, indent=2, sort_keys=True))
+    else:
+        print_tables([Table("", ("", ""), tuple((one.part, one.text) for one in found))])
+    if not are_ready(found, parts):
+        sys.exit(Unavailable.exit_status)
+
+
+def are_ready(found: Iterable[PartStatus], named: Collection[str]) -> bool:
+    """Return whether all parts that are there serve, and those that are named are there (pure)."""
+    return all(one.state not in _NOT_READY and (one.state == "running" or one.part not in named) for one in found)
 
 
 def read_status() -> list[PartStatus]:

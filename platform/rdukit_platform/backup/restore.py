@@ -129,7 +129,7 @@ def _home_alone(home: Home) -> Iterator[None]:
     """Let no ``rdukit up`` and no other restore be in the home folder meanwhile."""
     private_home()
     home.run.mkdir(mode=PRIVATE, exist_ok=True)
-    descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(home.up_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

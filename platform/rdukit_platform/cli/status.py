@@ -1,10 +1,13 @@
 """The platform's lines of ``rdukit status``: whether it runs, and its jobs."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from rdukit.cli.status import PartStatus
 from rdukit.errors import RdukitError, Unavailable
+from rdukit_platform.settings import Home, current_home
 
 #: States of jobs that have not ended, as they are shown.
 _OPEN: Final = ("running", "starting", "retrying", "queued", "submitted", "paused")
@@ -18,19 +21,21 @@ def report_platform() -> Iterator[PartStatus]:
     try:
         client = ApiClient.of_home()
     except Unavailable:
-        yield PartStatus("platform", "stopped", "not running; start one: rdukit up")
+        yield _without_answer("")
         return
     with client:
         try:
             health = client.get("/health")
         except RdukitError as error:
-            is_away = isinstance(error, Unavailable)
-            text = "not running; start one: rdukit up" if is_away else error.message
-            yield PartStatus("platform", "stopped" if is_away else "unknown", text, {"url": client.url})
+            if isinstance(error, Unavailable):
+                yield _without_answer(client.url)
+            else:
+                yield PartStatus("platform", "unknown", error.message, {"url": client.url})
             return
         missing = [part for part, is_up in health["parts"].items() if not is_up]
         text = f"{client.url} {health['status']}" + (f", without {', '.join(missing)}" if missing else "")
-        yield PartStatus("platform", "running", text, {"url": client.url, "health": health})
+        state = "degraded" if missing else "running"
+        yield PartStatus("platform", state, text, {"url": client.url, "health": health})
         try:
             counts = {s: len(client.get("/v1/jobs", state=s, limit=_MAX_JOBS)["jobs"]) for s in _OPEN}
         except RdukitError as error:
@@ -38,3 +43,27 @@ def report_platform() -> Iterator[PartStatus]:
             return
         shown = [f"{count}{'+' * (count == _MAX_JOBS)} {state}" for state, count in counts.items() if count]
         yield PartStatus("jobs", "running" if shown else "stopped", ", ".join(shown) or "none open", {"open": counts})
+
+
+def _without_answer(url: str) -> PartStatus:
+    """Say of a platform that does not answer whether one of this home is under way."""
+    from rdukit_platform.client.contexts import own_url
+
+    home = current_home()
+    detail = {"url": url} if url else {}
+    if url not in {"", own_url(home)} or find_up(home) is None:
+        return PartStatus("platform", "stopped", "not running; start one: rdukit up", detail)
+    return PartStatus("platform", "starting", f"not ready yet; its logs are in {home.logs}", detail)
+
+
+def find_up(home: Home) -> int | None:
+    """Return the process of the ``rdukit up`` that has this home; ``None``: there is none.
+
+    Its lock is not tried, which would keep one from beginning just now.
+    """
+    with suppress(OSError, ValueError):
+        pid = int(home.up_lock.read_text())
+        # One that was killed leaves the file, and its number may be another's by now.
+        if b"up" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return pid
+    return None

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import RdukitError, Unavailable
 from rdukit.interfaces import Clock
 from rdukit.settings import resolve
+from rdukit.telemetry.spans import span
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.db.engine import Database
@@ -150,7 +151,8 @@ def _submit(
     try:
         if isinstance(request, RdukitError):
             raise request
-        pipeline, _ = submit_pipeline(session, boxes, row.tenant_id, request, now, row.submitted_by)
+        with span("scheduled run", {"rdukit.schedule": row.id}):
+            pipeline, _ = submit_pipeline(session, boxes, row.tenant_id, request, now, row.submitted_by)
         run.pipeline_id = pipeline.id
     except RdukitError as error:  # refused before anything of it was written
         run.state, run.why = str(RunState.FAILED), error.message

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import RdukitError
 from rdukit.strict_json import find_number
+from rdukit.telemetry.spans import span
 from rdukit_platform.catalog.model import BoxDescription, read_selector
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow, SweepRow, TrialRow
@@ -153,7 +154,8 @@ def _begin(session: Session, sweep: SweepRow, number: int, parameters: dict[str,
     }
     # A microsecond apart, so that listing them keeps their order.
     request, at = common.model_copy(update=changes), now + number * 1e-6
-    job = new_job(sweep.tenant_id, request, box, at, by=sweep.submitted_by)
+    with span("trial", {"rdukit.sweep": sweep.id, "rdukit.trial": number}):
+        job = new_job(sweep.tenant_id, request, box, at, by=sweep.submitted_by)
     add_jobs(session, [job], at)
     apply_event(session, job, JobEvent.READY, now)
     session.add(TrialRow(sweep_id=sweep.id, number=number, job_id=job.id, parameters=parameters))

@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -104,11 +103,11 @@ def take_lock(home: Home) -> int:
     Raises:
         Conflict: another process has it.
     """
-    descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(home.up_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
-        holder = Path(home.run / "up.lock").read_text().strip()
+        holder = home.up_lock.read_text().strip()
         os.close(descriptor)
         raise Conflict(
             f"a platform runs in {home.folder} already (process {holder or 'unknown'}); stop it, or set RDUKIT_HOME"

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import rdukit
 from rdukit.cli.app import GROUP, SUMMARIES, run_command
 from rdukit.cli.app import cli as root
+from rdukit.cli.status import PartStatus, are_ready
 from rdukit.errors import IllegalValue, NotFound, RdukitError
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
@@ -151,3 +152,13 @@ def test_errors_become_exit_statuses(
         run_command(fail)
     assert stop.value.code == status
     assert capsys.readouterr().out == ""
+
+
+def test_a_status_is_good_if_what_is_there_is_ready_and_what_is_named_is_there() -> None:
+    node, away = PartStatus("node", "running", ""), PartStatus("platform", "stopped", "")
+    for state, good in (("running", True), ("starting", False), ("degraded", False), ("unknown", False)):
+        found = [node, PartStatus("platform", state, "")]
+        assert [are_ready(found, named) for named in ((), ("platform",), ("node", "platform"))] == [good] * 3
+    assert [are_ready([node, away], named) for named in ((), ("node",), ("platform",))] == [True, True, False]
+    boxes = [PartStatus("box", state, "") for state in ("running", "running")]
+    assert are_ready(boxes, ("box",))

@@ -5,12 +5,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from rdukit.errors import Conflict, IllegalValue, NotFound
+from rdukit.telemetry.spans import collecting, find_traceparent
 from rdukit_platform.artifacts.removal import delete_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import ArtifactRow
+from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import pipelines
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.schedules import service
@@ -145,6 +147,15 @@ def test_a_due_time_submits_the_pipeline_once_and_its_jobs_have_a_label(lab: Lab
         (job,) = pipeline_jobs(session, str(found.runs[0].pipeline))
         assert (job.labels, job.state, job.step) == ({"schedule": "n"}, "queued", "prepare")
         assert job.submitted_by == "usr-1", "who made the schedule"
+
+
+def test_the_trace_of_a_scheduled_run_begins_with_a_span_that_is_sent(lab: Lab) -> None:
+    lab.create()
+    with collecting() as found:
+        assert lab.advance(T0 + HOUR + 1) == 1
+    with lab.database.read() as session:
+        (begun,) = (find_traceparent(job.traceparent) for job in session.scalars(select(JobRow)))
+    assert [(one.name, one.context) for one in found] == [("scheduled run", begun)]
 
 
 def test_a_run_that_would_overlap_is_skipped_or_waits_for_the_one_before(lab: Lab) -> None:

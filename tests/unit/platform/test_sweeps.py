@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import Conflict, IllegalValue, InvalidTransition, NotFound, UnknownParameter
+from rdukit.telemetry.spans import collecting, find_traceparent
 from rdukit_platform.artifacts.needs import read_needs
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.store import Content
@@ -98,6 +99,15 @@ class Lab:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with fresh_database(tmp_path) as database:
         yield Lab(database)
+
+
+def test_the_trace_of_a_trial_begins_with_a_span_that_is_sent(lab: Lab) -> None:
+    sweep = lab.submit()
+    with collecting() as found:
+        assert lab.advance() == 2
+    with lab.database.read() as session:
+        begun = [find_traceparent(session.get_one(JobRow, job).traceparent) for job in lab.jobs(sweep)]
+    assert [(one.name, one.context) for one in found] == [("trial", context) for context in begun]
 
 
 def test_a_sweep_begins_its_trials_in_turn_and_ends_with_the_best(lab: Lab) -> None:
