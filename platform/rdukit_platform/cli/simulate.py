@@ -102,6 +102,13 @@ def simulate() -> None:
     help="Zones that the nodes are in, in turn, by their labels zone=0, …",
 )
 @click.option(
+    "--racks",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Racks that the nodes are in, one after the other, by their labels rack=0, …; a gang keeps to one where it "
+    "needs no more nodes there.",
+)
+@click.option(
     "--constrained",
     type=click.FloatRange(0, 1),
     default=None,
@@ -137,9 +144,9 @@ def simulate() -> None:
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
     platform: str | None, tiles: int | None, applications: int | None, urgent: float | None, gangs: float | None,
-    wide: float | None, zones: int, constrained: float | None, quotas: Sequence[str], lose_every: float | None,
-    lost_for: float, break_every: float | None, broken_for: float, maintained: Sequence[str], slots: int,
-    output: Path | None, as_json: bool,
+    wide: float | None, zones: int, racks: int, constrained: float | None, quotas: Sequence[str],
+    lose_every: float | None, lost_for: float, break_every: float | None, broken_for: float,
+    maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 
@@ -171,7 +178,7 @@ def queue(
         PreemptionRule(
             resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
         ),
-        tuple(each for text in maintained for each in parse_maintenance(text, nodes)), zones,
+        tuple(each for text in maintained for each in parse_maintenance(text, nodes)), zones, racks,
         is_linked=bool(wide),
         layout=NodeLayout(0) if spec is None else NodeLayout(spec.chip.tiles, spec.rdus_per_xrdu),
         applications=applications or (0 if spec is None else spec.max_applications),
@@ -184,12 +191,12 @@ def queue(
         run = run_trace(
             trace, system, time.perf_counter, outages=outages, progress=lambda done: bar.update(done - bar.pos)
         )
-    figures = sum_up(run, total, system.layout)
+    figures = sum_up(run, total, system.layout, system.rack_of)
     if as_json:
         name = None if spec is None else spec.platform
         show.print_json({"nodes": nodes, "platform": name, "tiles": total, **asdict(figures)})
     else:
-        rows = (*_describe(figures, total), *_describe_places(figures, spec))
+        rows = (*_describe(figures, total, has_racks=bool(racks)), *_describe_places(figures, spec))
         tables.print_tables([tables.Table("", ("FIGURE", "VALUE"), rows, frozenset({"VALUE"}))])
     if output is not None:
         write_atomic(output, draw_run(run, system, outages).encode())
@@ -231,7 +238,7 @@ def _describe_part(name: str, count: int, wait_mean_s: float) -> list[tuple[str,
     return [(name, f"{count}"), (f"{name}, waiting, mean", f"{wait_mean_s:.1f} s")] if count else []
 
 
-def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
+def _describe(figures: QueueFigures, tiles: int, *, has_racks: bool = False) -> list[tuple[str, str]]:
     return [
         ("jobs", f"{figures.jobs}"),
         ("refused, what no node has", f"{figures.refused}"),
@@ -240,6 +247,7 @@ def _describe(figures: QueueFigures, tiles: int) -> list[tuple[str, str]]:
         *([("lost with an RDU", f"{figures.broken}")] if figures.broken else []),
         *_describe_part("gangs", figures.gangs, figures.gang_wait_mean_s),
         *_describe_part("gangs on several nodes", figures.wide, figures.wide_wait_mean_s),
+        *([("of these within one rack", f"{figures.wide_in_rack}")] if figures.wide and has_racks else []),
         *_describe_part("asking for a zone", figures.constrained, figures.constrained_wait_mean_s),
         ("work lost", f"{100 * figures.lost_work:.1f} %"),
         ("tenants", f"{figures.tenants}"),

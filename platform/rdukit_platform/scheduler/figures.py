@@ -1,7 +1,7 @@
 """Figures of a simulated queue (pure): how much was used, how long jobs waited, how fair it was."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rdukit_platform.nodes.topology import NO_LAYOUT, NodeLayout
@@ -40,6 +40,8 @@ class QueueFigures:
     #: Of the gangs, those that had several nodes.
     wide: int = 0
     wide_wait_mean_s: float = 0.0
+    #: Of these, those whose nodes are all in one rack.
+    wide_in_rack: int = 0
     #: Attempts that were ended with an RDU that broke.
     broken: int = 0
     #: Jobs that had tiles of several RDUs, and of them those that were on as few XRDUs as have so many RDUs.
@@ -47,8 +49,10 @@ class QueueFigures:
     on_fewest_xrdus: int = 0
 
 
-def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> QueueFigures:
-    """Sum a run up. Without jobs all is 0, but fairness is 1."""
+def sum_up(
+    run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT, rack_of: Callable[[str], str | None] = lambda _: None
+) -> QueueFigures:
+    """Sum a run up, on nodes of so many tiles together. Without jobs all is 0, but fairness is 1."""
     span_s = max((j.ended for j in run.jobs), default=0.0) - min((j.job.at for j in run.jobs), default=0.0)
     attempts = (*run.jobs, *run.cut)
     lost = [j for j in run.cut if j.end is not SimulatedEnd.PREEMPTED]
@@ -58,7 +62,7 @@ def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> Que
     work, lost_work = (sum(j.job.tiles * (j.ended - j.started) for j in part) for part in (attempts, lost))
     waits = [j.waited_s for j in run.jobs]
     gangs = [j.waited_s for j in run.jobs if j.job.is_gang]
-    wide = [j.waited_s for j in run.jobs if j.parts]
+    wide = [j for j in run.jobs if j.parts]
     constrained = [j.waited_s for j in run.jobs if j.job.constraint]
     return QueueFigures(
         jobs=len(run.jobs),
@@ -81,11 +85,18 @@ def sum_up(run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT) -> Que
         constrained=len(constrained),
         constrained_wait_mean_s=mean(constrained),
         wide=len(wide),
-        wide_wait_mean_s=mean(wide),
+        wide_wait_mean_s=mean([j.waited_s for j in wide]),
+        wide_in_rack=sum(is_in_one_rack(j, rack_of) for j in wide),
         broken=broken,
         several_rdus=len(several),
         on_fewest_xrdus=sum(several),
     )
+
+
+def is_in_one_rack(job: SimulatedJob, rack_of: Callable[[str], str | None]) -> bool:
+    """Return whether all nodes of an attempt on several are in one rack."""
+    racks = {rack_of(part.node or job.node) for part in job.parts}
+    return len(racks) == 1 and racks != {None}
 
 
 def rdus_of(job: SimulatedJob, layout: NodeLayout) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from rdukit_platform.scheduler.model import (
     ActiveJob,
     Decision,
     JobPart,
+    Labels,
     Need,
     NodeState,
     PreemptionRule,
@@ -32,7 +33,7 @@ from rdukit_platform.scheduler.model import (
     QueueSnapshot,
     TenantShare,
 )
-from rdukit_platform.scheduler.node_room import rows_of, whole_tiles
+from rdukit_platform.scheduler.node_room import RACK, rows_of, whole_tiles
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod, order_key
 from rdukit_platform.scheduler.traces import WHOLE, Outage, TraceJob, zone_labels
 
@@ -61,6 +62,8 @@ class SimulatedSystem:
     maintenance: tuple[Outage, ...] = ()
     #: Each node has the label of one zone, in turn; 0: none has any.
     zones: int = 0
+    #: Racks that the nodes are in, one after the other; 0: none is in any.
+    racks: int = 0
     #: Members of a job may be on several nodes.
     is_linked: bool = False
     #: Tiles of an RDU and RDUs of an XRDU; 0 tiles: any tiles of a node are as good as others.
@@ -97,6 +100,15 @@ class SimulatedSystem:
             return fits_one
         nodes = sum(job.constraint <= zone_labels(number, self.zones) for number in range(self.nodes))
         return nodes * members_with_room(job.tiles // job.members, whole) >= job.members
+
+    def rack_of(self, node: str) -> str | None:
+        """Return the rack of a node; ``None``: it is in none."""
+        return str(int(node) * self.racks // self.nodes) if self.racks else None
+
+    def labels_of(self, number: int) -> Labels:
+        """Return the labels of a node."""
+        rack = self.rack_of(str(number))
+        return zone_labels(number, self.zones) | (NO_LABELS if rack is None else {(RACK, rack)})
 
     @property
     def all_tiles(self) -> int:
@@ -247,7 +259,7 @@ class _State:
         nodes = [
             NodeState(
                 str(number), system.capacity(str(number)) if str(number) in maintained else whole,
-                share + (number < rest), zone_labels(number, system.zones), is_linked=system.is_linked,
+                share + (number < rest), system.labels_of(number), is_linked=system.is_linked,
             )
             for number in range(system.nodes)
         ]  # fmt: skip

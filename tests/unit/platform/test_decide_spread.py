@@ -232,3 +232,15 @@ def test_drawn_wide_gangs_run_on_several_nodes_and_the_figures_tell_them() -> No
     assert figures.wide_wait_mean_s == pytest.approx(
         sum(done.waited_s for done in run.jobs if done.parts) / figures.wide
     )
+
+
+def test_simulated_gangs_keep_to_a_rack_where_there_are_racks() -> None:
+    trace = draw_trace(200, 3, TILES, seed=1, load=0.5, nodes=12, parts=TraceParts(gangs=0.4, wide=0.5))
+    plain = SimulatedSystem(TILES, nodes=12, is_linked=True)
+    racked = replace(plain, racks=3)
+    assert [racked.rack_of(str(number)) for number in range(12)] == [*"000011112222"]
+    by_chance, kept = (
+        sum_up(simulate(trace, system), system.all_tiles, rack_of=racked.rack_of) for system in (plain, racked)
+    )
+    assert 4 * by_chance.wide_in_rack < kept.wide_in_rack <= kept.wide
+    assert sum_up(simulate(trace, plain), plain.all_tiles).wide_in_rack == 0, "no rack is none of all nodes"
