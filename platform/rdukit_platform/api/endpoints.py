@@ -100,7 +100,7 @@ def promote(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
         service.get_endpoint(session, caller.tenant_id, name)
     with platform.database.write() as session:
         row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
-        service.promote_canary(row, platform.clock.now())
+        service.promote_canary(session, row, platform.clock.now())
         detail = f"canary {row.revision} promoted"
         record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
         session.flush()

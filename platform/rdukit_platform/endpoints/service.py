@@ -11,18 +11,18 @@ from typing import Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, QuotaExceeded
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.experts import get_expert, selector_of
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.catalog.own import with_own
-from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow, TenantRow
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.bundles import CheckedBundle, keep_parts
+from rdukit_platform.endpoints.quota import check_tiles
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
 from rdukit_platform.jobs.fit import check_nodes, check_pef, tiles_of
-from rdukit_platform.jobs.tenant_use import read_wanted_tiles, tiles_for_endpoints
 from rdukit_platform.nodes.registry import read_capacities
 
 #: Replicas that are shown: those that are there, and some that have ended.
@@ -119,7 +119,7 @@ def create_endpoint(
         id=new_id("end"), tenant_id=tenant_id, name=name, held_name=name, revision=1, replicas=replicas,
         idle_s=_check_idle(idle_s), created_at=now, updated_at=now,
     )  # fmt: skip
-    _check_tiles(session, row, replicas, serving.tiles)
+    check_tiles(session, row, replicas, serving.tiles)
     session.add(row)
     session.flush()
     _add_revision(session, row, serving, now)
@@ -156,11 +156,14 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
         raise Conflict(
             f"endpoint {row.name!r} has no canary; name an expert, or a box with its artifacts, which becomes one"
         )
-    before = _tiles_of(session, row, row.revision)
-    tiles = before if change.serving is None else change.serving.tiles
     replicas = row.replicas if change.replicas is None else change.replicas
-    if replicas * tiles > row.replicas * before:
-        _check_tiles(session, row, replicas, tiles)
+    if change.serving is not None and change.canary is None:
+        check_tiles(session, row, replicas, change.serving.tiles)
+    else:
+        canary = None if row.canary is None else _tiles_of(session, row, row.canary)
+        canary = canary if change.serving is None else change.serving.tiles
+        percent = row.canary_percent if change.canary is None else change.canary
+        check_tiles(session, row, replicas, _tiles_of(session, row, row.revision), canary, percent)
     if change.serving is not None:
         number = _add_revision(session, row, change.serving, now).number
         row.updated_at = now
@@ -178,14 +181,16 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
     return row
 
 
-def promote_canary(row: EndpointRow, now: float) -> EndpointRow:
+def promote_canary(session: Session, row: EndpointRow, now: float) -> EndpointRow:
     """Want the canary in place of the wanted revision: it takes over one replica at a time.
 
     Raises:
         Conflict: there is no canary.
+        QuotaExceeded: as many replicas of it have more tiles, and the tenant may not have so many.
     """
     if row.canary is None:
         raise Conflict(f"endpoint {row.name!r} has no canary; all calls go to revision {row.revision}")
+    check_tiles(session, row, row.replicas, _tiles_of(session, row, row.canary))
     row.revision, row.canary, row.canary_percent, row.updated_at = row.canary, None, None, now
     return row
 
@@ -212,8 +217,7 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
         raise NotFound(f"endpoint {row.name!r} has no revision {number}; legal: {numbers}", legal=numbers)
     if number == row.revision:
         raise Conflict(f"endpoint {row.name!r} wants revision {number} already")
-    if (tiles := _tiles_of(session, row, number)) > _tiles_of(session, row, row.revision):
-        _check_tiles(session, row, row.replicas, tiles)
+    check_tiles(session, row, row.replicas, _tiles_of(session, row, number))
     row.revision, row.updated_at = number, now
     return row
 
@@ -298,32 +302,6 @@ def _add_revision(session: Session, row: EndpointRow, serving: ServedParts, now:
     session.add(revision)
     session.flush()
     return revision
-
-
-def _check_tiles(session: Session, row: EndpointRow, replicas: int, tiles: int) -> None:
-    """Refuse so many replicas of so many tiles where the tenant's endpoints would want more than it may have.
-
-    Raises:
-        QuotaExceeded: the message says how many replicas there may be.
-    """
-    tenants = session.scalars(select(TenantRow)).all()
-    limit = next(tenant.max_tiles for tenant in tenants if tenant.id == row.tenant_id)
-    wanted = read_wanted_tiles(session, row.id)
-    quotas = {tenant.id: tenant.quota for tenant in tenants}
-    total = sum(each.tiles + each.broken_tiles + each.cordoned_tiles for each in read_capacities(session))
-    unclaimed = tiles_for_endpoints(row.tenant_id, quotas, wanted, total)
-    used = wanted.get(row.tenant_id, 0)
-    for most, option, why in (
-        (limit, "--max-tiles", "its tenant may have {} tiles"),
-        (unclaimed, "--quota", "{} tiles are its tenant's own or nobody's, and endpoints borrow none"),
-    ):
-        if most is not None and used + replicas * tiles > most:
-            raise QuotaExceeded(
-                f"endpoint {row.name!r} wants {replicas} replicas of {tiles} tiles; {why.format(most)}, and its other "
-                f"endpoints want {used}; legal: at most {max((most - used) // max(tiles, 1), 0)} replicas; an "
-                f"administrator may allow more: rdukit tenant set TENANT {option} N",
-                max_tiles=most, used=used, replicas=replicas, tiles=tiles,
-            )  # fmt: skip
 
 
 def _tiles_of(session: Session, row: EndpointRow, number: int) -> int:

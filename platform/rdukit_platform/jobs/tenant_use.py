@@ -1,6 +1,6 @@
 """Use of the platform by tenants now: tiles, jobs and bytes of artifacts, for many tenants in a few queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select
@@ -74,42 +74,6 @@ def read_tenant_uses(session: Session, tenants: Sequence[TenantRow]) -> dict[str
     for tenant_id, count, total in session.execute(kept):
         found[tenant_id] = replace(found[tenant_id], artifacts=count, artifact_bytes=int(total))
     return found
-
-
-def tiles_for_endpoints(
-    tenant_id: str, quotas: Mapping[str, int | None], wanted: Mapping[str, int], total: int
-) -> int | None:
-    """Return how many tiles a tenant's endpoints may want (pure): its quota, and what is nobody's own.
-
-    Nothing takes a tile back from an endpoint, so it borrows none that another tenant may claim.
-
-    Args:
-        quotas: of all tenants.
-        wanted: tiles that the endpoints of each tenant want.
-        total: tiles of all nodes.
-    Returns:
-        None: any number, for nobody has a quota, or no node has told its tiles.
-    """
-    if not total or all(quota is None for quota in quotas.values()):
-        return None
-    own = sum(quota or 0 for quota in quotas.values())
-    beyond = sum(max(wanted.get(each, 0) - (quota or 0), 0) for each, quota in quotas.items() if each != tenant_id)
-    return (quotas.get(tenant_id) or 0) + max(total - own - beyond, 0)
-
-
-def read_wanted_tiles(session: Session, but: str) -> dict[str, int]:
-    """Return how many tiles the endpoints of each tenant want by their wanted revisions, without the endpoint ``but``;
-    who wants none is left out."""
-    query = (
-        select(EndpointRow.tenant_id, func.sum(EndpointRow.replicas * EndpointRevisionRow.tiles))
-        .join(
-            EndpointRevisionRow,
-            (EndpointRevisionRow.endpoint_id == EndpointRow.id) & (EndpointRevisionRow.number == EndpointRow.revision),
-        )
-        .where(EndpointRow.held_name.is_not(None), EndpointRow.id != but)
-        .group_by(EndpointRow.tenant_id)
-    )
-    return {str(tenant_id): int(tiles) for tenant_id, tiles in session.execute(query)}
 
 
 def read_served_tiles(session: Session) -> dict[str, int]:

@@ -10,16 +10,18 @@ from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRow, NodeRow, TenantRow
+from rdukit_platform.endpoints.quota import tiles_for_endpoints
 from rdukit_platform.endpoints.service import (
     EndpointChange,
     ServedParts,
     change_endpoint,
     create_endpoint,
     delete_endpoint,
+    promote_canary,
     roll_back,
 )
 from rdukit_platform.endpoints.states import ReplicaState
-from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses, tiles_for_endpoints
+from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses
 from rdukit_platform.tenants.service import create_tenant
 from support.platform.processes import fresh_database
 
@@ -115,3 +117,24 @@ def test_an_endpoint_does_not_borrow_what_another_tenant_may_claim(tmp_path: Pat
             change_endpoint(session, chat, EndpointChange(replicas=4), 4.0)
         session.get_one(TenantRow, guest.id).quota = 8
         change_endpoint(session, chat, EndpointChange(replicas=2), 5.0)
+
+
+def test_tiles_of_a_canary_count_and_taking_over_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "pef").write_text("pef")
+    store = FolderStore(tmp_path / "artifacts")
+    with fresh_database(tmp_path) as database, database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0)
+        record_artifact(session, tenant.id, "pef", "pef", store.add_path(tmp_path / "pef"), 1.0, artifact_id="art-pef")
+        session.get_one(TenantRow, tenant.id).max_tiles = 8
+        chat = create_endpoint(session, tenant.id, "chat", serving(1), 4, 1.0)
+        with pytest.raises(QuotaExceeded, match="4 replicas of 1 tiles and 8 tiles for its canary"):
+            change_endpoint(session, chat, EndpointChange(serving=serving(4), canary=50), 2.0)
+        change_endpoint(session, chat, EndpointChange(serving=serving(4), canary=25), 3.0)
+        with pytest.raises(QuotaExceeded, match="its other endpoints want 8"):
+            create_endpoint(session, tenant.id, "more", serving(1), 1, 4.0)
+        with pytest.raises(QuotaExceeded):
+            promote_canary(session, chat, 5.0)
+        assert (chat.revision, chat.canary) == (1, 2)
+        change_endpoint(session, chat, EndpointChange(replicas=2), 6.0)
+        promote_canary(session, chat, 7.0)
+        create_endpoint(session, tenant.id, "none", serving(0), 1, 8.0)
