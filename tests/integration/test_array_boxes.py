@@ -42,13 +42,18 @@ BOXES: dict[str, set[str]] = {
 }
 #: Sizes of compile and preprocess that make a box quick.
 SMALL: dict[str, dict[str, Any]] = {
+    "autodicnn": {"size": 16, "width": 4, "latent": 6},
+    "autophasenn": {"blocks": 2, "width": 2},
     "bert": {"context_length": 24},
     "bert-classifier": {"context_length": 24},
-    "cosmictagger2d": {"height": 16, "width": 16, "depth": 2},
-    "cosmictagger3d": {"height": 16, "width": 16, "depth": 2},
+    "cosmictagger2d": {"height": 16, "width": 16, "depth": 1, "filters": 2},
+    "cosmictagger3d": {"height": 16, "width": 16, "depth": 1, "filters": 2},
     "dcrnn": {"nodes": 4, "units": 4, "steps": 3, "layers": 1},
+    "deepvit": {"width": 16, "layers": 2, "heads": 2},
+    "rescalenet": {"width": 4},
     "unet2d": {"image_size": 16, "init_features": 4},
     "unet3d": {"size": 8, "levels": 2, "features": 4},
+    "vit": {"width": 16, "layers": 1, "heads": 2},
 }
 #: First decay rate of AdamW, where it is not the usual one.
 BETA1 = {"gan": 0.5}
