@@ -2,14 +2,19 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from rdukit_platform.backends.process_tree import tree_of
-from support.platform.processes import platform_under_test, short_folder
+from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 EPOCHS = 10
+#: Input of a training → step of the pipeline whose output it is.
+MADE_BY = {"dataset": "preprocess", "pef": "compile"}
 
 
 def is_verb(pid: int) -> bool:
@@ -26,7 +31,15 @@ def kill_verb(pid: int) -> None:
     os.kill(children[0], signal.SIGKILL)
 
 
-def test_training_on_digits_survives_kills_and_reads_held_out_digits() -> None:
+@pytest.fixture(scope="module")
+def platform() -> Iterator[PlatformUnderTest]:
+    with short_folder() as home, platform_under_test(home, None, FAST) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def jobs(platform: PlatformUnderTest) -> dict[str, str]:
+    """Jobs of a pipeline from data set to inference, by step."""
     built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
     train = {"epochs": EPOCHS, "checkpoint_every": 50}
     steps = [
@@ -35,49 +48,46 @@ def test_training_on_digits_survives_kills_and_reads_held_out_digits() -> None:
         {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built, "max_attempts": 1},
         {"name": "infer", "box": "logreg", "verb": "infer", "inputs": {**built, "checkpoint": "@train.checkpoint"}},
     ]
-    with short_folder() as home, platform_under_test(home, None, FAST) as platform:
-        pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})
-        jobs = {job["step"]: job["id"] for job in pipeline["jobs"]}
-
-        def is_in_mid_train(job: dict[str, object]) -> bool:
-            progress = job["progress"]
-            return isinstance(progress, dict) and progress.get("stage") == "train" and progress["step"] > 200
-
-        platform.wait_job(jobs["train"], is_in_mid_train, 120)
-        kill_verb(int(platform.running["pid"]))
-        platform.wait_job(jobs["train"], lambda job: job["attempt"] == 2 and job["state"] == "running", 120)
-        platform.kill("worker")
-        trained = platform.wait_end(jobs["train"], 120)
-        assert trained["state"] == "succeeded", trained
-        assert [attempt["outcome"] for attempt in trained["attempts"]] == ["box-killed", "expired", "succeeded"]
-        assert platform.states(jobs["train"]).count("succeeded") == 1
-        assert trained["result"]["steps"] == EPOCHS * 8000 // 32
-        assert trained["result"]["resumed_from_step"] >= 50
-        read = platform.wait_end(jobs["infer"], 120)
-        assert read["state"] == "succeeded", read
-        assert read["result"]["accuracy"] > 0.90
-        assert read["result"]["samples"] == 2000
-        (node,) = platform.client.get("/v1/nodes")["nodes"]
-        assert node["leases"] == []
+    pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})
+    return {job["step"]: job["id"] for job in pipeline["jobs"]}
 
 
-def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused() -> None:
-    built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
+def test_training_on_digits_survives_kills_and_reads_held_out_digits(
+    platform: PlatformUnderTest, jobs: dict[str, str]
+) -> None:
+    def is_in_mid_train(job: dict[str, object]) -> bool:
+        progress = job["progress"]
+        return isinstance(progress, dict) and progress.get("stage") == "train" and progress["step"] > 200
+
+    platform.wait_job(jobs["train"], is_in_mid_train, 120)
+    kill_verb(int(platform.running["pid"]))
+    platform.wait_job(jobs["train"], lambda job: job["attempt"] == 2 and job["state"] == "running", 120)
+    platform.kill("worker")
+    trained = platform.wait_end(jobs["train"], 120)
+    assert trained["state"] == "succeeded", trained
+    assert [attempt["outcome"] for attempt in trained["attempts"]] == ["box-killed", "expired", "succeeded"]
+    assert platform.states(jobs["train"]).count("succeeded") == 1
+    assert trained["result"]["steps"] == EPOCHS * 8000 // 32
+    assert trained["result"]["resumed_from_step"] >= 50
+    read = platform.wait_end(jobs["infer"], 120)
+    assert read["state"] == "succeeded", read
+    assert read["result"]["accuracy"] > 0.90
+    assert read["result"]["samples"] == 2000
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert node["leases"] == []
+
+
+def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused(
+    platform: PlatformUnderTest, jobs: dict[str, str]
+) -> None:
+    made = {slot: platform.wait_end(jobs[step])["outputs"][slot] for slot, step in MADE_BY.items()}
     train = {"epochs": EPOCHS, "checkpoint_every": 1_000_000}
-    steps = [
-        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
-        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0"}},
-        {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built},
-    ]
-    with short_folder() as home, platform_under_test(home, None, FAST) as platform:
-        job = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})["jobs"][2][
-            "id"
-        ]
-        platform.wait_job(job, lambda found: (found["progress"] or {}).get("stage") == "train", 120)
-        platform.client.post(f"/v1/jobs/{job}/pause")
-        paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)
-        platform.client.post(f"/v1/jobs/{job}/resume")
-        trained = platform.wait_end(job, 120)
-        assert trained["state"] == "succeeded", trained
-        assert trained["result"]["steps"] == EPOCHS * 8000 // 32
-        assert trained["result"]["resumed_from_step"] >= paused["progress"]["step"] > 0
+    job = platform.submit("train", box="logreg", parameters=train, inputs=made)["id"]
+    platform.wait_job(job, lambda found: (found["progress"] or {}).get("stage") == "train", 120)
+    platform.client.post(f"/v1/jobs/{job}/pause")
+    paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)
+    platform.client.post(f"/v1/jobs/{job}/resume")
+    trained = platform.wait_end(job, 120)
+    assert trained["state"] == "succeeded", trained
+    assert trained["result"]["steps"] == EPOCHS * 8000 // 32
+    assert trained["result"]["resumed_from_step"] >= paused["progress"]["step"] > 0
