@@ -35,7 +35,17 @@ class FakeClock:
         self._offset += seconds
 
 
-_PAUSE_S: Final = 0.01
+#: Seconds between two looks, at least and at most.
+_PAUSES_S: Final = (0.01, 0.25)
+
+
+def pause_after(waited_s: float) -> float:
+    """Return the seconds until the next look at what was waited for so long: a twentieth of them.
+
+    What is seen late by that makes no test noticeably longer; what looks all the time, by a request or a walk through
+    all processes, takes the cores from what it waits for.
+    """
+    return min(max(waited_s / 20, _PAUSES_S[0]), _PAUSES_S[1])
 
 
 def wait_until(happened: Callable[[], bool], timeout_s: float = 120.0, what: str = "what was waited for") -> float:
@@ -46,8 +56,9 @@ def wait_until(happened: Callable[[], bool], timeout_s: float = 120.0, what: str
     """
     start = time.monotonic()
     while not happened():
-        assert time.monotonic() - start < timeout_s, f"not within {timeout_s:g} s: {what}"
-        time.sleep(_PAUSE_S)
+        waited_s = time.monotonic() - start
+        assert waited_s < timeout_s, f"not within {timeout_s:g} s: {what}"
+        time.sleep(pause_after(waited_s))
     return time.monotonic() - start
 
 

@@ -19,6 +19,7 @@ from rdukit_platform.cli.demo_run import started_platform
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.settings import Home
+from support.helpers import pause_after
 from support.platform.database import place_database
 
 #: A catalog with one box: ``preprocess`` makes the data set that ``train`` needs.
@@ -115,14 +116,13 @@ class PlatformUnderTest:
         self, job_id: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = 120.0
     ) -> dict[str, Any]:  # fmt: skip
         """Return the job as soon as ``until`` holds."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = self.job(job_id)
-            if until(found):
-                return found
-            if time.monotonic() > deadline:
+        start = time.monotonic()
+        while not until(found := self.job(job_id)):
+            waited_s = time.monotonic() - start
+            if waited_s > timeout_s:
                 raise TimeoutError(f"job {job_id} did not get there: {found}")
-            time.sleep(0.05)
+            time.sleep(pause_after(waited_s))
+        return found
 
     def wait_end(self, job_id: str, timeout_s: float = 120.0) -> dict[str, Any]:
         """Return the job when it has ended."""
