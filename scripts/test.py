@@ -29,6 +29,8 @@ COMPUTING = {"tests/conformance": 6, "tests/unit": 1, "tests/security": 2}
 #: Parts at once beside one for each core.
 MORE_AT_ONCE = 2
 PYTEST = [str(Path(sys.executable).with_name("pytest")), "-q"]
+#: State folder that tests of the compiler share: what is measured or built there once serves all parts.
+HOME = "RDUKIT_TEST_HOME"
 #: What pytest counts, in the order in which it is told here.
 COUNTED = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "error")
 SOME_FAILED, NOTHING_CHOSEN = 1, 5
@@ -201,7 +203,9 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     try:
-        return run(plan(), arguments, cores + MORE_AT_ONCE)
+        with tempfile.TemporaryDirectory(prefix="rdukit-tests-") as home:
+            os.environ.setdefault(HOME, home)
+            return run(plan(), arguments, cores + MORE_AT_ONCE)
     except KeyboardInterrupt:
         return 130
 

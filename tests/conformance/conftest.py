@@ -1,5 +1,6 @@
 """Every test gets a state folder of the session, an empty session and a seed; kernels are portable unless asked."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,17 @@ from sambaflow.samba import utils
 
 @pytest.fixture(scope="session")
 def rdukit_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the whole session, so that native kernels are built once."""
-    return tmp_path_factory.mktemp("home")
+    """One for the whole session, or for all parts of ``make test``, so that native kernels are built once."""
+    shared = os.environ.get("RDUKIT_TEST_HOME")
+    return Path(shared) if shared else tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home_of_the_session(rdukit_home: Path) -> Iterator[None]:
+    """Fixtures of modules have it, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_HOME", str(rdukit_home))
+        yield
 
 
 @pytest.fixture(autouse=True)

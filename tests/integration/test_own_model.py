@@ -10,6 +10,8 @@ from rdukit_modelbox.contract.models import load_own_module
 from rdukit_modelbox.contract.new_box import new_box_files
 from support.boxes import run_verb
 
+pytestmark = pytest.mark.usefixtures("portable_kernels")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

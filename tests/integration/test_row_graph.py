@@ -17,6 +17,8 @@ from rdukit_serving.device import loaded_model
 from rdukit_serving.device.loaded_model import LoadedModel, rows_run_alone
 from support.boxes import run_verb
 
+pytestmark = pytest.mark.usefixtures("portable_kernels")
+
 BATCH, FEATURES, CLASSES = 16, 784, 10
 #: To be appended to a box's file: a batch size of its own, because an override may narrow only.
 ANY_BATCH_SIZE = """

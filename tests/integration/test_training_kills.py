@@ -18,6 +18,8 @@ from rdukit_modelbox.verbs.context import VerbResult
 from support import FIND_SUPPORT
 from support.boxes import run_verb
 
+pytestmark = pytest.mark.usefixtures("portable_kernels")
+
 PROGRAM = (
     FIND_SUPPORT
     + """
