@@ -129,7 +129,9 @@ def as_bytes(tokens: list[int]) -> list[int]:
     return [byte for token in tokens for byte in ([token] if token < 256 else [255, 255])]
 
 
-def test_the_models_of_a_bundle_are_listed_and_chosen_by_name_or_alias(client: openai.OpenAI, parts: Parts) -> None:
+def test_the_models_of_a_bundle_are_listed_chosen_by_name_or_alias_and_counted(
+    client: openai.OpenAI, parts: Parts, platform: Platform, running: PlatformUnderTest, bundle: Artifact
+) -> None:
     states = {model.id: getattr(model, "state", None) for model in client.models.list()}
     assert states == {"poet": "Live", "coder": "Offline"}
     golds = {name: as_bytes(parts.gold(name)) for name in ("poet", "coder")}
@@ -138,27 +140,23 @@ def test_the_models_of_a_bundle_are_listed_and_chosen_by_name_or_alias(client: o
         assert make(client, model) == golds[expert], model
     with pytest.raises(openai.NotFoundError, match="legal: poet, coder"):
         make(client, "clerk")
-
-
-def test_an_endpoint_tells_its_models_and_what_each_was_used(
-    client: openai.OpenAI, platform: Platform, running: PlatformUnderTest, bundle: Artifact
-) -> None:
-    def calls() -> dict[str, int]:
-        models = platform.endpoints.get("chat").info.models or []
-        return {one["name"]: one["usage"]["requests"] for one in models}
-
-    # What is counted is written now and then, and all at once: with this call all earlier ones.
-    poet = calls()["poet"]
-    make(client, "poet")
-    wait_until(lambda: calls()["poet"] > poet)
-    before = calls()
-    make(client, "coder")
     chunks = client.chat.completions.create(
         model=ALIAS, messages=[{"role": "user", "content": "Hi"}], max_tokens=4, stream=True,
         stream_options={"include_usage": True},
     )  # fmt: skip
     assert {chunk.model for chunk in chunks} == {"coder"}
-    wait_until(lambda: calls() == {**before, "coder": before["coder"] + 2})
+
+    def calls() -> dict[str, int]:
+        models = platform.endpoints.get("chat").info.models or []
+        return {one["name"]: one["usage"]["requests"] for one in models}
+
+    used = {"poet": 1, "coder": 3}
+    wait_until(lambda: calls() == used)
+    text = httpx.get(
+        f"{running.running['url']}/metrics", headers={"Authorization": f"Bearer {client.api_key}"}, trust_env=False
+    ).text  # fmt: skip
+    counted = re.findall(r'^rdukit_endpoint_requests_total\{endpoint="chat",model="(\w+)",.*\} (.+)$', text, re.M)
+    assert {name: float(count) for name, count in counted} == used
     info = platform.endpoints.get("chat").info
     assert (info.bundle, info.model, info.box) == (bundle.id, "poet", "llama")
     assert info.models and [one["aliases"] for one in info.models] == [[], [ALIAS]]
@@ -381,6 +379,7 @@ def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: Who
         models = platform.endpoints.get("whole").info.models or []
         return {one["name"]: one["usage"]["requests"] for one in models}
 
+    # What is counted is written now and then, and all at once: what was asked before is written when any of this is.
     poet = counted()["poet"]
     make(whole.client, "poet")
     wait_until(lambda: counted()["poet"] > poet)
@@ -396,7 +395,7 @@ def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: Who
     whole.client.responses.create(model="clerk", input="a", max_output_tokens=1)
     whole.client.embeddings.create(model="coder", input="a")
     more = {"judge": 2, "clerk": 2, "coder": 1}
-    wait_until(lambda: counted() == {name: count + more.get(name, 0) for name, count in before.items()})
+    wait_until(lambda: all(counted()[name] == before[name] + count for name, count in more.items()))
 
 
 def test_states_are_those_of_all_replicas_and_an_expert_is_asked_where_it_is_loaded(

@@ -123,12 +123,15 @@ def test_metrics_are_for_who_may_read_them(gateway: GatewayUnderTest, victim: di
     assert gateway.ask("GET", "/metrics", None).status_code == 401
     assert gateway.ask("GET", "/metrics", gateway.token("lab", "artifacts:read")).status_code == 403
     own = gateway.ask("GET", "/metrics", gateway.token("lab", "read")).text
-    assert set(re.findall(r"^rdukit_jobs\{.*\} (\d+)$", own, re.M)) == {"0"}
-    assert "rdukit_gateway" not in own
+    assert set(re.findall(r"^rdukit_jobs\{.*\} (.+)$", own, re.M)) == {"0.0"}
+    assert "rdukit_gateway" not in own and "secret" not in own
     theirs = gateway.ask("GET", "/metrics", victim["token"]).text
+    assert 'rdukit_endpoint_ready_replicas{endpoint="end-secret",tenant="victim"} 0.0' in theirs
+    of_endpoints = gateway.ask("GET", "/metrics", gateway.token("victim", "endpoints:read")).text
+    assert "end-secret" in of_endpoints and "rdukit_jobs" not in of_endpoints
     for token in (gateway.admin, gateway.token("ops", "metrics")):
         whole = gateway.ask("GET", "/metrics", token).text
-        assert "rdukit_gateway_requests_total" in whole
+        assert "rdukit_gateway_requests_total" in whole and "end-secret" in whole
         assert set(re.findall(r"^rdukit_jobs.*$", whole, re.M)) == set(re.findall(r"^rdukit_jobs.*$", theirs, re.M))
 
 

@@ -1,4 +1,4 @@
-"""What the platform tells Prometheus beside the gateway's requests: jobs, parts, queue, replicas, webhooks, disk."""
+"""What the platform tells Prometheus beside the gateway's requests: jobs, endpoints, parts, queue, webhooks, disk."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,15 +6,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastapi import APIRouter, Request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Anyone, check_scope, platform_of
+from rdukit_platform.api.dependencies import Anyone, platform_of
 from rdukit_platform.artifacts.stores.s3 import S3Store
-from rdukit_platform.db.models import DeliveryRow, EndpointReplicaRow, EndpointRow, JobRow, ServiceRow
+from rdukit_platform.db.models import (
+    DeliveryRow,
+    EndpointReplicaRow,
+    EndpointRow,
+    EndpointUsageRow,
+    JobRow,
+    ServiceRow,
+    TenantRow,
+)
 from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.gateway.health import read_health
 from rdukit_platform.jobs.states import JobState
@@ -26,16 +36,24 @@ from rdukit_platform.webhooks.states import DeliveryState
 
 @dataclass(frozen=True, slots=True)
 class PlatformMetric:
-    """Gauge: its name, what it says, and the name of its label, if it has one."""
+    """Gauge, or a counter if its name ends in ``_total``: its name, what it says, and the names of its labels."""
 
     name: str
     help: str
-    label: str = ""
+    labels: tuple[str, ...] = ()
+
+    @property
+    def is_counter(self) -> bool:
+        """Return whether it only rises."""
+        return self.name.endswith("_total")
 
 
-JOBS: Final = PlatformMetric("rdukit_jobs", "Jobs by state.", "state")
-PART_UP: Final = PlatformMetric("rdukit_part_up", "Whether a part of the platform is up.", "part")
-SERVICES: Final = PlatformMetric("rdukit_services", "Schedulers and workers that are up.", "kind")
+#: Values of a metric, by those of its labels.
+Values = Mapping[tuple[str, ...], float]
+
+JOBS: Final = PlatformMetric("rdukit_jobs", "Jobs by state.", ("state",))
+PART_UP: Final = PlatformMetric("rdukit_part_up", "Whether a part of the platform is up.", ("part",))
+SERVICES: Final = PlatformMetric("rdukit_services", "Schedulers and workers that are up.", ("kind",))
 BEAT_AGE: Final = PlatformMetric("rdukit_scheduler_beat_age_seconds", "Since a scheduler last said that it is up.")
 QUEUE_AGE: Final = PlatformMetric("rdukit_queue_oldest_seconds", "How long the oldest job in the queue waits; 0: none.")
 UNSERVED: Final = PlatformMetric("rdukit_endpoints_unserved", "Endpoints that want replicas and have none ready.")
@@ -46,7 +64,23 @@ DISK_FREE: Final = PlatformMetric("rdukit_disk_free_bytes", "Free on the disk of
 COPIES: Final = PlatformMetric("rdukit_store_copies_bytes", "Copies of the bucket's content in the home folder.")
 DISK_SIZE: Final = PlatformMetric("rdukit_disk_size_bytes", "Size of the disk of the home folder.")
 
-METRICS: Final = (JOBS, PART_UP, SERVICES, BEAT_AGE, QUEUE_AGE, UNSERVED, WEBHOOK_AGE, DISK_FREE, DISK_SIZE, COPIES)
+READY: Final = PlatformMetric("rdukit_endpoint_ready_replicas", "Replicas that take calls.", ("tenant", "endpoint"))
+_OF_MODELS: Final = ("tenant", "endpoint", "model")
+#: Sums of ``EndpointUsageRow``, by its columns.
+USE: Final[Mapping[str, PlatformMetric]] = {
+    "requests": PlatformMetric("rdukit_endpoint_requests_total", "Calls of an endpoint.", _OF_MODELS),
+    "failures": PlatformMetric("rdukit_endpoint_failures_total", "Calls that were answered with an error.", _OF_MODELS),
+    "rows": PlatformMetric("rdukit_endpoint_rows_total", "Rows that were computed.", _OF_MODELS),
+    "prompt_tokens": PlatformMetric("rdukit_endpoint_prompt_tokens_total", "Tokens that were read.", _OF_MODELS),
+    "completion_tokens": PlatformMetric(
+        "rdukit_endpoint_completion_tokens_total", "Tokens that were made.", _OF_MODELS
+    ),
+}  # fmt: skip
+
+METRICS: Final = (
+    JOBS, READY, *USE.values(), PART_UP, SERVICES, BEAT_AGE, QUEUE_AGE, UNSERVED, WEBHOOK_AGE, DISK_FREE, DISK_SIZE,
+    COPIES,
+)  # fmt: skip
 
 
 router = APIRouter(tags=["health"])
@@ -54,59 +88,98 @@ router = APIRouter(tags=["health"])
 
 @router.get("/metrics", include_in_schema=False)
 def metrics(request: Request, caller: Anyone) -> Response:
-    """Prometheus text: the tenant's jobs by state; with the scope ``metrics`` all jobs, this gateway's requests, and
-    what the platform's operators watch."""
+    """Prometheus text of what the token's scopes let its holder see of the tenant: jobs by state, and endpoints.
+
+    With the scope ``metrics`` it is of all tenants, with this gateway's requests and what the platform's operators
+    watch.
+    """
     platform, sees_all = platform_of(request), allows(caller.scopes, scopes.METRICS)
-    if not sees_all:
-        check_scope(caller, scopes.JOBS_READ)
+    tenant_id = None if sees_all else caller.tenant_id
+    found = list[tuple[PlatformMetric, Values]]()
     with platform.database.read() as session:
-        jobs = read_jobs(platform, session, None if sees_all else caller.tenant_id)
-    text = format_metrics([(JOBS, jobs), *(read_platform(platform) if sees_all else ())])
+        if sees_all or allows(caller.scopes, scopes.JOBS_READ):
+            found.append((JOBS, read_jobs(platform, session, tenant_id)))
+        if sees_all or allows(caller.scopes, scopes.ENDPOINTS_READ):
+            found += read_endpoints(session, tenant_id)
+    if sees_all:
+        found += read_platform(platform)
     of_gateway = generate_latest() if sees_all else b""
-    return Response(of_gateway + text.encode(), media_type=CONTENT_TYPE_LATEST)
+    return Response(of_gateway + format_metrics(found), media_type=CONTENT_TYPE_LATEST)
 
 
-def read_jobs(platform: Platform, session: Session, tenant_id: str | None) -> dict[str, float]:
+def read_jobs(platform: Platform, session: Session, tenant_id: str | None) -> Values:
     """Return the jobs by state: one tenant's, or all."""
     counts = platform.counts.read(session, tenant_id, platform.clock)
-    return {str(state): float(counts.get(str(state), 0)) for state in JobState}
+    return {(str(state),): float(counts.get(str(state), 0)) for state in JobState}
 
 
-def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Mapping[str, float]]]:
-    """Yield what only the whole platform's operators see: values by label, or of the label ``""``."""
+def read_endpoints(session: Session, tenant_id: str | None) -> Iterator[tuple[PlatformMetric, Values]]:
+    """Yield the ready replicas of endpoints that are not deleted, and what was used of them: one tenant's, or all.
+
+    A bundle is counted by its experts and adapters; the model of others is empty.
+    """
+    whose = [EndpointRow.deleted_at.is_(None), *([EndpointRow.tenant_id == tenant_id] if tenant_id else [])]
+    names = select(TenantRow.name, EndpointRow.name).join(EndpointRow, EndpointRow.tenant_id == TenantRow.id)
+    is_ready = (EndpointReplicaRow.endpoint_id == EndpointRow.id) & (
+        EndpointReplicaRow.state == str(ReplicaState.READY)
+    )
+    ready = names.add_columns(func.count(EndpointReplicaRow.id)).outerjoin(EndpointReplicaRow, is_ready).where(*whose)
+    counted = session.execute(ready.group_by(TenantRow.name, EndpointRow.name))
+    yield READY, {(tenant, name): float(count) for tenant, name, count in counted}
+    sums = [func.sum(getattr(EndpointUsageRow, column)) for column in USE]
+    used = names.add_columns(EndpointUsageRow.model, *sums).join(
+        EndpointUsageRow, EndpointUsageRow.endpoint_id == EndpointRow.id
+    )
+    groups = (TenantRow.name, EndpointRow.name, EndpointUsageRow.model)
+    rows = session.execute(used.where(*whose).group_by(*groups)).all()
+    for number, metric in enumerate(USE.values(), 3):
+        yield metric, {(row[0], row[1], row[2]): float(row[number]) for row in rows}
+
+
+def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Values]]:
+    """Yield what only the whole platform's operators see."""
     now = platform.clock.now()
-    yield PART_UP, {"gateway": 1.0} | {part: float(is_up) for part, is_up in read_health(platform).parts.items()}
+    up: Values = {(part,): float(is_up) for part, is_up in [("gateway", True), *read_health(platform).parts.items()]}
+    yield PART_UP, up
     with platform.database.read() as session:
         kinds = [service.kind for service in live_services(session, now)]
-        yield SERVICES, {kind: float(kinds.count(kind)) for kind in ("scheduler", "worker")}
+        services: Values = {(kind,): float(kinds.count(kind)) for kind in ("scheduler", "worker")}
+        yield SERVICES, services
         beat_at = session.scalar(select(func.max(ServiceRow.beat_at)).where(ServiceRow.kind == "scheduler"))
         if beat_at is not None:
-            yield BEAT_AGE, {"": max(now - beat_at, 0.0)}
+            yield BEAT_AGE, {(): max(now - beat_at, 0.0)}
         queued_at = session.scalar(select(func.min(JobRow.queued_at)).where(JobRow.state == str(JobState.QUEUED)))
-        yield QUEUE_AGE, {"": 0.0 if queued_at is None else max(now - queued_at, 0.0)}
+        yield QUEUE_AGE, {(): 0.0 if queued_at is None else max(now - queued_at, 0.0)}
         is_ready = exists().where(
             EndpointReplicaRow.endpoint_id == EndpointRow.id, EndpointReplicaRow.state == str(ReplicaState.READY)
         )
         # One that idles wakes by a call: that it has none now is what was asked for.
         wants = (EndpointRow.deleted_at.is_(None), EndpointRow.replicas > 0, EndpointRow.idle_s.is_(None))
         unserved = session.scalar(select(func.count()).select_from(EndpointRow).where(*wants, ~is_ready))
-        yield UNSERVED, {"": float(unserved or 0)}
+        yield UNSERVED, {(): float(unserved or 0)}
         is_pending = DeliveryRow.state == str(DeliveryState.PENDING)
         created_at = session.scalar(select(func.min(DeliveryRow.created_at)).where(is_pending))
-        yield WEBHOOK_AGE, {"": 0.0 if created_at is None else max(now - created_at, 0.0)}
+        yield WEBHOOK_AGE, {(): 0.0 if created_at is None else max(now - created_at, 0.0)}
     disk = shutil.disk_usage(platform.home.folder)
-    yield DISK_FREE, {"": float(disk.free)}
-    yield DISK_SIZE, {"": float(disk.total)}
+    yield DISK_FREE, {(): float(disk.free)}
+    yield DISK_SIZE, {(): float(disk.total)}
     if isinstance(platform.store, S3Store):
-        yield COPIES, {"": float(platform.store.cache.bytes())}
+        yield COPIES, {(): float(platform.store.cache.bytes())}
 
 
-def format_metrics(found: Iterable[tuple[PlatformMetric, Mapping[str, float]]]) -> str:
-    """Write gauges as Prometheus reads them (pure)."""
-    lines = list[str]()
-    for metric, values in found:
-        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
-        for label, value in values.items():
-            where = f'{{{metric.label}="{label}"}}' if metric.label else ""
-            lines.append(f"{metric.name}{where} {value:.15g}")
-    return "\n".join([*lines, ""])
+def format_metrics(found: Iterable[tuple[PlatformMetric, Values]]) -> bytes:
+    """Write metrics as Prometheus reads them (pure)."""
+
+    class Found(Collector):
+        def collect(self) -> Iterator[Metric]:
+            for metric, values in found:
+                family = (CounterMetricFamily if metric.is_counter else GaugeMetricFamily)(
+                    metric.name, metric.help, labels=metric.labels
+                )
+                for labels, value in values.items():
+                    family.add_metric(labels, value)
+                yield family
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Found())
+    return generate_latest(registry)

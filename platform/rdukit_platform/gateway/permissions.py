@@ -73,7 +73,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /docs/static/{name}": PUBLIC,
     "GET /health": PUBLIC,
     "GET /health/live": PUBLIC,
-    "GET /metrics": needs_one(METRICS, JOBS_READ),
+    "GET /metrics": needs_one(METRICS, JOBS_READ, ENDPOINTS_READ),
     "GET /v1/me": ANY_TOKEN,
     "GET /v1/roles": ANY_TOKEN,
     "GET /v1/jobs": needs(JOBS_READ),

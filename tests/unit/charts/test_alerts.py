@@ -12,7 +12,7 @@ import yaml
 
 from rdukit_node.telemetry.exporter import METRICS as NODE_METRICS
 from rdukit_platform.gateway.metrics import METRICS as PLATFORM_METRICS
-from rdukit_platform.gateway.metrics import PART_UP, QUEUE_AGE, format_metrics
+from rdukit_platform.gateway.metrics import PART_UP, QUEUE_AGE, USE, format_metrics
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 
 FILES = Path(__file__).parents[3] / "charts/rdukit/files"
@@ -90,7 +90,7 @@ def test_all_panels_of_a_dashboard_ask_metrics_that_exist_and_do_not_overlap(nam
 
 
 def test_prometheus_objects_to_none_of_the_platforms_metrics(tmp_path: Path) -> None:
-    text = format_metrics([(metric, {"x": 1.5} if metric.label else {"": 0.1}) for metric in PLATFORM_METRICS])
+    text = format_metrics([(metric, {("x",) * len(metric.labels): 1.5}) for metric in PLATFORM_METRICS]).decode()
     found = shutil.which("promtool")
     if found is None:
         pytest.skip("no promtool; it is in Debian's package prometheus")
@@ -98,9 +98,12 @@ def test_prometheus_objects_to_none_of_the_platforms_metrics(tmp_path: Path) -> 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-def test_gauges_are_written_as_prometheus_reads_them() -> None:
-    text = format_metrics([(PART_UP, {"broker": 1.0}), (QUEUE_AGE, {"": 90.25})])
-    assert 'rdukit_part_up{part="broker"} 1\n' in text
+def test_gauges_and_counters_are_written_as_prometheus_reads_them() -> None:
+    use = {("lab", "chat", 'a"b'): 3.0}
+    text = format_metrics([(PART_UP, {("broker",): 1.0}), (USE["requests"], use), (QUEUE_AGE, {(): 90.25})]).decode()
+    assert 'rdukit_part_up{part="broker"} 1.0\n' in text
+    assert "# TYPE rdukit_endpoint_requests_total counter\n" in text
+    assert 'rdukit_endpoint_requests_total{endpoint="chat",model="a\\"b",tenant="lab"} 3.0\n' in text
     assert text.endswith("# TYPE rdukit_queue_oldest_seconds gauge\nrdukit_queue_oldest_seconds 90.25\n")
 
 
