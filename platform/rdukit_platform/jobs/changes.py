@@ -1,6 +1,7 @@
 """Changing a job's row: one versioned update and its event row, in the caller's transaction."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -55,6 +56,8 @@ class JobChange:
     job: JobRow
     columns: Mapping[str, object] = field(default_factory=dict)
     data: Mapping[str, object] | None = None
+    #: When it happened, if that was before it is written.
+    at: float | None = None
 
 
 def apply_to_all(
@@ -70,7 +73,7 @@ def apply_to_all(
         session.flush()
     states, written, events = list[JobState](), list[dict[str, object]](), list[dict[str, object]]()
     for change in changes:
-        job, before = change.job, JobState(change.job.state)
+        job, before, at = change.job, JobState(change.job.state), now if change.at is None else change.at
         after = next_state(job.id, before, event, reason)
         values: dict[str, object] = {
             "state": str(after),
@@ -79,7 +82,7 @@ def apply_to_all(
             "waits_for": None,
             "wait_code": None,
             "estimated_start": None,
-            **_times(job, after, now),
+            **_times(job, after, at),
             **change.columns,
         }
         details = {"from": str(before), "to": str(after), "event": str(event), **(change.data or {})}
@@ -87,7 +90,7 @@ def apply_to_all(
             details["reason"] = str(reason)
         states.append(after)
         written.append(values)
-        events.append({"job_id": job.id, "kind": "state", "at": now, "data": details})
+        events.append({"job_id": job.id, "kind": "state", "at": at, "data": details})
     if not changes:
         return states
     as_read = [{"read_id": each.job.id, "read_version": each.job.version} for each in changes]
@@ -100,11 +103,20 @@ def apply_to_all(
         _show_changed(session, change.job, values)
         row["attempt"] = change.job.attempt
     connection.execute(_ADD_EVENT, events if len(events) > 1 else events[0])
+    for (tenant_id, after), told in _by_hearer(changes, states).items():
+        tell(session, tenant_id, f"job.{after}", told, now)
+    return states
+
+
+def _by_hearer(
+    changes: Sequence[JobChange], states: Sequence[JobState]
+) -> Mapping[tuple[str, JobState], list[Callable[[], Mapping[str, object]]]]:
+    """Return what webhooks are told of changes, by whose they are and the state that they wait for."""
+    found = defaultdict[tuple[str, JobState], list[Callable[[], Mapping[str, object]]]](list)
     for change, after in zip(changes, states, strict=True):
         if after in TOLD_STATES:
-            job = change.job
-            tell(session, job.tenant_id, f"job.{after}", partial(told_of, job), now)
-    return states
+            found[change.job.tenant_id, after].append(partial(told_of, change.job))
+    return found
 
 
 def _times(job: JobRow, after: JobState, now: float) -> dict[str, object]:

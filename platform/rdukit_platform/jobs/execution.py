@@ -5,11 +5,12 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import ColumnElement, or_, update
+from sqlalchemy import ColumnElement, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidTransition, LeaseLost
@@ -30,9 +31,17 @@ from rdukit_platform.jobs.changes import (
 )
 from rdukit_platform.jobs.fencing import FencingToken as FencingToken
 from rdukit_platform.jobs.fencing import beat_part, claim_part, find_part
-from rdukit_platform.jobs.promotion import end_job
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, WaitCode, next_state
+from rdukit_platform.jobs.promotion import end_job, promote_steps
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, WaitCode, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
+
+_END_SUCCEEDED: Final = (
+    update(AttemptRow.metadata.tables[AttemptRow.__tablename__])
+    .where(AttemptRow.id == bindparam("ended_id"))
+    .values({name: bindparam(name) for name in ("ended_at", "outcome", "started_at", "box", "spans")})
+)
+_ADD_ARTIFACTS: Final = insert(AttemptRow.metadata.tables[ArtifactRow.__tablename__])
+_ADD_LINEAGE: Final = insert(AttemptRow.metadata.tables[LineageRow.__tablename__])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +129,23 @@ def claim(
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
     """Extend the leases of attempts. Returns those that their holders are to end: lost, or to give their tiles back."""
-    lost = []
-    for fencing in fencing_tokens:
-        if fencing.part:
-            if not beat_part(session, fencing, lease_s, now):
-                lost.append(fencing)
-            continue
+    tokens = list(fencing_tokens)
+    whole, held = [each for each in tokens if not each.part], set[str]()
+    if whole:
         is_asked = or_(AttemptRow.pause_asked_at.is_not(None), AttemptRow.preempt_asked_at.is_not(None))
-        is_wanted = (*_is_open(fencing), ~is_asked)
-        changed = count_changed(session, update(AttemptRow).where(*is_wanted).values(lease_expires_at=now + lease_s))
-        if changed != 1:
-            lost.append(fencing)
-    return lost
+        # Tokens are secrets of one attempt each.
+        is_own = (
+            AttemptRow.id.in_(each.attempt_id for each in whole),
+            AttemptRow.token.in_(each.token for each in whole),
+        )
+        beaten = update(AttemptRow).where(*is_own, AttemptRow.ended_at.is_(None), ~is_asked)
+        beaten = beaten.values(lease_expires_at=now + lease_s).execution_options(synchronize_session=False)
+        held = set(session.scalars(beaten.returning(AttemptRow.id)))
+    return [
+        each
+        for each in tokens
+        if not (beat_part(session, each, lease_s, now) if each.part else each.attempt_id in held)
+    ]
 
 
 def ask_preemption(session: Session, job_id: str, now: float) -> bool:
@@ -206,8 +220,11 @@ def _start(session: Session, job: JobRow, attempt: AttemptRow, begun: Begun | No
     if begun is None or attempt.started_at is not None:
         return
     attempt.started_at, attempt.box = begun.at, dict(begun.box)
-    data = {"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
-    apply_event(session, job, JobEvent.START, begun.at, data=data)
+    apply_event(session, job, JobEvent.START, begun.at, data=_started_data(attempt))
+
+
+def _started_data(attempt: AttemptRow) -> dict[str, object]:
+    return {"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
 
 
 def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
@@ -236,67 +253,127 @@ def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[
         attempt.spans = [dict(each) for each in spans]
 
 
+@dataclass(frozen=True, slots=True)
+class Success:
+    """End of an attempt whose box has done its verb."""
+
+    fencing: FencingToken
+    outputs: Sequence[Output]
+    result: Mapping[str, object] | None
+    at: float
+    #: These two are as of ``succeed``.
+    begun: Begun | None = None
+    spans: Sequence[Mapping[str, object]] | None = None
+
+
 def succeed(
     session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float,
     begun: Begun | None = None, spans: Sequence[Mapping[str, object]] | None = None,
-    then: Callable[[JobRow], object] | None = None,
 ) -> dict[str, str]:  # fmt: skip
     """End the job with its artifacts and their lineage. Returns slot to artifact id.
 
     Args:
         begun: written first, if ``start`` has not.
         spans: as of ``keep_spans``.
-        then: called with the job that has ended.
     Raises:
         LeaseLost: the attempt is no longer the caller's, or a part of it only; nothing was written.
         QuotaExceeded: the tenant may not keep as much; nothing was written.
     """
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
-    job, attempt = _hold(session, fencing)
-    if spans is not None:
-        attempt.spans = [dict(each) for each in spans]
-    # Of most jobs nothing that is written here is read again before the transaction ends: it is written at once.
-    is_read = bool(job.inputs) or job.pipeline_id is not None
-    with nullcontext() if is_read else session.no_autoflush:
-        _start(session, job, attempt, begun)
-        check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
-        made = _add_artifacts(session, job, outputs, now, is_flushed=is_read)
-        end_attempt(
-            session, job, attempt, AttemptOutcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {})
-        )
-    if then is not None:
-        then(job)
-    return made
+    _hold(session, fencing)
+    (job,) = succeed_all(session, [Success(fencing, outputs, result, now, begun, spans)], now).values()
+    return dict(job.outputs)
 
 
-def _add_artifacts(
-    session: Session, job: JobRow, outputs: Sequence[Output], now: float, *, is_flushed: bool
-) -> dict[str, str]:  # fmt: skip
-    made: dict[str, str] = {}
-    for output in outputs:
-        row = ArtifactRow(
-            id=new_id("art"),
-            tenant_id=job.tenant_id,
-            name=f"{job.name} {output.slot}",
-            kind=output.kind,
-            digest=output.digest,
-            bytes=output.bytes,
-            is_folder=output.is_folder,
-            file_name=output.file_name,
-            job_id=job.id,
-            slot=output.slot,
-            created_at=now,
+def succeed_all(session: Session, successes: Sequence[Success], now: float) -> dict[FencingToken, JobRow]:
+    """End jobs as ``succeed`` does one, by a few statements for all. Returns the jobs that have ended.
+
+    An attempt that is no longer the caller's is left out.
+
+    Raises:
+        QuotaExceeded: a tenant may not keep as much; nothing was written.
+    """
+    session.flush()
+    jobs = lock_jobs(session, {each.fencing.job_id for each in successes})
+    query = select(AttemptRow).where(AttemptRow.id.in_({each.fencing.attempt_id for each in successes}))
+    attempts = {row.id: row for row in session.scalars(query.execution_options(populate_existing=True))}
+    held = list[tuple[Success, JobRow, AttemptRow]]()
+    for each in successes:
+        job, attempt = jobs.get(each.fencing.job_id), attempts.get(each.fencing.attempt_id)
+        if job is not None and attempt is not None and _is_held(job, attempt, each.fencing):
+            held.append((each, job, attempt))
+    begun = [
+        JobChange(job, {}, _started_data(attempt), each.begun.at)
+        for each, job, attempt in held
+        if each.begun is not None and attempt.started_at is None
+    ]
+    apply_to_all(session, begun, JobEvent.START, now)
+    more = Counter[str]()
+    for each, job, _ in held:
+        more[job.tenant_id] += sum(output.bytes for output in each.outputs)
+    for tenant_id in sorted(more):
+        check_quota(session, tenant_id, more[tenant_id], is_kept=True)
+    made = _add_artifacts(session, [(job, each) for each, job, _ in held])
+    _end_succeeded(session, [(each, attempt) for each, _, attempt in held])
+    ended, why = list[JobChange](), {"outcome": str(AttemptOutcome.SUCCEEDED)}
+    for (each, job, _), outputs in zip(held, made, strict=True):
+        columns = {"outputs": outputs, "result": dict(each.result or {}), "not_before": None, "error": None}
+        ended.append(JobChange(job, columns, why, each.at))
+    apply_to_all(session, ended, JobEvent.SUCCEED, now, JobReason.COMPLETED)
+    for each, job, _ in held:
+        if job.pipeline_id is not None:
+            promote_steps(session, job.pipeline_id, each.at)
+    return {each.fencing: job for each, job, _ in held}
+
+
+def _end_succeeded(session: Session, ended: Sequence[tuple[Success, AttemptRow]]) -> None:
+    rows = []
+    for each, attempt in ended:
+        begun = each.begun if attempt.started_at is None else None
+        rows.append(
+            {
+                "ended_id": attempt.id,
+                "ended_at": each.at,
+                "outcome": str(AttemptOutcome.SUCCEEDED),
+                "started_at": attempt.started_at if begun is None else begun.at,
+                "box": attempt.box if begun is None else dict(begun.box),
+                "spans": None if each.spans is None else [dict(span) for span in each.spans],
+            }
         )
-        session.add(row)
-        if is_flushed:
-            session.flush()
-        made[output.slot] = row.id
-        for slot, parent in job.inputs.items():
-            session.add(LineageRow(child=row.id, parent=parent, slot=slot, job_id=job.id))
-    if is_flushed:
-        session.flush()
-    return made
+        session.expire(attempt)
+    if rows:
+        session.connection().execute(_END_SUCCEEDED, rows)
+
+
+def _add_artifacts(session: Session, made: Sequence[tuple[JobRow, Success]]) -> list[dict[str, str]]:
+    """Add what jobs have made. Returns of each the artifacts by their slots."""
+    artifacts, lineage, ids = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, str]]()
+    for job, success in made:
+        ids.append({output.slot: new_id("art") for output in success.outputs})
+        for output in success.outputs:
+            id = ids[-1][output.slot]
+            artifacts.append(
+                {
+                    "id": id,
+                    "tenant_id": job.tenant_id,
+                    "name": f"{job.name} {output.slot}",
+                    "kind": output.kind,
+                    "digest": output.digest,
+                    "bytes": output.bytes,
+                    "is_folder": output.is_folder,
+                    "file_name": output.file_name,
+                    "job_id": job.id,
+                    "slot": output.slot,
+                    "created_at": success.at,
+                }
+            )
+            parents = job.inputs.items()
+            lineage += [{"child": id, "parent": of, "slot": slot, "job_id": job.id} for slot, of in parents]
+    for statement, rows in ((_ADD_ARTIFACTS, artifacts), (_ADD_LINEAGE, lineage)):
+        if rows:
+            session.connection().execute(statement, rows)
+    return ids
 
 
 def fail(
@@ -330,17 +407,37 @@ def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:
 def _hold(session: Session, fencing: FencingToken) -> tuple[JobRow, AttemptRow]:
     job = lock_job(session, fencing.job_id)
     attempt = session.get(AttemptRow, fencing.attempt_id)
-    if attempt is None or not _is_token_of(session, attempt, fencing) or attempt.ended_at is not None:
+    if attempt is None or not _is_token_of(session, attempt, fencing) or _has_ended(job, attempt):
         raise LeaseLost(f"attempt {fencing.attempt_id} of job {fencing.job_id} has ended; job is {job.state}")
-    if JobState(job.state) in FINAL:
-        raise LeaseLost(f"job {fencing.job_id} is {job.state}")
     return job, attempt
+
+
+def _has_ended(job: JobRow, attempt: AttemptRow) -> bool:
+    return attempt.ended_at is not None or JobState(job.state) in FINAL
+
+
+def _is_held(job: JobRow, attempt: AttemptRow, fencing: FencingToken) -> bool:
+    return fencing.part == 0 and attempt.token == fencing.token and not _has_ended(job, attempt)
 
 
 def _is_token_of(session: Session, attempt: AttemptRow, fencing: FencingToken) -> bool:
     if fencing.part:
         return find_part(session, fencing) is not None
     return attempt.token == fencing.token
+
+
+def give_back(session: Session, fencing_tokens: Iterable[FencingToken], now: float) -> int:
+    """Queue again the jobs of attempts that nobody has begun, in their old places. Returns how many."""
+    count = 0
+    for fencing in fencing_tokens:
+        try:
+            job, attempt = _hold(session, fencing)
+        except LeaseLost:
+            continue
+        why = {"code": "unavailable", "message": "its worker had no slot for it soon"}
+        end_attempt(session, job, attempt, AttemptOutcome.INTERRUPTED, why, 0.0, now, queued_at=job.queued_at)
+        count += 1
+    return count
 
 
 def keep_lost(session: Session, fencing: FencingToken, kept: str | None) -> None:

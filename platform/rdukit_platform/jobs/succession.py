@@ -1,4 +1,4 @@
-"""The next job of the only line goes straight to the worker whose job has just ended, in the transaction that ends it.
+"""The next jobs of the only line go to the worker whose jobs have just ended, in the transaction that ends them.
 
 A slot that a job leaves would be empty until the scheduler has looked, and then sent a message. Where all that waits is
 one line, of one tenant and one priority, it is known who is next: the first one. So nobody loses anything by it: once
@@ -7,8 +7,10 @@ is left to the scheduler. Whichever of the two takes a job, the other finds that
 """
 
 import secrets
+from collections.abc import Iterable
+from typing import Final
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
@@ -20,9 +22,21 @@ from rdukit_platform.jobs.states import JobEvent, JobState
 from rdukit_platform.nodes.registry import NodeLife
 from rdukit_platform.settings import SCHEDULER_TENANT_JOBS
 
+#: Tenant and priority of those that wait in it.
+Line = tuple[str, int]
+#: An attempt that is a worker's, and its job.
+Taken = tuple[FencingToken, JobRow]
+
+_ADD_ATTEMPTS: Final = insert(AttemptRow.metadata.tables[AttemptRow.__tablename__])
 _QUEUED = JobRow.state == str(JobState.QUEUED)
-#: The first job of the first line, if there is one line, and the last line of all; both follow an index.
-_FRONT = select(JobRow).where(_QUEUED).order_by(JobRow.tenant_id, JobRow.priority, JobRow.queued_at, JobRow.id).limit(1)
+#: The first jobs of the first line, if there is one line, and the last line of all; both follow an index.
+_FRONT = (
+    select(JobRow)
+    .where(_QUEUED)
+    .order_by(JobRow.tenant_id, JobRow.priority, JobRow.queued_at, JobRow.id)
+    .limit(bindparam("most"))
+    .with_for_update(skip_locked=True)
+)
 _LAST = (
     select(JobRow.tenant_id, JobRow.priority)
     .where(_QUEUED)
@@ -34,34 +48,67 @@ _LIMITS = select(
 ).where(TenantRow.id == bindparam("tenant"))
 
 
+def line_of(job: JobRow) -> Line:
+    """Return the line that a job waits in (pure)."""
+    return job.tenant_id, job.priority
+
+
 def needs_no_decision(job: JobRow) -> bool:
     """Return whether a job takes any slot, and nothing else (pure)."""
     is_alone = job.pipeline_id is None and job.members == 1 and not job.constraint
     return is_alone and job.tiles == 0 and job.not_before is None
 
 
-def take_next(
-    session: Session, ended: JobRow, worker: str, node: str, lease_s: float, now: float
-) -> tuple[FencingToken, JobRow] | None:  # fmt: skip
-    """Admit the job that comes next and make its attempt the worker's whose job, ``ended``, leaves a slot.
+def choose_next(front: Iterable[JobRow], line: Line) -> list[JobRow]:
+    """Return the jobs that follow, of the first ones of all (pure): the line's, up to one that needs a decision.
 
-    ``None``: nobody waits, or the scheduler has to decide. The caller runs it after the commit, as if it was claimed.
+    One that was tried before comes by itself: if it takes its worker along, it shall take no others along.
     """
-    if not needs_no_decision(ended) or resolve(SCHEDULER_TENANT_JOBS):
-        return None
+    chosen = list[JobRow]()
+    for job in front:
+        if line_of(job) != line or not needs_no_decision(job) or (chosen and job.attempt):
+            break
+        chosen.append(job)
+        if job.attempt:
+            break
+    return chosen
+
+
+def take_next(
+    session: Session, ended: Iterable[JobRow], most: int, worker: str, node: str, lease_s: float, now: float
+) -> list[Taken]:  # fmt: skip
+    """Admit the jobs that come next and make their attempts the worker's whose jobs, ``ended``, leave their slots.
+
+    None: nobody waits, or the scheduler has to decide. The caller runs them after the commit, as if they were claimed.
+    """
+    lines = {line_of(job) for job in ended if needs_no_decision(job)}
+    if not lines or most < 1 or resolve(SCHEDULER_TENANT_JOBS):
+        return []
     last = session.execute(_LAST).one_or_none()
-    if last is None or tuple(last) != (ended.tenant_id, ended.priority):
-        return None
-    job = session.scalars(_FRONT.with_for_update(skip_locked=True)).one_or_none()
-    if job is None or (job.tenant_id, job.priority) != (ended.tenant_id, ended.priority) or not needs_no_decision(job):
-        return None
-    limits = session.execute(_LIMITS, {"tenant": job.tenant_id, "node": node}).one_or_none()
+    if last is None or tuple(last) not in lines:
+        return []
+    chosen = choose_next(session.scalars(_FRONT, {"most": most}), (last.tenant_id, last.priority))
+    if not chosen:
+        return []
+    limits = session.execute(_LIMITS, {"tenant": last.tenant_id, "node": node}).one_or_none()
     if limits is None or limits.max_jobs is not None or limits.state != NodeLife.UP:
-        return None
-    attempt = AttemptRow(
-        id=new_id("try"), job_id=job.id, number=job.attempt + 1, token=secrets.token_hex(16), published_at=now,
-        node=node, worker=worker, claimed_at=now, lease_expires_at=now + lease_s,
-    )  # fmt: skip
-    session.add(attempt)
-    apply_to_all(session, [JobChange(job, {"attempt": attempt.number})], JobEvent.ADMIT, now)
-    return FencingToken(job.id, attempt.id, attempt.token, node), job
+        return []
+    attempts = [
+        {
+            "id": new_id("try"),
+            "job_id": job.id,
+            "number": job.attempt + 1,
+            "token": secrets.token_hex(16),
+            "published_at": now,
+            "node": node,
+            "worker": worker,
+            "claimed_at": now,
+            "lease_expires_at": now + lease_s,
+        }
+        for job in chosen
+    ]
+    session.connection().execute(_ADD_ATTEMPTS, attempts)
+    changes = [JobChange(job, {"attempt": made["number"]}) for job, made in zip(chosen, attempts, strict=True)]
+    apply_to_all(session, changes, JobEvent.ADMIT, now)
+    tokens = (FencingToken(str(made["job_id"]), str(made["id"]), str(made["token"]), node) for made in attempts)
+    return list(zip(tokens, chosen, strict=True))

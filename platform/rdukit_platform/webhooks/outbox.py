@@ -36,17 +36,21 @@ class Taken:
     body: Mapping[str, object]
 
 
-def tell(session: Session, tenant_id: str, event: str, data: Callable[[], Mapping[str, object]], now: float) -> int:
-    """Write a message to each of the tenant's webhooks that wants the event. Returns how many.
+def tell(
+    session: Session, tenant_id: str, event: str, events: Sequence[Callable[[], Mapping[str, object]]], now: float
+) -> int:  # fmt: skip
+    """Write messages to each of the tenant's webhooks that wants such events. Returns how many webhooks.
 
-    ``data`` is asked only if there is one.
+    Args:
+        events: one or several of that name; their data are asked for only if there is a webhook.
     """
     rows = session.execute(_TOLD, {"tenant_id": tenant_id}).all()
     wanted = [row.id for row in rows if event in row.events]
     if wanted:
-        body = data()
-        for webhook_id in wanted:
-            session.add(new_delivery(webhook_id, tenant_id, event, body, now))
+        for data in events:
+            body = data()
+            for webhook_id in wanted:
+                session.add(new_delivery(webhook_id, tenant_id, event, body, now))
         session.flush()
     return len(wanted)
 

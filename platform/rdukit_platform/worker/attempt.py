@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar
@@ -42,9 +42,9 @@ from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, s
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.execution import FencingToken
+from rdukit_platform.jobs.execution import FencingToken, Output, Success
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
-from rdukit_platform.jobs.succession import take_next
+from rdukit_platform.jobs.succession import needs_no_decision
 from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.settings import BOX_DISK, PROCESSES
 from rdukit_platform.worker import box_ends
@@ -58,11 +58,13 @@ from rdukit_platform.worker.inputs import (
     check_tiles,
     failure_of,
     find_fence,
+    named_outputs,
     record_refusal,
     store_outputs,
 )
+from rdukit_platform.worker.line import DoneJob, JobLine
 from rdukit_platform.worker.orphans import end_earlier, lock_folder
-from rdukit_platform.worker.parts import AttemptPart, alone, await_reason, linked, read_own_part
+from rdukit_platform.worker.parts import AttemptPart, alone, await_reason, hold_on, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool, PooledBox
 from rdukit_platform.worker.start_note import StartNote
@@ -84,7 +86,6 @@ PROGRESS_S: Final = 0.25
 STOP_S: Final = 8.0
 #: Seconds for which a box that broke its connection may still be dying.
 DYING_S: Final = 2.0
-LOG_TAIL_LINES: Final = 20
 #: Of an attempt's log that its box tells, what the database keeps: a box may say the same for ever.
 MAX_LOG_LINES: Final = 10_000
 MAX_LOG_CHARACTERS: Final = 4_000
@@ -94,17 +95,23 @@ class AttemptRun:
     """Attempt that this worker may get to run."""
 
     def __init__(
-        self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event, claimed: JobRow | None = None
+        self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event, line: JobLine,
+        claimed: JobRow | None = None,
     ) -> None:  # fmt: skip
-        """``claimed``: its job, where it is this worker's already."""
-        self._context, self._fencing, self._claimed = context, fencing, claimed
-        #: What this worker runs next, in the slot that it leaves.
-        self.next: tuple[FencingToken, JobRow] | None = None
+        """
+        Args:
+            line: writes its end.
+            claimed: its job, where it is this worker's already.
+        """
+        self._context, self._fencing, self._line, self._claimed = context, fencing, line, claimed
         #: The worker is shutting down.
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
         self._stop = threading.Event()
-        self._has_succeeded = threading.Event()
+        #: It has nothing left to do: nobody is to end its box, which is somebody else's next.
+        self._is_done = threading.Event()
+        #: Its end is written later, and its lease kept until then.
+        self._is_settled_later = False
         self._box: RunningBox | None = None
         #: It is this one of the pool, which outlives the attempt.
         self._pooled: PooledBox | None = None
@@ -147,9 +154,8 @@ class AttemptRun:
                 try:
                     self._run_claimed(job)
                 finally:
-                    context.heartbeat.drop(self._fencing)
-                    if self.next is None:
-                        context.notifier.wake()
+                    if not self._is_settled_later:
+                        context.heartbeat.drop(self._fencing)
                     if job.tiles:
                         context.notifier.wake_node(context.node)
                     self._trace.end()
@@ -165,7 +171,7 @@ class AttemptRun:
 
     def abort(self) -> None:
         """End it from outside, unless it has succeeded; safe in any thread, and returns at once."""
-        if self._has_succeeded.is_set():
+        if self._is_done.is_set():
             return
         self._stop.set()
         box = self._box
@@ -174,20 +180,29 @@ class AttemptRun:
             threading.Thread(target=box_ends.terminate, args=(box,), name="terminate", daemon=True).start()
 
     def _run_claimed(self, job: JobRow) -> None:
-        try:
+        with self._ending():
             self._work(job)
-            remove_tree(self._folder)
+            if not self._is_settled_later:
+                remove_tree(self._folder)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End the attempt by what is raised in the block."""
+        try:
+            yield
         except LeaseLost as lost:
             self._leave(lost)
         except AttemptFailure as failure:
             self._fail(failure.outcome, failure.error)
+        except QuotaExceeded as over:
+            self._fail(AttemptOutcome.BOX_FAILED, AttemptFailure(AttemptOutcome.BOX_FAILED, over).error)
         except Exception as error:
             lack = error if isinstance(error, BackendUnavailable | NoResources) else find_lack(error)
             if lack is not None:
                 # Nobody's failure: the attempt is made again when there is what it needs.
                 self._fail(AttemptOutcome.NO_RESOURCES, AttemptFailure(AttemptOutcome.NO_RESOURCES, lack).error)
                 return
-            logger.exception("attempt broke job=%s", job.id)
+            logger.exception("attempt broke job=%s", self._fencing.job_id)
             self._fail(AttemptOutcome.BOX_LOST, {"code": "internal", "message": f"the worker failed: {error!r}"})
 
     def _fail(self, outcome: AttemptOutcome, error: Mapping[str, object]) -> None:
@@ -261,7 +276,7 @@ class AttemptRun:
             if self._part.is_first:
                 self._keep(job, operation)
             else:
-                self._await_end()
+                hold_on(self._box, self._stop)
 
     def _work_pooled(self, job: JobRow, pool: BoxPool) -> None:
         context, name = self._context, f"{job.id}-{job.attempt}"
@@ -377,7 +392,7 @@ class AttemptRun:
         except (Cancelled, Unavailable) as error:
             if self._box is not None and not box_ends.is_timeout(error):
                 box_ends.await_end(self._box, DYING_S, self._stop)
-            self._record_tail()
+            self._record_logs(box_ends.tail_of(self._box))
             if box_ends.has_filled_disk(error, self._box):
                 self._has_hit_wall = True
                 limit = self._context.fences.limits.disk_bytes
@@ -421,42 +436,30 @@ class AttemptRun:
             return
         if operation.get("state") == "cancelled":
             raise Cancelled("the box cancelled the operation")
-        self._record_tail()
+        self._record_logs(box_ends.tail_of(self._box))
         socket = self._context.home.snd_socket
         raise failure_of(
             operation, self._box, self._scope, lambda: any(is_withdrawn(socket, lease) for lease in self._leases)
         )
 
-    def _record_tail(self) -> None:
-        lines = list[str]()
-        with suppress(Unavailable):
-            if self._box is not None:
-                lines = self._box.logs(LOG_TAIL_LINES).splitlines()
-        if lines:
-            self._record_logs(lines)
-
     def _record_logs(self, lines: Sequence[str]) -> None:
-        self._note(lambda session: execution.record_logs(session, self._fencing, lines, self._context.clock.now()))
+        if lines:
+            self._note(lambda session: execution.record_logs(session, self._fencing, lines, self._context.clock.now()))
 
     def _note(self, change: Callable[[Session], None]) -> None:
         """Write how the attempt goes, which is nothing to a machine that was off: its attempts are over."""
         self._write(change, is_durable=False)
 
-    def _write(self, change: Callable[[Session], T], *, is_durable: bool = True) -> T:
+    def _write(
+        self, change: Callable[[Session], T], *, is_durable: bool = True, on_commit: Callable[[], object] = lambda: None
+    ) -> T:  # fmt: skip
         """Write to the database, as soon as there is room for that."""
 
         def write() -> T:
-            with self._context.database.write(is_durable=is_durable) as session:
+            with self._context.database.write(is_durable=is_durable, on_commit=on_commit) as session:
                 return change(session)
 
         return patiently(write, self._stop, inf)
-
-    def _await_end(self) -> None:
-        """Hold on, with members that have done their work, until the first part ends the attempt."""
-        assert self._box is not None
-        self._box.stop(0.0)
-        self._stop.wait()
-        raise AttemptFailure(AttemptOutcome.INTERRUPTED, Cancelled("the worker was stopped"))
 
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
         context = self._context
@@ -464,32 +467,31 @@ class AttemptRun:
         if self._pooled is None:
             # It has said and written all that it had to, so it need not put its things in order.
             self._box.stop(0.0)
-        named = operation.get("outputs") or {}
-        if not isinstance(named, dict):
-            refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
+        named = named_outputs(operation)
+        with ExitStack() as hold:
 
-        def store() -> dict[str, str]:
-            with context.store.holding():
-                return self._store(named, operation.get("result"))
+            def store() -> list[Output]:
+                hold.close()
+                hold.enter_context(context.store.holding())
+                with span("keep artifacts", {"rdukit.artifacts": len(named)}):
+                    return store_outputs(context, self._output, named)
 
-        try:
-            made = patiently(store, self._stop, inf)
-        except QuotaExceeded as over:
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, over) from over
-        logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))
+            outputs, now = patiently(store, self._stop, inf), context.clock.now()
+            result, begun, spans = operation.get("result"), self._start.begun, self._trace.end()
+            made = Success(self._fencing, outputs, result, now, begun, spans)
+            logger.info("attempt done job=%s outputs=%s", job.id, ",".join(output.slot for output in outputs))
+            if needs_no_decision(job):
+                self._is_done.set()
+                self._is_settled_later = True
+                hold.callback(context.heartbeat.drop, self._fencing)
+                self._line.end(DoneJob(made, not self._start.is_told, partial(self._settle, hold.pop_all())))
+            else:
+                succeed = partial(execution.succeed, outputs=outputs, result=result, now=now, begun=begun, spans=spans)
+                self._write(partial(succeed, fencing=self._fencing), on_commit=self._is_done.set)
 
-    def _store(self, named: Mapping[object, object], result: Mapping[str, object] | None) -> dict[str, str]:
-        context = self._context
-        with span("keep artifacts", {"rdukit.artifacts": len(named)}):
-            outputs = store_outputs(context, self._output, named)
-        spans = self._trace.end()
-        ended, begun = list[JobRow](), self._start.begun
-        # From then on nobody is to end its box, which is somebody else's next.
-        with context.database.write(on_commit=self._has_succeeded.set) as session:
-            now, lease_s = context.clock.now(), context.heartbeat.lease_s
-            made = execution.succeed(session, self._fencing, outputs, result, now, begun, spans, ended.append)
-            is_last = self._is_stopping.is_set()
-            taken = None if is_last else take_next(session, ended[0], context.name, context.node, lease_s, now)
-        self.next = taken
-        return made
+    def _settle(self, hold: ExitStack, error: Exception | None) -> None:
+        """Do what is left when the end of an attempt is written, or cannot be."""
+        with hold, self._ending():
+            if error is not None:
+                raise error
+            remove_tree(self._folder)

@@ -18,6 +18,7 @@ from rdukit_platform.worker.patience import has_room, is_low
 
 logger = logging.getLogger(__name__)
 
+LOG_TAIL_LINES: Final = 20
 #: Ends of boxes that are their backend's doing.
 TAKEN: Final = frozenset({BoxEnd.WITHDRAWN, BoxEnd.PREEMPTED, BoxEnd.TIMED_OUT})
 OUTCOMES: Final[Mapping[str, AttemptOutcome]] = {
@@ -42,6 +43,13 @@ def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
     until = time.monotonic() + seconds
     while box.is_alive() and time.monotonic() < until and not stop.wait(0.02):
         pass
+
+
+def tail_of(box: RunningBox | None) -> list[str]:
+    """Return the last lines of a box's log, as far as there are any."""
+    with suppress(Unavailable):
+        return [] if box is None else box.logs(LOG_TAIL_LINES).splitlines()
+    return []
 
 
 def has_filled_disk(error: RdukitError, box: RunningBox | None) -> bool:

@@ -131,6 +131,19 @@ def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
 
+def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
+    """Return the paths that a box gives its outputs by, by their slots (pure).
+
+    Raises:
+        AttemptFailure: it gives none of that kind.
+    """
+    named = operation.get("outputs") or {}
+    if not isinstance(named, dict):
+        refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
+        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
+    return named
+
+
 def store_outputs(context: WorkerContext, folder: Path, named: Mapping[object, object]) -> list[Output]:
     """Put what a box says that it made into the store: the slots and paths in its folder of outputs.
 

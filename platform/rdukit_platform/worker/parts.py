@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from sqlalchemy.orm import Session
 
@@ -23,6 +23,7 @@ from rdukit.fence.probe import why_no_address
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord
+from rdukit_platform.backends.contract import RunningBox
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
@@ -162,6 +163,18 @@ def await_reason(part: AttemptPart, code: object, lease_s: float, stop: threadin
         stop.wait(lease_s + TELL_S)
     elif not part.is_first and code == Cancelled.code:
         stop.wait()
+
+
+def hold_on(box: RunningBox | None, stop: threading.Event) -> NoReturn:
+    """Wait, with members that have done their work, until the first part ends the attempt.
+
+    Raises:
+        AttemptFailure: it has.
+    """
+    if box is not None:
+        box.stop(0.0)
+    stop.wait()
+    raise AttemptFailure(AttemptOutcome.INTERRUPTED, Cancelled("the worker was stopped"))
 
 
 def choose_link_host(host: str, backend: str, walls: Walls) -> str | None:

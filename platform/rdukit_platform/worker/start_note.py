@@ -31,7 +31,8 @@ class StartNote:
         self._fencing, self._write = fencing, write
         #: What is to be written; ``None``: no box has the verb.
         self.begun: Begun | None = None
-        self._is_written = False
+        #: Whether it is written.
+        self.is_told = False
 
     @contextmanager
     def due_soon(self, begun: Begun) -> Iterator[None]:
@@ -51,9 +52,9 @@ class StartNote:
         Raises:
             LeaseLost: the attempt is no longer the caller's.
         """
-        if (begun := self.begun) is not None and not self._is_written:
+        if (begun := self.begun) is not None and not self.is_told:
             self._write(lambda session: execution.start(session, self._fencing, begun.box, begun.at))
-            self._is_written = True
+            self.is_told = True
 
     def _write_late(self) -> None:
         try:

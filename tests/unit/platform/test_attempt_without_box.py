@@ -10,56 +10,20 @@ import pytest
 
 from rdukit.box.image import BoxEnd
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
-from rdukit.interfaces import SystemClock
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.artifacts.stores.folder import FolderStore
-from rdukit_platform.audit.writer import AuditWriter
-from rdukit_platform.backends.contract import BoxEvent, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, OwnedBox, RunningBox
-from rdukit_platform.backends.job_boxes import BoxRules
+from rdukit_platform.backends.contract import BoxEvent, BoxEventKind, BoxSpec, RunningBox
 from rdukit_platform.catalog.own import install_box
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
-from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.jobs.schemas import JobRequest
-from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker import attempt as attempt_module
 from rdukit_platform.worker.attempt import AttemptRun
-from rdukit_platform.worker.context import WorkerContext
-from rdukit_platform.worker.heartbeat import LeaseHeartbeat
-from rdukit_platform.worker.walls import TenantFences, WallKind, Walls
+from rdukit_platform.worker.line import JobLine
 from support.platform.processes import COUNTER, counter_boxes, fresh_database
-
-
-class Refusing:
-    """A backend that starts nothing."""
-
-    name = "refusing"
-
-    def __init__(self, error: RdukitError) -> None:
-        self.error = error
-        #: What was to be started, and the files of its folder with their rights.
-        self.specs: list[BoxSpec] = []
-        self.files: dict[str, int] = {}
-
-    def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> RunningBox:
-        self.specs.append(spec)
-        if spec.folder is not None:
-            self.files = {path.name: path.stat().st_mode & 0o777 for path in spec.folder.iterdir()}
-        raise self.error
-
-    def owned(self) -> tuple[OwnedBox, ...]:
-        return ()
-
-    def orphans(self, owner: BoxOwner) -> tuple[OwnedBox, ...]:
-        return ()
-
-    def reap(self, orphan: OwnedBox) -> None:
-        raise AssertionError("there is nothing to reap")
-
-    def close(self) -> None:
-        pass
+from support.platform.worker import Refusing, worker_context
 
 
 class Dying:
@@ -186,14 +150,9 @@ def attempted(
     folder: Path, database: Database, backend: Refusing, fencing: execution.FencingToken
 ) -> tuple[JobRow, AttemptRow]:
     """The job and its attempt, after a worker's try."""
-    context = WorkerContext(
-        home=Home(folder), database=database, store=FolderStore(folder / "artifacts"),
-        heartbeat=LeaseHeartbeat(database, SystemClock(), "w", 1, 5.0), notifier=Notifier(f"redis+socket://{folder}/none.sock"),
-        clock=SystemClock(), name="w", node="one", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
-        fences=TenantFences(Home(folder), Walls(WallKind.CONTAINER), range(0)),
-        backoff_s=1.0, audit=AuditWriter(database, SystemClock()),
-    )  # fmt: skip
-    AttemptRun(context, fencing, threading.Event()).run()
+    context = worker_context(folder, database, backend)
+    is_stopping = threading.Event()
+    AttemptRun(context, fencing, is_stopping, JobLine(context, is_stopping)).run()
     context.notifier.close()
     with database.read() as session:
         return session.get_one(JobRow, fencing.job_id), session.get_one(AttemptRow, fencing.attempt_id)

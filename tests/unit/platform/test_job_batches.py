@@ -1,6 +1,6 @@
 """Jobs of one request, admissions of one pass, starts told with ends, jobs that follow: as if each came by itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,15 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, IllegalValue, LeaseLost, NotFound, RdukitError
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
+from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs import execution, listing, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import Begun, FencingToken
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.succession import take_next
 from rdukit_platform.tenants.service import create_tenant
-from support.platform.processes import counter_boxes, fresh_database
-
-BOXES = counter_boxes()
-BOX = {"backend": "process", "id": "42", "limits": {}}
+from support.platform.processes import fresh_database
+from support.platform.worker import BOX, BOXES, batch, facts, node_up, request
 
 
 @pytest.fixture
@@ -33,24 +31,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def tenant(database: Database) -> str:
     with database.write() as session:
         return create_tenant(session, "lab", 0.0).id
-
-
-def request(**body: object) -> JobRequest:
-    return JobRequest.model_validate({"box": "counter", "verb": "preprocess", **body})
-
-
-def batch(database: Database, tenant: str, *requests: JobRequest, now: float = 1.0) -> list[str]:
-    with database.write() as session:
-        return service.submit_jobs(session, BOXES, tenant, requests, now, "ada")
-
-
-def facts(database: Database, job_id: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    """A job's columns and its events, but for what names them."""
-    with database.read() as session:
-        row = session.get_one(JobRow, job_id)
-        names = {column.name for column in row.__table__.columns} - {"id", "traceparent"}
-        columns = {name: getattr(row, name) for name in names}
-        return columns, [{"kind": e.kind, "at": e.at, **e.data} for e in service.list_events(session, job_id)]
 
 
 def test_jobs_of_a_batch_are_as_if_each_had_come_by_itself(database: Database, tenant: str) -> None:
@@ -159,21 +139,13 @@ def test_a_start_is_written_with_a_failure_too(database: Database, tenant: str) 
     assert "running" in [event["to"] for event in facts(database, fencing.job_id)[1]]
 
 
-def node_up(database: Database, name: str = "n1", state: str = "up") -> None:
-    with database.write() as session:
-        row = NodeRow(
-            name=name, home_id="h", host="h", state=state, labels={}, leased=[], report={}, beats=1, beat_at=0.0,
-            joined_at=0.0, changed_at=0.0,
-        )  # fmt: skip
-        session.add(row)
-
-
 def end_and_take(database: Database, fencing: FencingToken) -> tuple[FencingToken, JobRow] | None:
     """End a job as its worker does, which takes the next one in its slot."""
     with database.write() as session:
         execution.succeed(session, fencing, [], {}, 5.0, Begun(BOX, 4.0))
         ended = session.get_one(JobRow, fencing.job_id)
-        return take_next(session, ended, "w", "n1", 5.0, 5.0)
+        taken = take_next(session, [ended], 1, "w", "n1", 5.0, 5.0)
+        return taken[0] if taken else None
 
 
 def test_the_first_of_the_only_line_follows_in_the_slot_of_the_one_before(database: Database, tenant: str) -> None:
