@@ -94,4 +94,8 @@ def test_template_and_tokens_are_found_where_tokenizers_keep_them(tmp_path: Path
     assert find_chat_template(checkpoint) == ChatTemplate("plain", tokens)
     assert find_chat_template(checkpoint, has_tools=True).text == "with tools"
     (tmp_path / "chat_template.jinja").write_text("a file of its own")
+    (tmp_path / "additional_chat_templates").mkdir()
+    assert find_chat_template(checkpoint, has_tools=True).text == "a file of its own"
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("a file for tools")
     assert find_chat_template(checkpoint).text == "a file of its own"
+    assert find_chat_template(checkpoint, has_tools=True).text == "a file for tools"

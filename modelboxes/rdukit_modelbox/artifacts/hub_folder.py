@@ -32,7 +32,7 @@ from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
 from rdukit_serving.device.parameters import LATEST
 from rdukit_serving.shape import SERVE, Shape
-from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
+from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, drawing_nothing, open_hub_folder, read_tensors, weight_files
 from rdukit_zoo.registry import ModelEntry, SizeValue
 
@@ -46,7 +46,7 @@ BATCH: Final = 8
 TEXTS: Final = (8, 4, 2, 1)
 CACHE_BYTES: Final = 1 << 30
 #: Files beside the weights that serving reads.
-COMPANIONS: Final = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jinja")
+COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,7 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
     write_json_atomic(target / LATEST, named)
     for name in COMPANIONS:
         if (hub.path / name).is_file():
+            (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(hub.path / name, target / name)
     generation = hub.path / GENERATION_FILE
     known = json.loads(generation.read_text()) if generation.is_file() else {}

@@ -60,7 +60,7 @@ def find_chat_template(checkpoint: Path | None, has_tools: bool = False) -> Chat
     """
     if checkpoint is None:
         return PLAIN
-    return _read_template(tuple(_stamped(companion(checkpoint, name)) for name in _FILES), has_tools)
+    return _read_template(tuple(_stamped(companion(checkpoint, name)) for name in TEMPLATE_FILES), has_tools)
 
 
 def _stamped(path: Path) -> tuple[Path, int, int]:
@@ -77,7 +77,9 @@ def _read_template(files: tuple[tuple[Path, int, int], ...], has_tools: bool) ->
     for path, _, size in files:
         if size > _MAX_CONFIGURATION:
             raise InvalidArgument(f"{path} has {size} bytes; legal: up to {_MAX_CONFIGURATION}")
-    (own, _, own_size), (configuration, _, size), (special, _, special_size) = files
+    (own, _, own_size), (for_tools, _, tools_size), (configuration, _, size), (special, _, special_size) = files
+    if has_tools and tools_size >= 0:
+        own, own_size = for_tools, tools_size
     values = _read_object(special) if special_size >= 0 else {}
     values |= _read_object(configuration) if size >= 0 else {}
     try:
@@ -197,8 +199,12 @@ def _refused(reason: str) -> InvalidArgument:
 #: The tokenizer; and which tokens end a text and how many the tokenizer has.
 TOKENIZER_FILE: Final = "tokenizer.json"
 GENERATION_FILE: Final = "generation_config.json"
-#: As the tokenizers' own libraries name them: a template, what has one in the key ``chat_template``, special tokens.
-_FILES: Final = ("chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json")
+#: As the tokenizers' own libraries name them: a template, the one for tools, what has one in the key ``chat_template``,
+#: special tokens.
+TEMPLATE_FILES: Final = (
+    "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+    "tokenizer_config.json", "special_tokens_map.json",
+)  # fmt: skip
 
 
 def companion(checkpoint: Path, name: str) -> Path:
