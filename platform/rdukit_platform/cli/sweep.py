@@ -14,6 +14,7 @@ from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.cli.complete import SWEEPS
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, load_strictly, watched
+from rdukit_platform.cli.token import Life
 
 #: Seconds between two looks of a command that waits.
 LOOK_S: Final = 1.0
@@ -44,6 +45,12 @@ def sweep() -> None:
 @click.option("--stop-early", default=None, metavar="METRIC[:maximize]", help="End trials worse than the median by it.")
 @click.option("--stop-after", type=click.IntRange(0), default=None, help="But none before this step.")
 @click.option("--stop-trials", type=click.IntRange(1), default=None, help="Nor before so many succeeded (default: 3).")
+@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles of each trial.")
+@click.option("--priority", type=int, default=None, help="Of the trials; the highest goes first (default: 0).")
+@click.option(
+    "--run-limit", type=Life(), default=None, help="Time after which a trial's attempt is ended, such as 15m."
+)
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find the trials by.")
 @click.option("--name", default=None, help="Name of the sweep.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same sweep.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
@@ -163,8 +170,11 @@ def make_body(options: Mapping[str, Any]) -> dict[str, object]:
         raise InvalidArgument("--minimize and --maximize are given; legal: one objective")
     algorithm = used[0]
     goal = "maximize" if options["maximize"] else "minimize"
+    queue = {"tiles": options["tiles"], "priority": options["priority"], "run_limit_s": options["run_limit"],
+             "labels": parse_name_values("--label", options["labels"]) or None}  # fmt: skip
     body: dict[str, object] = {
         "job": {
+            **{key: value for key, value in queue.items() if value is not None},
             "box": options["box"],
             "verb": options["verb"],
             "parameters": {k: parse_value(v) for k, v in parse_name_values("--set", options["settings"]).items()},

@@ -212,13 +212,15 @@ def test_spaces_are_read_from_words(text: str, space: dict[str, object]) -> None
 def test_the_commands_options_make_a_body() -> None:
     options: dict[str, Any] = dict.fromkeys(
         ["minimize", "maximize", "max_trials", "max_parallel", "seed", "stop_early", "stop_after", "stop_trials",
-         "name", "key"]
-    ) | {"box": "b", "verb": "train", "settings": (), "inputs": (), "grid": (), "random": (), "optuna": ()}  # fmt: skip
+         "name", "key", "tiles"]
+    ) | {"box": "b", "verb": "train", "settings": (), "inputs": (), "grid": (), "random": (), "optuna": (),
+         "labels": ("a=b",), "priority": 0, "run_limit": 90.0}  # fmt: skip
     given = options | {"random": ("lr=0.1:1:log",), "maximize": "accuracy", "stop_early": "loss", "seed": 0}
     body = make_body(given)
     assert (body["algorithm"], body["objective"]) == ("random", {"metric": "accuracy", "goal": "maximize"})
     assert (body["early_stopping"], body["seed"]) == ({"metric": "loss"}, 0)
-    SweepRequest.model_validate(body)
+    job = SweepRequest.model_validate(body).job
+    assert (job.labels, job.priority, job.run_limit_s, job.tiles) == ({"a": "b"}, 0, 90.0, None)
     for wrong in ({"box": None}, {"random": ()}, {"grid": ("a=1",)}, {"minimize": "loss"}):
         with pytest.raises(InvalidArgument):
             make_body(given | wrong)
