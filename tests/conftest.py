@@ -6,6 +6,7 @@ import ssl
 from functools import cache
 from typing import Any
 
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default as transports
 from hypothesis import settings
 
@@ -30,6 +31,7 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_default_contexts()
+    make_requests_patient()
 
 
 def share_default_contexts() -> None:
@@ -49,3 +51,9 @@ def share_default_contexts() -> None:
         return make(verify, cert, trust_env)
 
     transports.create_ssl_context = create_ssl_context
+
+
+def make_requests_patient() -> None:
+    """Let a request that names no time wait a minute for its answer: httpx's five seconds pass on a busy machine."""
+    for part in ("connect", "read", "write", "pool"):
+        setattr(DEFAULT_TIMEOUT_CONFIG, part, 60.0)

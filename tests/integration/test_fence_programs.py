@@ -31,7 +31,10 @@ def run(folder: Path, program: str) -> Any:
     if way is Way.ROOT:
         shutil.chown(work, UID, UID)
     command = [sys.executable, str(script)]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(work), "RDUKIT_HOME": str(work), "OMP_NUM_THREADS": "1"}
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(work), "RDUKIT_HOME": str(work), "OMP_NUM_THREADS": "1",
+        "RDUKIT_COMPILE_WORKERS": "1",
+    }  # fmt: skip
     spec = FenceSpec(
         command, environment, str(work), program_paths(command[:1]), [str(work)],
         uid=UID if way is Way.ROOT else None, parent=os.getpid(),
