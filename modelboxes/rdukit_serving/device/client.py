@@ -176,11 +176,11 @@ class DeviceClient:
         self._ended()
 
     def last_words(self) -> str:
-        """Return the last lines of its log, for a message."""
+        """Return the last lines of its log, for a message; nothing if it has said none."""
         with contextlib.suppress(OSError), self._log_file.open("rb") as log:
             log.seek(max(0, self._log_file.stat().st_size - 2048))
-            lines = log.read().decode(errors="replace").splitlines()
-            return " | ".join(line.strip() for line in lines[-3:] if line.strip())
+            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()[-3:] if line.strip()]
+            return f". Last words: {' | '.join(lines)}" if lines else ""
         return ""
 
     async def _load(self, files: ModelFiles, timeout_s: float) -> None:
@@ -199,7 +199,7 @@ class DeviceClient:
         packet, descriptors, _, _ = socket.recv_fds(self._end, MAX_PACKET_BYTES, 1)
         if not packet:
             status = self._process.wait()
-            raise Unavailable(f"the inference process {describe_exit(status)}. Last words: {self.last_words()}")
+            raise Unavailable(f"the inference process {describe_exit(status)}{self.last_words()}")
         message = decode(packet)
         if message["kind"] != "ready":
             raise error_from_body(message, RdukitError)
@@ -244,7 +244,7 @@ class DeviceClient:
         if self._ending is not None:
             return
         status = self._process.returncode
-        self._ending = f"{describe_exit(status)}. Last words: {self.last_words()}"
+        self._ending = f"{describe_exit(status)}{self.last_words()}"
         self._loop.remove_reader(self._end)
         self._loop.remove_writer(self._end)
         self._end.close()

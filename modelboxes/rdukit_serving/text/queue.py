@@ -136,7 +136,10 @@ class TextQueue:
     #: Of the texts that the process has.
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _client: TextDevice | None = None
+    #: Texts that wait or are made.
     _waiting: int = 0
+    #: Texts that are made at once at most; 0 until that is known.
+    _rows: int = 0
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     #: Events of the texts that the process has, by number.
     _events: "dict[int, asyncio.Queue[dict[str, Any]]]" = field(default_factory=dict)
@@ -159,8 +162,9 @@ class TextQueue:
         """Send texts to this process from now on."""
         self._client, self._refusal = client, None
         client.on_message = self._take
+        self._rows = (client.text or {}).get("texts", 1)
         if self.turns is None:
-            self.turns = asyncio.Semaphore((client.text or {}).get("texts", 1))
+            self.turns = asyncio.Semaphore(self._rows)
         self._ready.set()
 
     def detach(self, ending: str) -> None:
@@ -239,10 +243,11 @@ class TextQueue:
     @contextlib.contextmanager
     def _counted(self) -> Iterator[_Clock]:
         """Count a text from its arrival to its end, as failed if it was refused or broke."""
-        if self._waiting > self.max_queue:
+        waiting = self._waiting - self._rows
+        if waiting >= self.max_queue:
             self.statistics.count_failed(1)
             raise Overloaded(
-                f"{self._waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later",
+                f"{waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later",
                 retry_after_s=self._free_in_s(),
             )
         self._waiting += 1
@@ -259,8 +264,7 @@ class TextQueue:
 
     def _free_in_s(self) -> int:
         """Return the seconds after which a row should be free, by how long texts took of late."""
-        rows = (self._client.text or {}).get("texts", 1) if self._client is not None else 1
-        return max(1, round(self._usual_s / rows))
+        return max(1, round(self._usual_s / max(1, self._rows)))
 
     def _count(self, clock: _Clock, prompt_tokens: int, completion_tokens: int) -> tuple[int, int]:
         """Count a text that ended well, with microseconds that it waited and took."""
