@@ -70,7 +70,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
             are passed over.
     """
     ledger.rooms.forget_whys()
-    round_ = _Round(ledger, rules, now)
+    round_ = _Round(ledger, rules, now, tells)
     for job in in_turn(lines, ledger.shares, round_.bound):
         found = round_.find(job)
         if not isinstance(found, Wait):
@@ -94,6 +94,8 @@ class _Round:
     ledger: Ledger
     rules: QueueRules
     now: float
+    #: Whether waits are told in words, for which all nodes are looked at.
+    tells: bool
     preemptor: Preemptor = field(init=False)
     bound: SizeBound = field(default_factory=SizeBound)
     #: Job to node, in the order of admission.
@@ -163,7 +165,7 @@ class _Round:
         if first is None and not (closed and rooms.spread(need, (), now, until)):
             if ledger.has_windows and (shut := self._find_shut(job, until)) is not None:
                 return shut
-            wait = Wait(WaitCode.RESOURCES, rooms.why_none(need))
+            wait = Wait(WaitCode.RESOURCES, rooms.why_none(need) if self.tells else "")
             if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
                 self.full[need] = wait
             return wait
