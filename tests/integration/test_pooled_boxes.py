@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ def users_of(box: int) -> set[int]:
 
 def folders(platform: PlatformUnderTest) -> list[Path]:
     """What the jobs of the pool have in their boxes' folders."""
-    return list((Home(platform.home).pools).glob("*/*/*/job-*"))
+    while True:
+        with suppress(FileNotFoundError):  # a folder went while it was looked into
+            return list((Home(platform.home).pools).glob("*/*/*/job-*"))
 
 
 def test_jobs_of_a_tenant_have_the_same_box_and_leave_nothing_in_it(platform: PlatformUnderTest) -> None:
