@@ -131,6 +131,22 @@ def test_what_fails_before_its_first_byte_is_tried_elsewhere(gateway: GatewayUnd
             assert found.headers["content-type"] == "application/octet-stream"
 
 
+def test_the_time_at_a_replica_is_no_waiting_for_one(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    asked = []
+
+    async def again(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        if len(asked) == 1:
+            await asyncio.sleep(1.2)  # longer than the gateway waits
+        status = 503 if len(asked) < 4 else 200
+        await answer(send, status, b"application/json", b'{"error": {"message": "stops"}}')
+
+    with box(tmp_path / "box", again) as address:
+        token = serve(gateway, address)
+        assert gateway.ask("POST", "/v1/endpoints/chat/v1/completions", token, json={}).status_code == 200
+    assert len(asked) == 4
+
+
 def test_a_link_in_the_place_of_a_socket_is_not_followed(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     async def secret(scope: Any, receive: Any, send: Any) -> None:
         await answer(send, 200, b"application/json", b"secret")

@@ -40,6 +40,7 @@ from rdukit_platform.endpoints.routing import (
     choose_revision,
     merge_models,
     path_at_box,
+    read_words,
     returned_headers,
 )
 from rdukit_platform.endpoints.schemas import model_of
@@ -209,10 +210,13 @@ class EndpointCalls:
             tried.add(replica.id)
             attempts[replica.id] += 1
             at_box = path_at_box(request.method, request.path, name, target.models[replica.revision])
+            sent_at = clock()
             try:
                 answer = await self._send(target, replica, at_box, request)
             except Unavailable as failed:
                 last = failed
+                if attempts[replica.id] == 1:  # it had a replica meanwhile, and did not wait for one
+                    deadline += clock() - sent_at
                 if failed.detail.get("is_broken") and attempts[replica.id] == 1:
                     tried.discard(replica.id)  # it may have closed a connection that was idle
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
@@ -268,8 +272,7 @@ class EndpointCalls:
             # That an expert is not loaded is an answer, too.
             is_told = path.endswith("/ready") and target.bundled.get(replica.revision) and "/models/" in path
             if answer.status_code == 503 and not is_told:
-                said = (await answer.aread())[:500].decode(errors="replace")
-                raise Unavailable(f"the replica is not ready: {said}", is_up=True)
+                raise Unavailable(f"the replica is not ready: {read_words(await answer.aread())}", is_up=True)
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:

@@ -139,7 +139,7 @@ def show_(name: str, as_json: bool) -> None:
         ("state", found["state"]),
         ("replicas", f"{ready_words(found)}{_idle_words(found)}" if found["canary"] else
                      f"{found['ready']} ready, {found['replicas']} wanted{_idle_words(found)}"),
-        ("url", f"{url}{found['path']}/v2/models/{found['name']}/infer"),
+        ("url", f"{url}{found['path']}" + ("/v1" if found["bundle"] else f"/v2/models/{found['name']}/infer")),
         ("used", f"{used['requests']} requests, {used['failures']} failed, {used['rows']} rows, "
                  f"{used['prompt_tokens']}+{used['completion_tokens']} tokens"),
     ]  # fmt: skip
@@ -153,7 +153,8 @@ def show_(name: str, as_json: bool) -> None:
         )
         for one in found["revisions"]
     ]  # fmt: skip
-    show.print_table(("REVISION", "EXPERT", "BOX", "TILES", "PEF", "CHECKPOINT", "CALLS", "FAILED", "AGE"), revisions)
+    files = "PEF, BUNDLE" if any(one["bundle"] for one in found["revisions"]) else "PEF"
+    show.print_table(("REVISION", "EXPERT", "BOX", "TILES", files, "CHECKPOINT", "CALLS", "FAILED", "AGE"), revisions)
     click.echo()
     if found["models"]:
         models = [

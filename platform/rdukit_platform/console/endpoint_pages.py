@@ -55,10 +55,12 @@ def curl_commands(url: str, endpoint: Endpoint) -> list[str]:
     """Write how an endpoint is called with curl (pure)."""
     token = '-H "Authorization: Bearer $RDUKIT_TOKEN"'
     chat = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
-    rows = json.dumps({"inputs": [{"name": "NAME", "shape": [1, "N"], "datatype": "FP32", "data": ["…"]}]})
+    given: dict[str, object] = {"name": "NAME", "shape": [1, "N"], "datatype": "FP32", "data": ["…"]}
+    rows = json.dumps({"inputs": [given]}, ensure_ascii=False)
+    infer = f"curl -s {token} {url}/v2/models/{endpoint.name}/infer -d '{rows}'"
     return [
         f"curl -s {token} {url}/v2/models/{endpoint.name}",
-        f"curl -s {token} {url}/v2/models/{endpoint.name}/infer -d '{rows}'",
+        *([] if endpoint.bundle else [infer]),
         f"curl -s {token} {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{chat}'",
     ]
 

@@ -113,6 +113,13 @@ def returned_headers(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def read_words(said: bytes) -> str:
+    """Return why a replica refuses a request, of an error in the form of any API, or how it begins."""
+    error = read_object(said).get("error")
+    words = error.get("message") if isinstance(error, dict) else error
+    return (words if isinstance(words, str) else said.decode(errors="replace"))[:500]
+
+
 def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:
     """Merge what replicas say of their models, a list or one, into one answer: ``own``, in which each model that has a
     state has the readiest one of all, and ``states``, how many replicas have which. What cannot be read is left out.

@@ -26,6 +26,7 @@ from rdukit_platform.endpoints.routing import (
     choose_revision,
     merge_models,
     path_at_box,
+    read_words,
     returned_headers,
 )
 from rdukit_platform.endpoints.states import ReplicaEvent, ReplicaReason, ReplicaState, next_state
@@ -332,3 +333,9 @@ def test_rows_and_tokens_are_those_that_the_answer_tells() -> None:
     assert read_use(500, b'{"error": "no"}', b"") == Use(1, 1)
     for strange in (b"", b"[]", b'{"outputs": [7]}', b'{"usage": 3}', b'{"usage": {"prompt_tokens": -1}}'):
         assert read_use(200, strange, b"") == Use(1)
+
+
+def test_why_a_replica_refuses_is_read_of_the_forms_of_all_apis() -> None:
+    assert read_words(b'{"error": "not yet"}') == "not yet"
+    assert read_words(b'{"type": "error", "error": {"type": "x", "message": "stops"}}') == "stops"
+    assert read_words(b"<html>") == "<html>"
