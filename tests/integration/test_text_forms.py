@@ -114,7 +114,7 @@ def test_a_text_is_an_object_a_choice_or_what_an_expression_or_a_grammar_says(cl
             "enum": ["x" * 99] * 999}}}}, "response_format", "legal: up to 16000"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "required"),
         ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
-        ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "regex"),
+        ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "regex parse error: unclosed group"),
         ({"structured_outputs": {"regex": "(a{1000}){1000}"}}, None, "too complex"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one"),
     ],

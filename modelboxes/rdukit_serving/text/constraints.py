@@ -161,6 +161,13 @@ class Constraints:
         except ValueError as cause:
             reason = str(cause) or "it is no JSON object"
         if reason:
-            words = reason.partition("\n")[0][:500]
-            raise InvalidArgument(f"{form.field}: no text can be made in this form: {words}", field=form.field)
+            words = f"{form.field}: no text can be made in this form: {shorten_reason(reason)}"
+            raise InvalidArgument(words, field=form.field)
         return matcher
+
+
+def shorten_reason(reason: str) -> str:
+    """Shorten llguidance's words on a form to where it is wrong and why, on one line."""
+    first, *others = reason.splitlines()
+    why = next((line.removeprefix("error: ") for line in others if line.startswith("error: ")), "")
+    return f"{first} {why}".strip()[:500]
