@@ -86,9 +86,10 @@ def prepare_hub_folder(
     talk = Console(stderr=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as name, talk.status("") as status:
         unfinished = Path(name)
-        status.update(f"converting {entry.name}'s weights")
+        tell = status.update if talk.is_terminal else talk.print
+        tell(f"converting {entry.name}'s weights")
         _convert(hub, sizes, unfinished / "checkpoint")
-        status.update(f"compiling {entry.name}")
+        tell(f"compiling {entry.name}")
         box = box_of(entry)
         takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
         rows = texts_at_once(entry, sizes) if generates else 1 if takes_texts else BATCH

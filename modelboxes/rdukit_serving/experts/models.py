@@ -216,8 +216,9 @@ class ExpertModels(ServedModels):
         """
         found = self._names.get(name)
         if found is None:
-            more = f" … ({len(self._names)}: /v1/models)" if len(self._names) > _MOST_NAMES else ""
-            legal = ", ".join(list(self._names)[:_MOST_NAMES])
+            names = [*([self.router.name] if self.router else []), *self._names]
+            more = f" … ({len(names)}: /v1/models)" if len(names) > _MOST_NAMES else ""
+            legal = ", ".join(names[:_MOST_NAMES])
             raise NotFound(f"there is no model {name[:100]!r}; legal: {legal}{more}")
         return self._repositories[found]
 
