@@ -20,6 +20,7 @@ from rdukit.errors import (
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.jobs.broker import TASK, make_app
 from rdukit_platform.settings import Home
+from support.helpers import wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
@@ -129,8 +130,12 @@ def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderT
     assert again["version"] == cancelled["version"]
     folder = platform.home / "work" / job["id"]
     platform.wait_job(job["id"], lambda _: not folder.exists())
-    (node,) = platform.client.get("/v1/nodes")["nodes"]
-    assert not [lease for lease in node["leases"] if lease["job"] == job["id"]]
+
+    def leases() -> list[str]:
+        (node,) = platform.client.get("/v1/nodes")["nodes"]
+        return [lease["job"] for lease in node["leases"]]
+
+    wait_until(lambda: job["id"] not in leases())
     assert platform.states(job["id"])[-1] == "cancelled"
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,8 @@ def test_a_caller_of_a_stream_that_leaves_before_its_first_token_waits_no_more(s
                 assert isinstance(answer.exception(), httpx.HTTPError)
     finally:
         for process in stopped:
-            os.kill(process, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # it was one of an earlier test's that was ending
+                os.kill(process, signal.SIGCONT)
 
 
 def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
