@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rdukit_node.logs.lines import parse_line
+from support.helpers import wait_until
 
 PROCESSES, LINES = 8, 400
 
@@ -62,6 +63,13 @@ def test_no_line_is_lost_or_torn_when_many_processes_write_and_rotate(tmp_path: 
     assert written == {f"{name} {number}": 1 for name in names for number in range(LINES)}
 
 
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # not there yet, or being rotated
+        return 0
+
+
 def test_a_log_survives_writers_that_are_killed(tmp_path: Path) -> None:
     path = tmp_path / "sn.log"
     command = [sys.executable, "-c", WRITER, str(path), "killed", "1000000"]
@@ -69,10 +77,11 @@ def test_a_log_survives_writers_that_are_killed(tmp_path: Path) -> None:
         writer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         assert writer.stdin is not None
         writer.stdin.close()
-        while not (path.exists() and path.stat().st_size > 2_000):
-            assert writer.poll() is None
-        os.killpg(writer.pid, 9)
-        writer.wait(30)
+        try:
+            wait_until(lambda: size_of(path) > 2_000)
+        finally:
+            os.killpg(writer.pid, 9)
+            writer.wait(30)
     # Captured output ends when the fork has ended as well.
     subprocess.run([*command[:-2], "last", "5"], check=True, stdin=subprocess.DEVNULL, capture_output=True)
     lines = [line for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
