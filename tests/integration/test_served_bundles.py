@@ -243,7 +243,11 @@ def test_a_caller_of_a_stream_that_leaves_before_its_first_token_waits_no_more(s
         for path in ("completions", "chat/completions"):
             chat = {**body, "messages": [{"role": "user", "content": "a"}]}
             del chat["prompt"]
-            with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=served.http.base_url, trust_env=False) as caller:
+            with (
+                ThreadPoolExecutor(1) as pool,
+                # Its connection ends when its read does.
+                httpx.Client(base_url=served.http.base_url, timeout=5.0, trust_env=False) as caller,
+            ):
                 asked = caller.build_request("POST", f"/v1/{path}", json=body if path == "completions" else chat)
                 answer = pool.submit(caller.send, asked)
                 wait_until(lambda: served.metric(name)["expert-0"] == 1)

@@ -216,7 +216,7 @@ class ExpertModels(ServedModels):
         """
         found = self._names.get(name)
         if found is None:
-            names = [*([self.router.name] if self.router else []), *self._names]
+            names = [*self._names, *([self.router.name] if self.router else [])]
             more = f" … ({len(names)}: /v1/models)" if len(names) > _MOST_NAMES else ""
             legal = ", ".join(names[:_MOST_NAMES])
             raise NotFound(f"there is no model {name[:100]!r}; legal: {legal}{more}")
