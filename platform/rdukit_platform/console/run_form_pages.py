@@ -83,12 +83,7 @@ def form(request: Request, name: str, verb: str, caller: Visitor, job: str | Non
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
-    with platform.database.read() as session:
-        if job is None:
-            inputs = newest_inputs(session, caller.tenant_id, box, one)
-            given = given_parameters(one, {}) | {f"input.{slot}": value for slot, value in inputs.items()}
-        else:
-            given = given_by_job(service.get_job(session, caller.tenant_id, job), one)
+    given = given_at_first(platform, caller, box, one, job)
     return _form_page(request, caller, box, one, given, {}, source=job or "")
 
 
@@ -407,6 +402,17 @@ def offer_artifacts(
         order = ("made by this box", "made by other boxes", "uploaded")
         offered[slot.name] = sorted(options, key=lambda option: order.index(option.group))
     return offered
+
+
+def given_at_first(
+    platform: Platform, caller: Caller, box: BoxDescription, verb: BoxVerb, job: str | None
+) -> dict[str, str]:  # fmt: skip
+    """Return what a form begins with: what a job had, or the verb's defaults and the newest inputs that fit."""
+    with platform.database.read() as session:
+        if job is not None:
+            return given_by_job(service.get_job(session, caller.tenant_id, job), verb)
+        inputs = newest_inputs(session, caller.tenant_id, box, verb)
+    return given_parameters(verb, {}) | {f"input.{slot}": value for slot, value in inputs.items()}
 
 
 def newest_inputs(session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb) -> dict[str, str]:

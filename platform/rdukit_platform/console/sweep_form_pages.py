@@ -15,7 +15,7 @@ from rdukit_platform.api.sweeps import check_sweep, submit_sweep
 from rdukit_platform.catalog.model import BoxDescription, BoxVerb, Selector
 from rdukit_platform.console.access import Editor, Visitor
 from rdukit_platform.console.page import PageRoute, page
-from rdukit_platform.console.run_form import given_parameters, read_inputs, read_parameters, view_verb
+from rdukit_platform.console.run_form import read_inputs, read_parameters, view_verb
 from rdukit_platform.console.run_form_pages import (
     CHECK,
     Given,
@@ -23,8 +23,7 @@ from rdukit_platform.console.run_form_pages import (
     find_makers,
     find_verb,
     form_key,
-    given_by_job,
-    newest_inputs,
+    given_at_first,
     offer_artifacts,
     read_queue,
     view_queue,
@@ -69,12 +68,7 @@ def form(request: Request, name: str, verb: str, caller: Visitor, job: str | Non
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
-    with platform.database.read() as session:
-        if job is None:
-            inputs = newest_inputs(session, caller.tenant_id, box, one)
-            given = given_parameters(one, {}) | {f"input.{slot}": value for slot, value in inputs.items()}
-        else:
-            given = given_by_job(service.get_job(session, caller.tenant_id, job), one)
+    given = given_at_first(platform, caller, box, one, job)
     metrics = [metric.name for metric in one.metrics]
     given["algorithm"] = str(Algorithm.GRID)
     given["objective"] = "loss" if "loss" in metrics or not metrics else metrics[0]

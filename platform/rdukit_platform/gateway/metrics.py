@@ -83,6 +83,11 @@ METRICS: Final = (
 )  # fmt: skip
 
 
+#: A replica takes calls of its endpoint.
+_IS_READY: Final = (EndpointReplicaRow.endpoint_id == EndpointRow.id) & (
+    EndpointReplicaRow.state == str(ReplicaState.READY)
+)
+
 router = APIRouter(tags=["health"])
 
 
@@ -120,10 +125,7 @@ def read_endpoints(session: Session, tenant_id: str | None) -> Iterator[tuple[Pl
     """
     whose = [EndpointRow.deleted_at.is_(None), *([EndpointRow.tenant_id == tenant_id] if tenant_id else [])]
     names = select(TenantRow.name, EndpointRow.name).join(EndpointRow, EndpointRow.tenant_id == TenantRow.id)
-    is_ready = (EndpointReplicaRow.endpoint_id == EndpointRow.id) & (
-        EndpointReplicaRow.state == str(ReplicaState.READY)
-    )
-    ready = names.add_columns(func.count(EndpointReplicaRow.id)).outerjoin(EndpointReplicaRow, is_ready).where(*whose)
+    ready = names.add_columns(func.count(EndpointReplicaRow.id)).outerjoin(EndpointReplicaRow, _IS_READY).where(*whose)
     counted = session.execute(ready.group_by(TenantRow.name, EndpointRow.name))
     yield READY, {(tenant, name): float(count) for tenant, name, count in counted}
     sums = [func.sum(getattr(EndpointUsageRow, column)) for column in USE]
@@ -150,9 +152,7 @@ def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Values]]
             yield BEAT_AGE, {(): max(now - beat_at, 0.0)}
         queued_at = session.scalar(select(func.min(JobRow.queued_at)).where(JobRow.state == str(JobState.QUEUED)))
         yield QUEUE_AGE, {(): 0.0 if queued_at is None else max(now - queued_at, 0.0)}
-        is_ready = exists().where(
-            EndpointReplicaRow.endpoint_id == EndpointRow.id, EndpointReplicaRow.state == str(ReplicaState.READY)
-        )
+        is_ready = exists().where(_IS_READY)
         # One that idles wakes by a call: that it has none now is what was asked for.
         wants = (EndpointRow.deleted_at.is_(None), EndpointRow.replicas > 0, EndpointRow.idle_s.is_(None))
         unserved = session.scalar(select(func.count()).select_from(EndpointRow).where(*wants, ~is_ready))
