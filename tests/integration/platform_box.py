@@ -178,8 +178,12 @@ class Handler(BaseHTTPRequestHandler):
         parts = self.path.strip("/").split("/")
         if parts[:2] == ["v1", "operations"]:
             self.answer(200, self.box.operations[parts[2]])
+            return
+        operation = self.box.start(parts[1], body)
+        if "event-stream" in self.headers.get("Accept", ""):
+            self.stream(operation["id"], 0)
         else:
-            self.answer(202, self.box.start(parts[1], body))
+            self.answer(202, operation)
 
     def do_GET(self) -> None:
         url = urlparse(self.path)
@@ -192,7 +196,8 @@ class Handler(BaseHTTPRequestHandler):
     def stream(self, operation_id: str, after: int) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
+        self.send_header("Location", f"/v1/operations/{operation_id}")
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         events = self.box.events[operation_id]
         while True:
@@ -202,13 +207,16 @@ class Handler(BaseHTTPRequestHandler):
                 event = events[after]
             after += 1
             data = json.dumps(event)
-            self.wfile.write(f"event: {event['kind']}\nid: {after}\ndata: {data}\n\n".encode())
+            self.write(f"event: {event['kind']}\nid: {after}\ndata: {data}\n\n".encode())
             if event["kind"] == "result":
-                break
+                self.write(b"")
+                return
             if after == 3 and not self.box.has_cut:
-                self.box.has_cut = True
-                break
-        self.close_connection = True
+                self.box.has_cut = self.close_connection = True
+                return
+
+    def write(self, chunk: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def answer(self, status: int, value: object) -> None:
         data = json.dumps(value).encode()

@@ -7,12 +7,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
 
-from rdukit.box.sse import read_events, read_lines
+from rdukit.box.sse import EVENT_STREAM, read_events, read_lines
 from rdukit.errors import Cancelled, InvalidArgument, OutputRefused, Unauthenticated, Unavailable, error_from_body
 from rdukit.http.tls import verify_of
 from rdukit.http.unix_sockets import SocketPath, parse_rest_address
@@ -69,8 +70,9 @@ class BoxClient(Closable):
         Raises:
             Unavailable: not ready, with the reason, or nothing answers.
         """
-        status, value = self._send("GET", "/health/ready")
-        if status != 200:
+        with self._opening("GET", "/health/ready") as answer:
+            value = self._read(answer)
+        if answer.status_code != 200:
             raise Unavailable(f"the box at {self.url} is not ready: {value.get('reason')}")
         return value
 
@@ -105,6 +107,29 @@ class BoxClient(Closable):
         if webhook is not None:
             body["webhook"] = dict(webhook)
         return self._call("POST", f"/v1/{verb}", body, {TRACEPARENT: traceparent} if traceparent else None)
+
+    @contextmanager
+    def run(
+        self, verb: str, parameters: Mapping[str, object], inputs: Mapping[str, str], output: str, idempotency_key: str,
+        *, traceparent: str = "", stop: threading.Event | None = None, is_alive: Callable[[], bool] | None = None,
+    ) -> Iterator[Iterator[dict[str, Any]]]:  # fmt: skip
+        """Ask for a verb and have its events in the block: ``submit`` and ``events`` by one request.
+
+        Raises:
+            RdukitError: before the block as ``submit``, and where the events are read as ``events``.
+        """
+        body = {
+            "parameters": dict(parameters), "inputs": dict(inputs), "output": output,
+            "idempotency_key": idempotency_key,
+        }  # fmt: skip
+        headers = {"Accept": EVENT_STREAM} | ({TRACEPARENT: traceparent} if traceparent else {})
+        with self._asking("POST", f"/v1/{verb}", body, headers) as answer:
+            if answer.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+                operation_id = answer.headers.get("Location", "").rpartition("/")[2]
+                yield self._follow(operation_id, 0, stop, is_alive, answer)
+                return
+            operation_id = str(self._read(answer)["id"])  # it is an older box
+        yield self.events(operation_id, 0, stop, is_alive)
 
     def infer_rows(self, rows: list[list[float]], inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Classify rows at once: ``{"outputs", "labels"}``."""
@@ -146,25 +171,7 @@ class BoxClient(Closable):
             Cancelled: ``stop`` was set.
             RdukitError: the box refused.
         """
-        failures = 0
-        while True:
-            try:
-                for event in self._attach(operation_id, after):
-                    failures, after = 0, max(after, int(event.get("sequence") or 0))
-                    yield event
-                    if event["kind"] == "result":
-                        return
-                    _check(stop)
-                if is_alive is None and self.operation(operation_id)["state"] in _FINAL:
-                    return  # all of its events were known
-                reason = "it closed the stream before the result"
-            except (httpx.HTTPError, ValueError, TypeError, RecursionError) as cause:
-                reason = repr(cause)
-            _check(stop)
-            failures += 1
-            if failures > MAX_REATTACH or not (is_alive is None or is_alive()):
-                raise Unavailable(f"the box at {self.url} broke off: {reason}")
-            time.sleep(REATTACH_PAUSE_S)
+        return self._follow(operation_id, after, stop, is_alive)
 
     def wait(self, operation_id: str) -> dict[str, Any]:
         """Return the operation once it has ended."""
@@ -179,36 +186,75 @@ class BoxClient(Closable):
         if self._socket is not None:
             self._socket.close()
 
+    def _follow(
+        self, operation_id: str, after: int, stop: threading.Event | None, is_alive: Callable[[], bool] | None,
+        answer: httpx.Response | None = None,
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
+        """Yield events as ``events`` does; ``answer``: the stream that they come in first."""
+        failures = 0
+        while True:
+            try:
+                for event in self._attach(operation_id, after) if answer is None else self._events_in(answer):
+                    failures, after = 0, max(after, int(event.get("sequence") or 0))
+                    yield event
+                    if event["kind"] == "result":
+                        return
+                    _check(stop)
+                if is_alive is None and self.operation(operation_id)["state"] in _FINAL:
+                    return  # all of its events were known
+                reason = "it closed the stream before the result"
+            except (httpx.HTTPError, ValueError, TypeError, RecursionError) as cause:
+                reason = repr(cause)
+            _check(stop)
+            failures, answer = failures + 1, None
+            if failures > MAX_REATTACH or not (is_alive is None or is_alive()):
+                raise Unavailable(f"the box at {self.url} broke off: {reason}")
+            time.sleep(REATTACH_PAUSE_S)
+
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
-        path, accept = f"/v1/operations/{operation_id}/events", {"Accept": "text/event-stream"}
+        path, accept = f"/v1/operations/{operation_id}/events", {"Accept": EVENT_STREAM}
         timeout = httpx.Timeout(SILENCE_S)
         with self._http.stream("GET", path, params={"after": after}, headers=accept, timeout=timeout) as answer:
             if answer.status_code != 200:
-                raise error_from_body(self._read(answer, path))
-            yield from read_events(read_lines(answer.iter_raw(), self._max_bytes))
+                raise error_from_body(self._read(answer))
+            yield from self._events_in(answer)
+
+    def _events_in(self, answer: httpx.Response) -> Iterator[dict[str, Any]]:
+        return read_events(read_lines(answer.iter_raw(), self._max_bytes))
 
     def _call(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:  # fmt: skip
-        status, value = self._send(method, path, body, headers)
-        if status == Unauthenticated.http_status:
-            which = "knows another token" if self._has_token else "asks for a token"
-            raise Unauthenticated(f"the box at {self.url} {which}: pass --token TOKEN or @FILE, or set RDUKIT_TOKEN")
-        if status >= 400:
-            raise error_from_body(value)
-        return value
+        with self._asking(method, path, body, headers) as answer:
+            return self._read(answer)
 
-    def _send(
+    @contextmanager
+    def _asking(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+    ) -> Iterator[httpx.Response]:  # fmt: skip
+        """Have an answer in the block, unless the box refuses."""
+        with self._opening(method, path, body, headers) as answer:
+            if answer.status_code == Unauthenticated.http_status:
+                which = "knows another token" if self._has_token else "asks for a token"
+                raise Unauthenticated(
+                    f"the box at {self.url} {which}: pass --token TOKEN or @FILE, or set RDUKIT_TOKEN"
+                )
+            if answer.status_code >= 400:
+                raise error_from_body(self._read(answer))
+            yield answer
+
+    @contextmanager
+    def _opening(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:  # fmt: skip
         try:
             with self._http.stream(method, path, json=body, headers=headers) as answer:
-                return answer.status_code, self._read(answer, path)
+                yield answer
         except httpx.HTTPError as cause:
             hint = "; start one with: rdukit box run" if self._socket is None else ""
             raise Unavailable(f"no box answers at {self.url}: {cause or repr(cause)}{hint}") from cause
 
-    def _read(self, answer: httpx.Response, path: str) -> dict[str, Any]:
+    def _read(self, answer: httpx.Response) -> dict[str, Any]:
         data = bytearray()
         for block in answer.iter_raw():
             data += block
@@ -217,9 +263,11 @@ class BoxClient(Closable):
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as cause:
-            raise Unavailable(f"{self.url}{path} answered {answer.status_code} without JSON; is it a box?") from cause
+            raise Unavailable(
+                f"{self.url}{answer.url.path} answered {answer.status_code} without JSON; is it a box?"
+            ) from cause
         if not isinstance(value, dict):
-            raise Unavailable(f"{self.url}{path} answered {type(value).__name__} where an object belongs")
+            raise Unavailable(f"{self.url}{answer.url.path} answered {type(value).__name__} where an object belongs")
         return value
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 from rdukit.errors import OutputRefused
 from rdukit.strict_json import json_text
 
+#: Media type of a stream of events.
+EVENT_STREAM: Final = "text/event-stream"
 #: A comment line; keeps proxies from closing a silent stream.
 KEEP_ALIVE: Final = b": still here\n\n"
 

@@ -1,13 +1,13 @@
 """Routes of operations, and an operation's events as a server-sent stream."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
 
-from rdukit.box.sse import KEEP_ALIVE, frame_event, frame_retry
+from rdukit.box.sse import EVENT_STREAM, KEEP_ALIVE, frame_event, frame_retry
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.operations.values import OperationEvent, OperationState
 from rdukit_modelbox.rest.schemas import OperationResponse, OperationsResponse, errors
@@ -26,6 +26,8 @@ _EVENT_SCHEMA: Final = {
     },
     "required": ["event", "id", "data"],
 }
+#: Content of answers that are streams of events.
+EVENTS_CONTENT: Final = {EVENT_STREAM: {"schema": _EVENT_SCHEMA}}
 #: Silence after which a comment is sent.
 KEEP_ALIVE_S: Final = 5.0
 #: What browsers wait before they attach again.
@@ -54,10 +56,7 @@ def operation_routes(service: BoxService) -> APIRouter:
 
     @router.get(
         "/{operation_id}/events", response_class=StreamingResponse,
-        responses={
-            **errors(404),
-            200: {"description": "an event stream", "content": {"text/event-stream": {"schema": _EVENT_SCHEMA}}},
-        },
+        responses={**errors(404), 200: {"description": "an event stream", "content": EVENTS_CONTENT}},
     )  # fmt: skip
     async def events(
         operation_id: str,
@@ -70,10 +69,7 @@ def operation_routes(service: BoxService) -> APIRouter:
         last = last_event_id if last_event_id.isascii() and last_event_id.isdigit() else "0"
         start = max(after, min(int(last[:20]), _LAST))
         watched = service.watch(operation_id, start) if follow else _now(service, operation_id, start)
-        return StreamingResponse(
-            stream_events(watched), media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )  # fmt: skip
+        return answer_events(watched)
 
     @router.post("/{operation_id}/cancel", response_model=OperationResponse, responses=errors(404))
     async def cancel(operation_id: str) -> Response:
@@ -82,6 +78,12 @@ def operation_routes(service: BoxService) -> APIRouter:
         return JsonAnswer(operation.to_json())
 
     return router
+
+
+def answer_events(events: AsyncIterator[OperationEvent], headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a stream of events; ``headers``: what its head tells besides."""
+    told = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
+    return StreamingResponse(stream_events(events), media_type=EVENT_STREAM, headers=told)
 
 
 async def _now(service: BoxService, operation_id: str, after: int) -> AsyncIterator[OperationEvent]:

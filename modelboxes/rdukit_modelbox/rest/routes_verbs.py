@@ -3,18 +3,23 @@
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Header, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
+from rdukit.box.sse import EVENT_STREAM
 from rdukit.strict_json import read_json
 from rdukit.telemetry.spans import TRACEPARENT, current_context, find_traceparent, within
 from rdukit_modelbox.contract.box import Verb
+from rdukit_modelbox.rest.routes_operations import EVENTS_CONTENT, answer_events
 from rdukit_modelbox.rest.schemas import InferBody, OperationResponse, RowsResponse, VerbBody, errors
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer, while_connected
 
-_SUBMITTED: Final[dict[int | str, dict[str, Any]]] = errors(404, 409, 503)
+_SUBMITTED: Final[dict[int | str, dict[str, Any]]] = {
+    **errors(404, 409, 503),
+    200: {"description": f"its events, where `Accept` is {EVENT_STREAM}", "content": EVENTS_CONTENT},
+}
 _EXAMPLES: Final[dict[str, Any]] = {
     "defaults": {"summary": "every parameter at its default", "value": {}},
     "kept": {
@@ -34,45 +39,53 @@ _INFER_EXAMPLES: Final[dict[str, Any]] = {
 }
 
 Asked = Annotated[VerbBody, Body(openapi_examples=_EXAMPLES)]
+Accept = Annotated[str, Header(include_in_schema=False)]
 
 
 def verb_routes(service: BoxService) -> APIRouter:
     """Return a router with one route for each verb."""
     router = APIRouter(tags=["verbs"], route_class=StrictRoute)
 
-    def submit(verb: Verb, body: VerbBody) -> Response:
-        return JsonAnswer(service.submit(verb, body.to_call()).to_json(), 202)
+    def submit(verb: Verb, body: VerbBody, accept: str) -> Response:
+        operation = service.submit(verb, body.to_call())
+        headers = {"Location": f"/v1/operations/{operation.id}"}
+        if EVENT_STREAM in accept:
+            return answer_events(service.watch(operation.id), headers)
+        return JsonAnswer(operation.to_json(), 202, headers)
 
     @router.post("/v1/preprocess", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
-    async def preprocess(body: Asked) -> Response:
+    async def preprocess(body: Asked, accept: Accept = "") -> Response:
         """Raw data to a data set."""
-        return submit(Verb.PREPROCESS, body)
+        return submit(Verb.PREPROCESS, body, accept)
 
     @router.post("/v1/compile", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
-    async def compile_model(body: Asked) -> Response:
+    async def compile_model(body: Asked, accept: Accept = "") -> Response:
         """Compile the model to a PEF."""
-        return submit(Verb.COMPILE, body)
+        return submit(Verb.COMPILE, body, accept)
 
     @router.post("/v1/train", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
-    async def train(body: Asked) -> Response:
+    async def train(body: Asked, accept: Accept = "") -> Response:
         """Train: a PEF and a data set to checkpoints."""
-        return submit(Verb.TRAIN, body)
+        return submit(Verb.TRAIN, body, accept)
 
     @router.post("/v1/evaluate", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
-    async def evaluate(body: Asked) -> Response:
+    async def evaluate(body: Asked, accept: Accept = "") -> Response:
         """Evaluate: a PEF, a data set and a checkpoint to figures."""
-        return submit(Verb.EVALUATE, body)
+        return submit(Verb.EVALUATE, body, accept)
 
     @router.post(
         "/v1/infer", status_code=202, response_model=OperationResponse,
         responses={
-            **errors(404, 409, 500, 503, 504), 200: {"model": RowsResponse, "description": "rows were answered"},
+            **errors(404, 409, 500, 503, 504),
+            200: {"model": RowsResponse, "description": "rows, or events", "content": EVENTS_CONTENT},
         },
     )  # fmt: skip
-    async def infer(body: Annotated[InferBody, Body(openapi_examples=_INFER_EXAMPLES)], request: Request) -> Response:
+    async def infer(
+        body: Annotated[InferBody, Body(openapi_examples=_INFER_EXAMPLES)], request: Request, accept: Accept = ""
+    ) -> Response:
         """Infer a data set (202, an operation), or the rows in the body (200, the answer; ends with its client)."""
         if isinstance(body, VerbBody):
-            return submit(Verb.INFER, body)
+            return submit(Verb.INFER, body, accept)
         answer = await while_connected(request, service.inferencer.infer(body.to_call()))
         return JsonAnswer({"outputs": answer.rows, "labels": list(answer.labels), "timing_us": dict(answer.timing_us)})
 

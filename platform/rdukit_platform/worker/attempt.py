@@ -117,7 +117,7 @@ class AttemptRun:
         self._pooled: PooledBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
-        self._start = StartNote(fencing, self._note)
+        self._start = StartNote(fencing, self._note, context.notes)
         #: Of each member.
         self._leases: list[dict[str, Any]] = []
         #: Begun when the attempt is claimed.
@@ -362,19 +362,21 @@ class AttemptRun:
         if self._stop.is_set() or self._is_stopping.is_set():
             raise Cancelled("the attempt was stopped before its box")
         key = f"{job.id}:{job.attempt}"
-        try:
-            operation = client.submit(
-                job.verb, job.parameters, inputs, str(self._output), key, traceparent=traceparent
-            )  # fmt: skip
-        except Unavailable:
-            raise
-        except RdukitError as refused:
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-        if not self._part.is_first:
-            return self._follow(client, str(operation["id"]), box)
-        described = {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
-        with self._start.due_soon(execution.Begun(described, self._context.clock.now())):
-            return self._follow(client, str(operation["id"]), box)
+        running = client.run(
+            job.verb, job.parameters, inputs, str(self._output), key, traceparent=traceparent,
+            stop=self._stop, is_alive=box.is_alive,
+        )  # fmt: skip
+        with ExitStack() as stack:
+            try:
+                events = stack.enter_context(running)
+            except Unavailable:
+                raise
+            except RdukitError as refused:
+                raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+            if self._part.is_first:
+                described = {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
+                stack.enter_context(self._start.due_soon(execution.Begun(described, self._context.clock.now())))
+            return self._follow(events)
 
     @contextmanager
     def _judging(self) -> Iterator[None]:
@@ -406,10 +408,10 @@ class AttemptRun:
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
         self._note(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
 
-    def _follow(self, client: BoxClient, operation_id: str, box: RunningBox) -> dict[str, Any]:
+    def _follow(self, events: Iterator[Mapping[str, Any]]) -> dict[str, Any]:
         context = self._context
         written_at, pending, logged = float("-inf"), None, 0
-        for event in client.events(operation_id, stop=self._stop, is_alive=box.is_alive):
+        for event in events:
             kind = event.get("kind")
             if kind == "progress" and event.get("progress") and self._part.is_first:
                 pending = event["progress"]

@@ -1,6 +1,6 @@
 """Context that everything in a worker shares, and how the box of a tenant's own is fetched."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument, NotFound
@@ -17,6 +17,7 @@ from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import PROCESSES, Home
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.pool import BoxPool
+from rdukit_platform.worker.start_note import LateNotes
 from rdukit_platform.worker.walls import TenantFences, WallKind
 
 
@@ -44,6 +45,7 @@ class WorkerContext:
     pool: BoxPool | None = None
     #: Where it answers workers of other nodes; ``None``: it joins no boxes.
     link_host: str | None = None
+    notes: LateNotes = field(default_factory=LateNotes)
 
 
 def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target: Path) -> OwnBox:
