@@ -7,21 +7,24 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-import httpx
+import urllib3
 
 from rdukit.box.sse import EVENT_STREAM, read_events, read_lines
 from rdukit.errors import Cancelled, InvalidArgument, OutputRefused, Unauthenticated, Unavailable, error_from_body
 from rdukit.http.tls import verify_of
-from rdukit.http.unix_sockets import SocketPath, parse_rest_address
+from rdukit.http.unix_sockets import SocketPath, UnixPool, parse_rest_address
 from rdukit.interfaces import Closable
 from rdukit.telemetry.spans import TRACEPARENT
 
 #: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
 SILENCE_S: Final = 15.0
+#: Connections that are kept open between requests.
+MAX_IDLE: Final = 4
+BLOCK: Final = 64 << 10
 #: Attachments in a row that bring nothing, after which the box is given up, and the pause between two.
 MAX_REATTACH: Final = 20
 REATTACH_PAUSE_S: Final = 0.25
@@ -48,17 +51,19 @@ class BoxClient(Closable):
         self._has_token = bool(token)
         self._max_bytes = max_bytes
         # Bytes are counted as they come.
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._headers = urllib3.util.make_headers(accept_encoding="identity")
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._socket = None if where.path is None else SocketPath(where.path)
-        verify = verify_of(where.base_url)
-        self._http = httpx.Client(
-            base_url=where.base_url,
-            transport=None if self._socket is None else httpx.HTTPTransport(uds=self._socket.text, verify=verify),
-            timeout=timeout_s,
-            trust_env=False,
-            headers=headers,
-            verify=verify,
-        )
+        self._prefix = urlsplit(where.base_url).path
+        if self._socket is not None:
+            self._pool: urllib3.HTTPConnectionPool = UnixPool(self._socket.text, maxsize=MAX_IDLE)
+        elif where.base_url.startswith("https://"):
+            context = verify_of(where.base_url)
+            self._pool = urllib3.connection_from_url(where.base_url, maxsize=MAX_IDLE, ssl_context=context)
+        else:
+            self._pool = urllib3.connection_from_url(where.base_url, maxsize=MAX_IDLE)
+        self._timeout_s = timeout_s
 
     def describe(self) -> dict[str, Any]:
         """Return verbs, parameters and legal values."""
@@ -72,7 +77,7 @@ class BoxClient(Closable):
         """
         with self._opening("GET", "/health/ready") as answer:
             value = self._read(answer)
-        if answer.status_code != 200:
+        if answer.status != 200:
             raise Unavailable(f"the box at {self.url} is not ready: {value.get('reason')}")
         return value
 
@@ -182,28 +187,32 @@ class BoxClient(Closable):
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._pool.close()
         if self._socket is not None:
             self._socket.close()
 
     def _follow(
         self, operation_id: str, after: int, stop: threading.Event | None, is_alive: Callable[[], bool] | None,
-        answer: httpx.Response | None = None,
+        answer: urllib3.BaseHTTPResponse | None = None,
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
         """Yield events as ``events`` does; ``answer``: the stream that they come in first."""
         failures = 0
         while True:
             try:
-                for event in self._attach(operation_id, after) if answer is None else self._events_in(answer):
+                events = self._attach(operation_id, after) if answer is None else self._events_in(answer)
+                for event in events:
                     failures, after = 0, max(after, int(event.get("sequence") or 0))
-                    yield event
                     if event["kind"] == "result":
+                        with suppress(urllib3.exceptions.HTTPError, ValueError, TypeError):
+                            next(events, None)  # the end of the stream: its connection serves the next request
+                        yield event
                         return
+                    yield event
                     _check(stop)
                 if is_alive is None and self.operation(operation_id)["state"] in _FINAL:
                     return  # all of its events were known
                 reason = "it closed the stream before the result"
-            except (httpx.HTTPError, ValueError, TypeError, RecursionError) as cause:
+            except (urllib3.exceptions.HTTPError, Unavailable, ValueError, TypeError, RecursionError) as cause:
                 reason = repr(cause)
             _check(stop)
             failures, answer = failures + 1, None
@@ -212,15 +221,12 @@ class BoxClient(Closable):
             time.sleep(REATTACH_PAUSE_S)
 
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
-        path, accept = f"/v1/operations/{operation_id}/events", {"Accept": EVENT_STREAM}
-        timeout = httpx.Timeout(SILENCE_S)
-        with self._http.stream("GET", path, params={"after": after}, headers=accept, timeout=timeout) as answer:
-            if answer.status_code != 200:
-                raise error_from_body(self._read(answer))
+        path = f"/v1/operations/{operation_id}/events?{urlencode({'after': after})}"
+        with self._asking("GET", path, headers={"Accept": EVENT_STREAM}, silence_s=SILENCE_S) as answer:
             yield from self._events_in(answer)
 
-    def _events_in(self, answer: httpx.Response) -> Iterator[dict[str, Any]]:
-        return read_events(read_lines(answer.iter_raw(), self._max_bytes))
+    def _events_in(self, answer: urllib3.BaseHTTPResponse) -> Iterator[dict[str, Any]]:
+        return read_events(read_lines(_blocks_of(answer), self._max_bytes))
 
     def _call(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
@@ -230,45 +236,65 @@ class BoxClient(Closable):
 
     @contextmanager
     def _asking(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Iterator[httpx.Response]:  # fmt: skip
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None,
+        silence_s: float | None = None,
+    ) -> Iterator[urllib3.BaseHTTPResponse]:  # fmt: skip
         """Have an answer in the block, unless the box refuses."""
-        with self._opening(method, path, body, headers) as answer:
-            if answer.status_code == Unauthenticated.http_status:
+        with self._opening(method, path, body, headers, silence_s) as answer:
+            if answer.status == Unauthenticated.http_status:
                 which = "knows another token" if self._has_token else "asks for a token"
                 raise Unauthenticated(
                     f"the box at {self.url} {which}: pass --token TOKEN or @FILE, or set RDUKIT_TOKEN"
                 )
-            if answer.status_code >= 400:
+            if answer.status >= 400:
                 raise error_from_body(self._read(answer))
             yield answer
 
     @contextmanager
     def _opening(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Iterator[httpx.Response]:  # fmt: skip
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None,
+        silence_s: float | None = None,
+    ) -> Iterator[urllib3.BaseHTTPResponse]:  # fmt: skip
+        """Have an answer in the block. ``silence_s``: it is given up after that; None: after the client's time."""
         try:
-            with self._http.stream(method, path, json=body, headers=headers) as answer:
-                yield answer
-        except httpx.HTTPError as cause:
-            hint = "; start one with: rdukit box run" if self._socket is None else ""
-            raise Unavailable(f"no box answers at {self.url}: {cause or repr(cause)}{hint}") from cause
+            answer = self._pool.urlopen(
+                method, self._prefix + path, None if body is None else json.dumps(body).encode(),
+                {**self._headers, **({} if body is None else {"Content-Type": "application/json"}), **(headers or {})},
+                retries=False, redirect=False, timeout=silence_s or self._timeout_s,
+                preload_content=False, decode_content=False,
+            )  # fmt: skip
+        except urllib3.exceptions.HTTPError as cause:
+            raise self._unavailable(cause) from cause
+        try:
+            yield answer
+        finally:
+            answer.close()  # its connection serves the next request already, where all of it was read
 
-    def _read(self, answer: httpx.Response) -> dict[str, Any]:
-        data = bytearray()
-        for block in answer.iter_raw():
-            data += block
-            if self._max_bytes is not None and len(data) > self._max_bytes:
-                raise OutputRefused(f"the box gives an answer of more than {self._max_bytes} bytes")
+    def _unavailable(self, cause: Exception) -> Unavailable:
+        hint = "; start one with: rdukit box run" if self._socket is None else ""
+        return Unavailable(f"no box answers at {self.url}: {cause}{hint}")
+
+    def _read(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+        data, where = bytearray(), f"{self.url}{answer.url}"
+        try:
+            for block in _blocks_of(answer):
+                data += block
+                if self._max_bytes is not None and len(data) > self._max_bytes:
+                    raise OutputRefused(f"the box gives an answer of more than {self._max_bytes} bytes")
+        except urllib3.exceptions.HTTPError as cause:
+            raise self._unavailable(cause) from cause
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as cause:
-            raise Unavailable(
-                f"{self.url}{answer.url.path} answered {answer.status_code} without JSON; is it a box?"
-            ) from cause
+            raise Unavailable(f"{where} answered {answer.status} without JSON; is it a box?") from cause
         if not isinstance(value, dict):
-            raise Unavailable(f"{self.url}{answer.url.path} answered {type(value).__name__} where an object belongs")
+            raise Unavailable(f"{where} answered {type(value).__name__} where an object belongs")
         return value
+
+
+def _blocks_of(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    while block := answer.read1(BLOCK):
+        yield block
 
 
 def _check(stop: threading.Event | None) -> None:

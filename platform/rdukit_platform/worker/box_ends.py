@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import httpx
+import urllib3
 
 from rdukit.box.image import BoxEnd
 from rdukit.errors import ChildDied, DiskFull, RdukitError, Unavailable
@@ -32,7 +32,7 @@ OUTCOMES: Final[Mapping[str, AttemptOutcome]] = {
 
 def is_timeout(error: RdukitError) -> bool:
     """Return whether a box kept its connection and gave no answer in time: it is slow, and does not die."""
-    return isinstance(error.__cause__, httpx.TimeoutException)
+    return isinstance(error.__cause__, urllib3.exceptions.ReadTimeoutError)
 
 
 def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
