@@ -123,6 +123,22 @@ def test_every_wrong_request_gets_the_one_error_body(
     assert set(error) == {"code", "message", "detail", "request_id"}
 
 
+def test_a_verb_is_followed_by_the_request_that_asks_for_it(box: ProcessBox, client: BoxClient) -> None:
+    with client.run("preprocess", {"limit": 64}, {}, "at-once", "key-0") as followed:
+        events = list(followed)
+    assert [e["operation"]["state"] for e in events if e["kind"] == "state"] == ["queued", "running", "succeeded"]
+    assert events[-1]["kind"] == "result"
+    told = list(client.events(events[-1]["operation"]["id"]))
+    assert events == told
+    body = {"parameters": {"limit": 64}, "output": "at-once", "idempotency_key": "key-0"}
+    for accept, status in (("*/*", 202), ("text/event-stream", 200)):
+        answer = httpx.post(f"{box.rest_url}/v1/preprocess", json=body, headers={"Accept": accept}, trust_env=False)
+        where = f"/v1/operations/{events[-1]['operation']['id']}"
+        assert (answer.status_code, answer.headers["Location"]) == (status, where)
+    with pytest.raises(IllegalValue), client.run("compile", {"batch_size": 33}, {}, "", "key-00"):
+        pytest.fail("a refused verb has no events")
+
+
 def test_preprocess_streams_its_progress_and_the_same_key_gives_the_same_operation(client: BoxClient) -> None:
     first = client.submit("preprocess", {"limit": 64}, output="small", idempotency_key="key-1")
     assert first["state"] == "queued"
