@@ -115,6 +115,8 @@ class TenantFences:
     walls: Walls
     uids: range
     limits: FenceLimits = field(default_factory=FenceLimits)
+    #: Of tenants that were asked for; they keep theirs.
+    _known: dict[str, BoxFence] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, tenant_id: str) -> BoxFence | None:
         """Return the fence of a tenant's box; ``None``: its boxes have none.
@@ -124,10 +126,13 @@ class TenantFences:
         """
         if self.walls.way is None:
             return None
+        if (known := self._known.get(tenant_id)) is not None:
+            return known
         folder = self.home.tenants
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         uid = find_uid(folder / USERS, tenant_id, self.uids) if self.walls.way is Way.ROOT else None
-        return BoxFence(self.walls.way, f"tenant:{tenant_id}", folder / tenant_id, uid, self.limits)
+        fence = BoxFence(self.walls.way, f"tenant:{tenant_id}", folder / tenant_id, uid, self.limits)
+        return self._known.setdefault(tenant_id, fence)
 
 
 def open_fences(home: Home, walls: Walls) -> TenantFences:
