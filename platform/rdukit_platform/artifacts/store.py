@@ -13,20 +13,24 @@ import json
 import logging
 import os
 import stat
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError
+from rdukit.errors import Conflict, InvalidArgument, NoResources, NotFound, RdukitError
 
 logger = logging.getLogger(__name__)
 
 BLOCK: Final = 1 << 20
 #: Blobs that are remembered as right.
 MAX_SOUND: Final = 10_000
+#: Seconds for which blocks of ``holding`` join one that has begun: content of that age more stays for as long as they.
+SHARED_S: Final = 1.0
 
 
 class ContentDamaged(RdukitError):
@@ -41,6 +45,10 @@ class ContentDiffers(Conflict):
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(f"what came has the SHA-256 {found}, not {wanted}; send it again")
         self.found = found
+
+
+class ContentLost(NoResources):
+    """Content that was added is not in the store: a disk has refused it after it was written. Add it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +113,11 @@ class PiecePlace(Protocol):
         """Return when something came last."""
 
 
-class BlobStore(ABC):
-    """A content-addressed store. Safe for several processes and threads."""
+class PendingContent(ABC):
+    """Content that is added, and that its store has, with that of others, when ``BlobStore.keep`` has ended.
 
-    #: Seconds by which times of blobs may be wrong.
-    slack_s: float = 2.0
-
-    def __init__(self) -> None:
-        #: Blobs that were read whole and were right, with what the store said of each then.
-        self._sound: dict[str, tuple[object, ...]] = {}
-
-    @property
-    @abstractmethod
-    def where(self) -> str:
-        """Return in words where the store keeps its content."""
-
-    @property
-    @abstractmethod
-    def pieces(self) -> PiecePlace:
-        """Return the place of uploads that have not ended."""
+    What is large or much the store may have before. For one thread at a time.
+    """
 
     @abstractmethod
     def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:
@@ -132,77 +126,6 @@ class BlobStore(ABC):
     @abstractmethod
     def _publish(self, digest: str, data: bytes) -> None:
         """Store a few bytes of a known digest."""
-
-    @abstractmethod
-    def _open(self, digest: str) -> Iterator[bytes]:
-        """Yield a blob's bytes in blocks, unchecked; raises ``NotFound`` at the first."""
-
-    @abstractmethod
-    def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
-        """Yield some bytes of a blob, in blocks; they are not compared with its digest: ``check`` it before.
-
-        Raises:
-            NotFound: no such blob, at the first block.
-        """
-
-    @abstractmethod
-    def state(self, digest: str) -> tuple[object, ...]:
-        """Return what is another value when the blob is written again.
-
-        Raises:
-            NotFound: no such blob.
-        """
-
-    @abstractmethod
-    def size(self, digest: str) -> int:
-        """Return how many bytes a blob has.
-
-        Raises:
-            NotFound: no such blob.
-        """
-
-    @abstractmethod
-    def has(self, digest: str) -> bool:
-        """Return whether the blob is there."""
-
-    @abstractmethod
-    def local(self, digest: str) -> AbstractContextManager[Path]:
-        """Yield a file with a blob's bytes, for as long as the block goes on; nobody may change it.
-
-        Raises:
-            NotFound: no such blob.
-        """
-
-    @abstractmethod
-    def holding(self) -> AbstractContextManager[None]:
-        """Keep what is added in the block from being collected until the block ends; a row refers to it by then."""
-
-    @abstractmethod
-    def held_since(self) -> float | None:
-        """Return when the oldest block of ``holding`` that goes on began, in any process; ``None``: there is none.
-
-        What processes that are gone have left is removed.
-        """
-
-    @abstractmethod
-    def alone(self) -> AbstractContextManager[None]:
-        """Let nobody else remove content meanwhile.
-
-        Raises:
-            Conflict: somebody removes some just now, or does not want it removed.
-        """
-
-    @abstractmethod
-    def blobs(self) -> Iterator[StoredBlob]:
-        """Yield the blobs, and what a process that was killed left beside them."""
-
-    @abstractmethod
-    def discard(self, blob: StoredBlob, before: float) -> bool:
-        """Remove a blob. Returns false if it came again at ``before`` or later: then it stays."""
-
-    @abstractmethod
-    def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
-        """Remove what was begun before a time and is not whole. ``on_step`` is told of each."""
 
     def add_stream(self, stream: BinaryIO, digest: str | None = None) -> Content:
         """Store what the stream gives, in blocks.
@@ -249,6 +172,168 @@ class BlobStore(ABC):
         digest = hashlib.sha256(data).hexdigest()
         self._publish(digest, data)
         return Content(digest, sum(entry.bytes for entry in ordered), is_folder=True)
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Forget what the store does not have yet. What is to be kept is dropped afterwards, too."""
+
+
+class BlobStore(ABC):
+    """A content-addressed store. Safe for several processes and threads."""
+
+    #: Seconds by which times of blobs may be wrong.
+    slack_s: float = 2.0
+
+    def __init__(self) -> None:
+        #: Blobs that were read whole and were right, with what the store said of each then.
+        self._sound: dict[str, tuple[object, ...]] = {}
+        #: What new blocks of ``holding`` join, and what it takes to join or leave it.
+        self._hold: _SharedHold | None = None
+        self._joining = threading.Lock()
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Return in words where the store keeps its content."""
+
+    @property
+    @abstractmethod
+    def pieces(self) -> PiecePlace:
+        """Return the place of uploads that have not ended."""
+
+    @abstractmethod
+    def begin(self) -> PendingContent:
+        """Return where content is added that is kept later, within ``holding`` from now until a row refers to it."""
+
+    @abstractmethod
+    def keep(self, added: Sequence[PendingContent]) -> None:
+        """Have the content, as nothing takes it away any more: a row that refers to it may be written then.
+
+        What has failed may be tried again.
+
+        Raises:
+            ContentLost: something of it cannot be had: it is to be added again.
+        """
+
+    @abstractmethod
+    def _open(self, digest: str) -> Iterator[bytes]:
+        """Yield a blob's bytes in blocks, unchecked; raises ``NotFound`` at the first."""
+
+    @abstractmethod
+    def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
+        """Yield some bytes of a blob, in blocks; they are not compared with its digest: ``check`` it before.
+
+        Raises:
+            NotFound: no such blob, at the first block.
+        """
+
+    @abstractmethod
+    def state(self, digest: str) -> tuple[object, ...]:
+        """Return what is another value when the blob is written again.
+
+        Raises:
+            NotFound: no such blob.
+        """
+
+    @abstractmethod
+    def size(self, digest: str) -> int:
+        """Return how many bytes a blob has.
+
+        Raises:
+            NotFound: no such blob.
+        """
+
+    @abstractmethod
+    def has(self, digest: str) -> bool:
+        """Return whether the blob is there."""
+
+    @abstractmethod
+    def local(self, digest: str) -> AbstractContextManager[Path]:
+        """Yield a file with a blob's bytes, for as long as the block goes on; nobody may change it.
+
+        Raises:
+            NotFound: no such blob.
+        """
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep what is added in the block from being collected until the block ends; a row refers to it by then.
+
+        Blocks that begin within ``SHARED_S`` are held as one, since the first of them began.
+        """
+        with self._joining:
+            hold = self._hold
+            if hold is None or time.monotonic() - hold.began > SHARED_S:
+                held = ExitStack()
+                held.enter_context(self._holding())
+                hold = self._hold = _SharedHold(held, time.monotonic())
+            hold.blocks += 1
+        try:
+            yield
+        finally:
+            with self._joining:
+                hold.blocks -= 1
+                is_over = hold.blocks == 0
+                if is_over and self._hold is hold:
+                    self._hold = None
+            if is_over:
+                hold.held.close()
+
+    @abstractmethod
+    def _holding(self) -> AbstractContextManager[None]:
+        """Tell all processes that a block of ``holding`` goes on since now."""
+
+    @abstractmethod
+    def held_since(self) -> float | None:
+        """Return when the oldest block of ``holding`` that goes on began, in any process; ``None``: there is none.
+
+        What processes that are gone have left is removed.
+        """
+
+    @abstractmethod
+    def alone(self) -> AbstractContextManager[None]:
+        """Let nobody else remove content meanwhile.
+
+        Raises:
+            Conflict: somebody removes some just now, or does not want it removed.
+        """
+
+    @abstractmethod
+    def blobs(self) -> Iterator[StoredBlob]:
+        """Yield the blobs, and what a process that was killed left beside them."""
+
+    @abstractmethod
+    def discard(self, blob: StoredBlob, before: float) -> bool:
+        """Remove a blob. Returns false if it came again at ``before`` or later: then it stays."""
+
+    @abstractmethod
+    def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
+        """Remove what was begun before a time and is not whole. ``on_step`` is told of each."""
+
+    @contextmanager
+    def adding(self) -> Iterator[PendingContent]:
+        """Keep what is added in the block when it ends."""
+        added = self.begin()
+        try:
+            yield added
+            self.keep([added])
+        finally:
+            added.drop()
+
+    def add_stream(self, stream: BinaryIO, digest: str | None = None) -> Content:
+        """Keep what ``PendingContent.add_stream`` adds."""
+        with self.adding() as added:
+            return added.add_stream(stream, digest)
+
+    def add_path(self, path: Path) -> Content:
+        """Keep what ``PendingContent.add_path`` adds."""
+        with self.adding() as added:
+            return added.add_path(path)
+
+    def add_manifest(self, entries: Sequence[FolderEntry]) -> Content:
+        """Keep what ``PendingContent.add_manifest`` adds."""
+        with self.adding() as added:
+            return added.add_manifest(entries)
 
     def entries(self, digest: str) -> list[FolderEntry]:
         """Return the files of a folder, checked against its digest.
@@ -321,6 +406,16 @@ class BlobStore(ABC):
         if found.hexdigest() != digest:
             logger.error("blob damaged digest=%s found=%s", digest, found.hexdigest())
             raise ContentDamaged(f"content {digest} was changed in {self.where}; it is {found.hexdigest()} now")
+
+
+@dataclass(slots=True)
+class _SharedHold:
+    """Hold of several blocks at once."""
+
+    held: ExitStack
+    #: On the monotonic clock, not before it was told to others.
+    began: float
+    blocks: int = 0
 
 
 def check_digest(digest: str) -> str:

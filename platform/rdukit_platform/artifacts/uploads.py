@@ -14,7 +14,15 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_platform.artifacts.store import BlobStore, Content, ContentDiffers, FolderEntry, check_paths, check_relative
+from rdukit_platform.artifacts.store import (
+    BlobStore,
+    Content,
+    ContentDiffers,
+    FolderEntry,
+    PendingContent,
+    check_paths,
+    check_relative,
+)
 from rdukit_platform.db.rows import new_id
 
 #: Seconds without a piece after which an upload is given up.
@@ -109,25 +117,10 @@ class Uploads:
         Raises:
             Conflict: a file is not whole, or has another digest than was said; that one has to come again.
         """
-        entries = []
-        for number, file in enumerate(upload.files):
-            have = self.offset(upload, number)
-            if have != file.bytes:
-                raise Conflict(
-                    f"file {number} of {upload.id} has {have} of {file.bytes} bytes", file=number, offset=have
-                )
-            try:
-                with self._pieces.open(upload.id, number) as stream:
-                    content = self._store.add_stream(stream, file.digest)
-            except ContentDiffers as differs:
-                self._pieces.drop(upload.id, [number])
-                raise Conflict(
-                    f"file {number} of {upload.id} has the SHA-256 {differs.found}, not {file.digest}; send it again",
-                    file=number, offset=0,
-                ) from differs  # fmt: skip
-            entries.append(FolderEntry(file.path, content.digest, content.bytes))
-        if upload.is_folder:
-            return self._store.add_manifest(entries)
+        with self._store.adding() as added:
+            entries = [self._add(added, upload, number) for number in range(len(upload.files))]
+            if upload.is_folder:
+                return added.add_manifest(entries)
         return Content(entries[0].digest, entries[0].bytes, is_folder=False)
 
     def empty(self, upload: Upload) -> None:
@@ -144,6 +137,21 @@ class Uploads:
         for id in old:
             self._pieces.remove(id)
         return len(old)
+
+    def _add(self, added: PendingContent, upload: Upload, number: int) -> FolderEntry:
+        file, have = upload.files[number], self.offset(upload, number)
+        if have != file.bytes:
+            raise Conflict(f"file {number} of {upload.id} has {have} of {file.bytes} bytes", file=number, offset=have)
+        try:
+            with self._pieces.open(upload.id, number) as stream:
+                content = added.add_stream(stream, file.digest)
+        except ContentDiffers as differs:
+            self._pieces.drop(upload.id, [number])
+            raise Conflict(
+                f"file {number} of {upload.id} has the SHA-256 {differs.found}, not {file.digest}; send it again",
+                file=number, offset=0,
+            ) from differs  # fmt: skip
+        return FolderEntry(file.path, content.digest, content.bytes)
 
     def _all(self) -> Iterator[Upload]:
         for id in self._pieces.ids():

@@ -42,7 +42,7 @@ from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, s
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.execution import FencingToken, Output, Success
+from rdukit_platform.jobs.execution import FencingToken, Success
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
 from rdukit_platform.jobs.succession import needs_no_decision
 from rdukit_platform.jobs.trace import tell_wait
@@ -52,6 +52,7 @@ from rdukit_platform.worker.carried import bring_work, keeping_work
 from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.inputs import (
     AttemptFailure,
+    add_outputs,
     bring_box,
     bring_inputs,
     check_fenced,
@@ -60,7 +61,6 @@ from rdukit_platform.worker.inputs import (
     find_fence,
     named_outputs,
     record_refusal,
-    store_outputs,
 )
 from rdukit_platform.worker.line import DoneJob, JobLine
 from rdukit_platform.worker.orphans import end_earlier, lock_folder
@@ -469,24 +469,21 @@ class AttemptRun:
         if self._pooled is None:
             # It has said and written all that it had to, so it need not put its things in order.
             self._box.stop(0.0)
-        named = named_outputs(operation)
+        is_ended_by_line = needs_no_decision(job)
+        # Of what is made again in no time, many jobs' content waits for the disk together.
+        is_kept_later = is_ended_by_line and not self._start.is_told
         with ExitStack() as hold:
-
-            def store() -> list[Output]:
-                hold.close()
-                hold.enter_context(context.store.holding())
-                with span("keep artifacts", {"rdukit.artifacts": len(named)}):
-                    return store_outputs(context, self._output, named)
-
-            outputs, now = patiently(store, self._stop, inf), context.clock.now()
+            add = partial(add_outputs, context, hold, self._output, named_outputs(operation), is_kept_later)
+            (added, outputs), now = patiently(add, self._stop, inf), context.clock.now()
             result, begun, spans = operation.get("result"), self._start.begun, self._trace.end()
             made = Success(self._fencing, outputs, result, now, begun, spans)
             logger.info("attempt done job=%s outputs=%s", job.id, ",".join(output.slot for output in outputs))
-            if needs_no_decision(job):
+            if is_ended_by_line:
                 self._is_done.set()
                 self._is_settled_later = True
                 hold.callback(context.heartbeat.drop, self._fencing)
-                self._line.end(DoneJob(made, not self._start.is_told, partial(self._settle, hold.pop_all())))
+                is_quick, settle = not self._start.is_told, partial(self._settle, hold.pop_all())
+                self._line.end(DoneJob(made, added, is_quick, settle))
             else:
                 succeed = partial(execution.succeed, outputs=outputs, result=result, now=now, begun=begun, spans=spans)
                 self._write(partial(succeed, fencing=self._fencing), on_commit=self._is_done.set)

@@ -1,6 +1,7 @@
 """What an attempt needs and leaves: fence, inputs and own box, tiles for its PEF; its outputs, or its failure."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from rdukit.errors import (
 from rdukit.fence.outputs import OutputLimits, open_output
 from rdukit.files.atomic import remove_tree
 from rdukit.pef.file import read_tiles
+from rdukit.telemetry.spans import span
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import Content, ContentDamaged
+from rdukit_platform.artifacts.store import Content, ContentDamaged, PendingContent
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, record
 from rdukit_platform.backends.contract import BoxFence, RunningBox
 from rdukit_platform.backends.job_boxes import OwnBox
@@ -144,18 +146,37 @@ def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
     return named
 
 
-def store_outputs(context: WorkerContext, folder: Path, named: Mapping[object, object]) -> list[Output]:
+def add_outputs(
+    context: WorkerContext, hold: ExitStack, folder: Path, named: Mapping[object, object], is_kept_later: bool
+) -> tuple[PendingContent, list[Output]]:  # fmt: skip
     """Put what a box says that it made into the store: the slots and paths in its folder of outputs.
 
+    Args:
+        hold: closed first, as it may be begun again. It keeps all from being collected until it is closed then.
+        is_kept_later: the store is to keep what is returned.
     Raises:
         AttemptFailure: one is none of what an output may be.
     """
+    hold.close()
+    hold.enter_context(context.store.holding())
+    added = context.store.begin()
+    hold.callback(added.drop)
+    with span("keep artifacts", {"rdukit.artifacts": len(named)}):
+        outputs = _add_all(context, added, folder, named)
+        if not is_kept_later:
+            context.store.keep([added])
+    return added, outputs
+
+
+def _add_all(
+    context: WorkerContext, added: PendingContent, folder: Path, named: Mapping[object, object]
+) -> list[Output]:  # fmt: skip
     limits = OutputLimits(context.fences.limits.disk_bytes, context.fences.limits.disk_files)
     outputs = list[Output]()
     for slot, text in named.items():
         path = Path(str(text).removeprefix("file://"))
         try:
-            content = _store_one(context, folder, path, limits)
+            content = _add_one(added, folder, path, limits)
         except OutputRefused as refused:
             refused.message = f"output {str(slot)!r}: {refused.message}"
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
@@ -164,12 +185,12 @@ def store_outputs(context: WorkerContext, folder: Path, named: Mapping[object, o
     return outputs
 
 
-def _store_one(context: WorkerContext, folder: Path, path: Path, limits: OutputLimits) -> Content:
+def _add_one(added: PendingContent, folder: Path, path: Path, limits: OutputLimits) -> Content:
     with open_output(folder, path, limits) as found:
         if found.is_folder:
-            return context.store.add_files(found.files)
+            return added.add_files(found.files)
         _, stream = next(found.files)
-        return context.store.add_stream(stream)
+        return added.add_stream(stream)
 
 
 def failure_of(

@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rdukit.errors import LeaseLost, RdukitError
 from rdukit.interfaces import Closable
+from rdukit_platform.artifacts.store import PendingContent
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.execution import FencingToken, Success
 from rdukit_platform.jobs.succession import Taken, take_next
@@ -43,6 +44,8 @@ class DoneJob:
     """Job whose end is to be written."""
 
     success: Success
+    #: What it made. The store keeps it before its end is written.
+    added: PendingContent
     #: It was over before anybody was told that it had begun.
     is_quick: bool
     #: Called once: with nothing when the end is written, or with why it cannot be.
@@ -141,6 +144,7 @@ class JobLine(Closable):
     def _end_all(self, done: Sequence[DoneJob], most: int) -> dict[FencingToken, Exception | None]:
         """End jobs and take the next ones. Returns those that have ended; the others are not the worker's any more."""
         context, taken = self._context, list[Taken]()
+        context.store.keep([each.added for each in done])
         with context.database.write(on_commit=lambda: self._free(done, taken)) as session:
             now, lease_s = context.clock.now(), context.heartbeat.lease_s
             ended = execution.succeed_all(session, [each.success for each in done], now)

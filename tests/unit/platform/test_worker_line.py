@@ -1,20 +1,26 @@
 """The line of a worker: quick jobs are taken ahead and ended together, each as if it had been alone."""
 
+import errno
 import threading
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event, select
+from sqlalchemy.orm import Session
 
 from rdukit.errors import LeaseLost, QuotaExceeded, Unavailable
+from rdukit_platform.artifacts.store import ContentLost
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import JobRow, TenantRow
+from rdukit_platform.db.models import ArtifactRow, JobRow, TenantRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.execution import Begun, FencingToken, Output, Success
 from rdukit_platform.jobs.succession import choose_next, line_of
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker.line import GROUP_S, MAX_AHEAD, STALE_S, DoneJob, JobLine, choose_ahead
 from support import FakeClock, wait_until
+from support.platform.disk import recorded_disk
 from support.platform.processes import fresh_database
 from support.platform.worker import BOX, Refusing, batch, facts, node_up, request, worker_context
 
@@ -24,9 +30,8 @@ class LineUnderTest:
 
     def __init__(self, folder: Path, database: Database, jobs: int) -> None:
         self.database, self.clock, self.is_stopping = database, FakeClock(1000.0), threading.Event()
-        self.line = JobLine(
-            worker_context(folder, database, Refusing(Unavailable("none")), self.clock), self.is_stopping
-        )
+        context = worker_context(folder, database, Refusing(Unavailable("none")), self.clock)
+        self.store, self.line = context.store, JobLine(context, self.is_stopping)
         with database.write() as session:
             self.tenant = create_tenant(session, "lab", 0.0).id
         node_up(database, "one")
@@ -37,11 +42,12 @@ class LineUnderTest:
         self.errors: dict[str, Exception | None] = {}
 
     def end(self, fencing: FencingToken, *, is_quick: bool = True, size: int = 10) -> None:
-        """Let a slot have done a job."""
-        now = self.clock.now()
-        output = Output("dataset", "dataset", "d" * 64, size, is_folder=True)
+        """Let a slot have done a job, which made a file of its id."""
+        now, added = self.clock.now(), self.store.begin()
+        made = added.add_files([("made", BytesIO(fencing.job_id.encode()))])
+        output = Output("dataset", "dataset", made.digest, size, is_folder=True)
         success = Success(fencing, [output], {"samples": 3}, now, Begun(BOX, now - 0.01), [])
-        self.line.end(DoneJob(success, is_quick, lambda error: self.errors.update({fencing.job_id: error})))
+        self.line.end(DoneJob(success, added, is_quick, lambda error: self.errors.update({fencing.job_id: error})))
 
     def next(self) -> FencingToken | None:
         """Return what a free slot runs."""
@@ -119,6 +125,54 @@ def test_one_that_is_cancelled_or_too_large_keeps_no_other_from_its_end(tmp_path
     worker.end(large, size=2000)
     assert worker.next() is None
     assert isinstance(worker.errors[worker.ids[3]], QuotaExceeded) and worker.states()[3] == "starting"
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_the_disk_has_what_jobs_made_before_their_rows_say_so(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    worker, commits = LineUnderTest(tmp_path, database, 5), list[tuple[int, int, bool]]()
+    folder = worker.store.where
+    with recorded_disk(Path(folder), monkeypatch, is_whole=is_whole) as disk:
+
+        def note(session: Session) -> None:
+            rows = session.scalars(select(ArtifactRow.digest)).all()
+            blobs = {entry.digest for digest in rows for entry in worker.store.entries(digest)} | set(rows)
+            named = {f"{folder}/blobs/{digest[:2]}/{digest}" for digest in blobs}
+            commits.append((len(rows), disk.waits, named <= disk.named))
+
+        event.listen(Session, "before_commit", note)
+        try:
+            worker.end(worker.first)
+            tokens = [worker.next(), worker.next()]
+            for token in tokens:
+                assert token is not None
+                worker.end(token)
+            assert worker.next() is not None
+        finally:
+            event.remove(Session, "before_commit", note)
+    assert [count for count, _, _ in commits] == [1, 3] and all(is_named for _, _, is_named in commits)
+    assert disk.hollow == []
+    if is_whole:  # however many jobs, the bytes and then the names
+        assert [waits for _, waits, _ in commits] == [2, 4]
+
+
+def test_a_job_whose_content_the_disk_refuses_takes_no_other_along(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = LineUnderTest(tmp_path, database, 3)
+    worker.end(worker.first)
+    tokens = [worker.next(), worker.next()]
+    incoming = Path(worker.store.where) / "incoming"
+    with recorded_disk(Path(worker.store.where), monkeypatch, is_whole=False) as disk:
+        for token in tokens:
+            assert token is not None
+            worker.end(token)
+            disk.refusals = disk.refusals or {path.name: OSError(errno.EIO, "broken") for path in incoming.iterdir()}
+        assert worker.next() is None
+    assert worker.states() == ["succeeded", "starting", "succeeded"]
+    errors = [worker.errors[id] for id in worker.ids]
+    assert isinstance(errors[1], ContentLost) and (errors[0], errors[2]) == (None, None)
 
 
 def test_what_no_slot_takes_soon_is_queued_again_in_its_place_or_paused(tmp_path: Path, database: Database) -> None:

@@ -5,18 +5,25 @@
 """
 
 import fcntl
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from rdukit.errors import Conflict, NotFound
-from rdukit.files.atomic import atomic_target, remove_tree, write_atomic
-from rdukit_platform.artifacts.store import BLOCK, BlobStore, ContentDiffers, StoredBlob, check_digest
+from rdukit.files.atomic import remove_tree, write_atomic
+from rdukit_platform.artifacts.store import BLOCK, BlobStore, PendingContent, StoredBlob, check_digest
+from rdukit_platform.artifacts.stores.folder_pending import (
+    PendingBlob,
+    PendingBlobs,
+    place_blobs,
+    sync_blobs,
+    sync_places,
+)
 
+_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _DESCRIPTION: Final = "upload.json"
 
 
@@ -27,6 +34,7 @@ class FolderStore(BlobStore):
         super().__init__()
         self.folder = folder
         self._pieces = FolderPieces(folder / "uploads")
+        self._lock = f"{folder}/lock"
 
     @property
     def where(self) -> str:
@@ -69,9 +77,20 @@ class FolderStore(BlobStore):
         self._stat(digest)
         yield self.path(digest)
 
+    def begin(self) -> PendingBlobs:
+        """``BlobStore.begin``."""
+        return PendingBlobs(str(self.folder), self._keep)
+
+    def keep(self, added: Sequence[PendingContent]) -> None:
+        """``BlobStore.keep``: all of it waits for the disk at once, and then for that of its names."""
+        own = [each for each in added if isinstance(each, PendingBlobs)]
+        self._keep([blob for each in own for blob in each.blobs])
+        for each in own:
+            each.drop()
+
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """``BlobStore.holding``."""
+    def _holding(self) -> Iterator[None]:
+        """Lock a new file."""
         holds = self.folder / "holds"
         holds.mkdir(parents=True, exist_ok=True)
         descriptor, path = _make_hold(holds)
@@ -138,11 +157,21 @@ class FolderStore(BlobStore):
                     on_step(path.name)
                     path.unlink()
 
+    def _keep(self, blobs: Sequence[PendingBlob]) -> None:
+        if blobs:
+            sync_blobs(blobs)
+            with self._changing():
+                place_blobs(blobs, str(self.folder))
+            sync_places(blobs)
+
     @contextmanager
     def _changing(self, *, is_alone: bool = False) -> Iterator[None]:
         """Hold the lock of the blobs' names: together with others who add some, or alone to take one away."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._lock, _LOCK, 0o600)
+        except FileNotFoundError:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._lock, _LOCK, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
             yield
@@ -165,40 +194,6 @@ class FolderStore(BlobStore):
         with self._open_file(digest) as stream:
             while block := stream.read(BLOCK):
                 yield block
-
-    def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:
-        incoming = self.folder / "incoming"
-        incoming.mkdir(parents=True, exist_ok=True)
-        # The digest is known only at the end, so the bytes go to a temporary file first.
-        temporary = incoming / f"{os.getpid()}-{os.urandom(8).hex()}"
-        found, size = hashlib.sha256(), 0
-        try:
-            with temporary.open("xb") as out:
-                while block := stream.read(BLOCK):
-                    found.update(block)
-                    out.write(block)
-                    size += len(block)
-                out.flush()
-                os.fsync(out.fileno())
-            if digest is not None and found.hexdigest() != digest:
-                raise ContentDiffers(found.hexdigest(), digest)
-            self._adopt(temporary, found.hexdigest())
-        finally:
-            temporary.unlink(missing_ok=True)
-        return found.hexdigest(), size
-
-    def _adopt(self, temporary: Path, digest: str) -> None:
-        # Also where the content is there: how long an upload takes must not tell that another tenant has it.
-        target = self.path(digest)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.chmod(0o444)
-        with self._changing():
-            temporary.replace(target)
-
-    def _publish(self, digest: str, data: bytes) -> None:
-        with self._changing(), atomic_target(self.path(digest)) as temporary:
-            temporary.write_bytes(data)
-            temporary.chmod(0o444)
 
 
 class FolderPieces:

@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -27,6 +27,7 @@ from rdukit_platform.artifacts.store import (
     ContentDamaged,
     ContentDiffers,
     FolderEntry,
+    PendingContent,
     StoredBlob,
     check_digest,
 )
@@ -109,8 +110,8 @@ class S3Store(BlobStore):
             yield path
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """``BlobStore.holding``: an object, renewed."""
+    def _holding(self) -> Iterator[None]:
+        """Put an object there, renewed."""
         with self._mark(_HOLDS):
             yield
 
@@ -141,6 +142,13 @@ class S3Store(BlobStore):
         """``BlobStore.discard``: what comes again is another object."""
         self.bucket.delete([blob.place])
         return True
+
+    def begin(self) -> PendingContent:
+        """``BlobStore.begin``: the bucket has each object as soon as it has come."""
+        return _SentContent(self._add, self._publish)
+
+    def keep(self, added: Sequence[PendingContent]) -> None:
+        """``BlobStore.keep``."""
 
     def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
         """``BlobStore.clear_incoming``: parts of objects that nobody finished."""
@@ -318,6 +326,24 @@ class S3Store(BlobStore):
             else:
                 alive.append((min(times), name))
         return alive
+
+
+class _SentContent(PendingContent):
+    """Content that is sent as it is added."""
+
+    def __init__(
+        self, add: Callable[[BinaryIO, str | None], tuple[str, int]], publish: Callable[[str, bytes], None]
+    ) -> None:  # fmt: skip
+        self._send, self._put = add, publish
+
+    def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:
+        return self._send(stream, digest)
+
+    def _publish(self, digest: str, data: bytes) -> None:
+        self._put(digest, data)
+
+    def drop(self) -> None:
+        """``PendingContent.drop``: an object that no row refers to is swept."""
 
 
 def _folder_of(digest: str) -> str:
