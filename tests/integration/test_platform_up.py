@@ -26,9 +26,9 @@ def home() -> Iterator[Path]:
         yield folder
 
 
-def run_rdukit(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_rdukit(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """One ``rdukit`` command in a fresh process."""
-    environment = {**os.environ, "RDUKIT_HOME": str(home)}
+    environment = {**os.environ, "RDUKIT_HOME": str(home), **settings}
     return subprocess.run(
         [*RDUKIT, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -82,6 +82,12 @@ def test_the_status_of_a_platform_that_is_on_its_way_or_away_is_no_success(home:
         for arguments in ((), ("platform",)):
             told = run_rdukit(home, "status", *arguments)
             assert (told.returncode, "platform  not ready yet; its logs are in" in told.stdout) == (7, True)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            asked = run_rdukit(home, "job", "list", RDUKIT_GATEWAY_PORT=str(other.getsockname()[1]))
+            other.setblocking(False)
+            assert "is starting; rdukit status tells when it is ready" in asked.stderr
+            with pytest.raises(BlockingIOError):  # nobody else gets the token of this home folder
+                other.accept()
         coming.communicate(b"\n")
     assert "not running" in run_rdukit(home, "status", "platform").stdout, "its lock is left"
     assert "legal: node, platform, box" in run_rdukit(home, "status", "gateway").stderr

@@ -1,13 +1,11 @@
 """The platform's lines of ``rdukit status``: whether it runs, and its jobs."""
 
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from rdukit.cli.status import PartStatus
 from rdukit.errors import RdukitError, Unavailable
-from rdukit_platform.settings import Home, current_home
+from rdukit_platform.settings import current_home
 
 #: States of jobs that have not ended, as they are shown.
 _OPEN: Final = ("running", "starting", "retrying", "queued", "submitted", "paused")
@@ -47,23 +45,10 @@ def report_platform() -> Iterator[PartStatus]:
 
 def _without_answer(url: str) -> PartStatus:
     """Say of a platform that does not answer whether one of this home is under way."""
-    from rdukit_platform.client.contexts import own_url
+    from rdukit_platform.client.contexts import find_up, own_url
 
     home = current_home()
     detail = {"url": url} if url else {}
     if url not in {"", own_url(home)} or find_up(home) is None:
         return PartStatus("platform", "stopped", "not running; start one: rdukit up", detail)
     return PartStatus("platform", "starting", f"not ready yet; its logs are in {home.logs}", detail)
-
-
-def find_up(home: Home) -> int | None:
-    """Return the process of the ``rdukit up`` that has this home; ``None``: there is none.
-
-    Its lock is not tried, which would keep one from beginning just now.
-    """
-    with suppress(OSError, ValueError):
-        pid = int(home.up_lock.read_text())
-        # One that was killed leaves the file, and its number may be another's by now.
-        if b"up" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            return pid
-    return None
