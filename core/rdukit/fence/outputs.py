@@ -196,10 +196,12 @@ def _look(folder: int, name: str, shown: Path) -> os.stat_result:
 
 def _step(folder: int, name: str, shown: Path) -> int:
     try:
-        if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
-            raise OutputRefused(f"{str(shown)!r} on the way to the output is no folder")
         return os.open(name, _FOLDER, dir_fd=folder)
-    except OSError as cause:
+    except (OSError, ValueError) as cause:
+        if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
+            raise OutputRefused(f"{str(shown)!r} on the way to the output is no folder") from cause
+        if isinstance(cause, ValueError):
+            raise
         raise OutputRefused(f"the folder {str(shown)!r} in an output cannot be read: {cause.strerror}") from cause
 
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
-from rdukit.files.home import make_folder
+from rdukit.files.home import PRIVATE, make_folder
 from rdukit.strict_json import as_words
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -87,39 +90,49 @@ def remove_tree(folder: Path) -> None:
     Links are not followed, even where somebody puts them there meanwhile. What cannot be removed stays, without an
     error: it is looked at again by whoever cleans up.
     """
-    with contextlib.suppress(OSError):
-        if folder.is_symlink() or not folder.is_dir():
-            folder.unlink()
-            return
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        top = os.open(folder, flags)
-        try:
-            # Each folder is first brought to the top: then no path is long, and nothing is recursive.
-            waiting, count = [""], 0
-            while waiting:
-                name = waiting.pop()
-                with contextlib.suppress(OSError):
-                    if name:
-                        _unprotect(name, top)
-                    here = os.open(name or ".", flags, dir_fd=top)
-                    try:
-                        for entry, is_folder in _entries_of(here):
-                            if not is_folder:
-                                _quietly(partial(os.unlink, entry, dir_fd=here))
-                                continue
-                            count += 1
-                            moved = f".gone-{os.getpid()}-{count}"
-                            _quietly(partial(_unprotect, entry, here))
-                            os.rename(entry, moved, src_dir_fd=here, dst_dir_fd=top)
-                            waiting.append(moved)
-                    finally:
-                        os.close(here)
-                    # Those within it are beside it now.
-                    if name:
-                        os.rmdir(name, dir_fd=top)
-        finally:
-            os.close(top)
-        folder.rmdir()
+    try:
+        top = os.open(folder, _FOLDER)
+    except FileNotFoundError:
+        return
+    except OSError:  # a file, a link, or nothing that this user may read
+        _quietly(partial(os.unlink, folder))
+        return
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+    _quietly(partial(os.rmdir, folder))
+
+
+def _empty(top: int) -> None:
+    """Remove all that is in an open folder."""
+    # Each folder is first brought to the top: then no path is long, and nothing is recursive.
+    waiting, count, prefix = _clear(top), 0, f".gone-{secrets.token_hex(6)}"
+    while waiting:
+        name = waiting.pop()
+        with contextlib.suppress(OSError):
+            here = _enter(name, top)
+            try:
+                for entry in _clear(here):
+                    count += 1
+                    moved = f"{prefix}-{count}"
+                    with contextlib.suppress(OSError):
+                        _move(entry, here, moved, top)
+                        waiting.append(moved)
+            finally:
+                os.close(here)
+            os.rmdir(name, dir_fd=top)
+
+
+def _clear(folder: int) -> list[str]:
+    """Remove the files of an open folder. Returns the folders in it."""
+    inner = []
+    for entry, is_folder in _entries_of(folder):
+        if is_folder:
+            inner.append(entry)
+        else:
+            _quietly(partial(os.unlink, entry, dir_fd=folder))
+    return inner
 
 
 def _entries_of(folder: int) -> list[tuple[str, bool]]:
@@ -127,11 +140,32 @@ def _entries_of(folder: int) -> list[tuple[str, bool]]:
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
 
 
+def _enter(name: str, folder: int) -> int:
+    """Open a folder whose files can be removed then."""
+    try:
+        here = os.open(name, _FOLDER, dir_fd=folder)
+    except PermissionError:
+        _unprotect(name, folder)
+        return os.open(name, _FOLDER, dir_fd=folder)
+    if os.fstat(here).st_mode & PRIVATE != PRIVATE:
+        _quietly(partial(os.fchmod, here, PRIVATE))
+    return here
+
+
+def _move(name: str, folder: int, moved: str, top: int) -> None:
+    """Move a folder, which only who may write in it may do."""
+    try:
+        os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+    except PermissionError:
+        _unprotect(name, folder)
+        os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
+
+
 def _unprotect(name: str, folder: int) -> None:
     """Let this user into a folder. ``os.chmod`` would follow a link that has just taken its place."""
     descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+        os.chmod(f"/proc/self/fd/{descriptor}", PRIVATE)
     finally:
         os.close(descriptor)
 

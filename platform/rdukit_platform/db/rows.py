@@ -93,4 +93,5 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 def new_id(kind: str) -> str:
     """Make an id: ``job-7k2m…``, 12 characters of Crockford's base 32 after the kind."""
-    return f"{kind}-" + "".join(secrets.choice(_ALPHABET) for _ in range(12))
+    bits = secrets.randbits(60)
+    return f"{kind}-" + "".join([_ALPHABET[bits >> place & 31] for place in range(0, 60, 5)])

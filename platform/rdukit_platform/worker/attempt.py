@@ -290,8 +290,10 @@ class AttemptRun:
                         lent = pool.lend(job.tenant_id, job.box, fence, context.box_start_s, self._stop)
                     self._pooled, self._box, self._scope, self._trace.file = lent, lent.box, lent.folder, lent.spans
                     incoming, self._output = lent.make_room(name)
-                    inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
-                    lent.show(incoming)
+                    inputs = dict[str, str]()
+                    if job.inputs:
+                        inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
+                        lent.show(incoming)
                     work.start_ns = time.time_ns()
                     operation = self._ask(lent.client, lent.box, job, inputs, format_traceparent(work.context))
             finally:

@@ -111,6 +111,11 @@ def test_a_tree_is_removed_however_deep_closed_or_named_and_what_links_lead_to_s
     (top / "link").symlink_to(other)
     open(os.fsencode(top) + b"/\xff\n", "w").close()
     (top / "closed" / "in").mkdir(parents=True)
+    (top / f".gone-{os.getpid()}-1" / "in").mkdir(parents=True)
+    (top / "read" / "only").mkdir(parents=True)
+    (top / "read" / "only" / "file").touch()
+    for folder in ("read/only", "read"):
+        (top / folder).chmod(0o500)
     (top / "closed").chmod(0)
     here = os.open(top, os.O_RDONLY)
     for _ in range(3000):

@@ -33,7 +33,7 @@ class PendingBlob:
 
     descriptor: int
     temporary: str
-    #: Blobs have been opened in the order of their numbers.
+    #: One with a smaller number was opened before this was written.
     number: int = field(default_factory=lambda: next(_NUMBERS))
     digest: str = ""
     #: With its place, the folders that have got names for it.
@@ -52,8 +52,10 @@ class PendingBlobs(PendingContent):
             keep: has blobs on the disk.
         """
         self._incoming, self._keep = f"{folder}/incoming", keep
+        #: Names of its files begin with it.
+        self._prefix = f"{self._incoming}/{os.getpid()}-{os.urandom(8).hex()}"
         self.blobs = list[PendingBlob]()
-        self._bytes = 0
+        self._opened = self._bytes = 0
 
     def drop(self) -> None:
         """``PendingContent.drop``."""
@@ -84,7 +86,8 @@ class PendingBlobs(PendingContent):
             self._take(blob, len(data))
 
     def _open(self) -> PendingBlob:
-        temporary = f"{self._incoming}/{os.getpid()}-{os.urandom(8).hex()}"
+        self._opened += 1
+        temporary = f"{self._prefix}-{self._opened}"
         try:
             return PendingBlob(os.open(temporary, _NEW, 0o600), temporary)
         except FileNotFoundError:
