@@ -31,7 +31,10 @@ async def enforce_permission(request: Request) -> None:
     if not permission.needs_token:
         return
     is_page = route.partition(" ")[2].startswith("/console")
-    check_permission(await run_in_threadpool(identify_visitor if is_page else identify, request), permission)
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        caller = await run_in_threadpool(identify_visitor if is_page else identify, request)
+    check_permission(caller, permission)
     if is_page and request.method != "GET":
         check_same_site(request)
 

@@ -47,7 +47,6 @@ from rdukit_platform.console.page import explain
 from rdukit_platform.gateway.malformed import Schema, find_malformed, refusal_of
 from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
-from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
 
@@ -284,9 +283,7 @@ class BodyLimitMiddleware:
             if length.isdecimal() and int(length[:20]) > limit:
                 raise _too_large(limit)
             if scope["path"].startswith("/v1/") and not is_public(f"{scope['method']} {scope['path']}"):
-                caller = await to_thread.run_sync(self._authenticate, scope["path"], headers)
-                scope.setdefault("state", {})["caller"] = caller
-                await to_thread.run_sync(self._platform.rates.check, caller)
+                await to_thread.run_sync(self._admit, scope, headers)
         except RdukitError as refused:
             await error_response(request, refused)(scope, receive, send)
             return
@@ -310,8 +307,11 @@ class BodyLimitMiddleware:
 
         await self._app(scope, bounded, unless_over)
 
-    def _authenticate(self, path: str, headers: Headers) -> Caller:
-        return authenticate_token(self._platform, token_of(path, headers), headers.get(TENANT_HEADER, ""))
+    def _admit(self, scope: Scope, headers: Headers) -> None:
+        """Note who calls, and count the call. Raises as ``authenticate_token``, or that there are too many."""
+        token, tenant = token_of(scope["path"], headers), headers.get(TENANT_HEADER, "")
+        caller = scope.setdefault("state", {})["caller"] = authenticate_token(self._platform, token, tenant)
+        self._platform.rates.check(caller)
 
 
 def _too_large(limit: int) -> RequestTooLarge:
