@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,19 @@ class ForkRequest:
         for number in _open_descriptors():
             if number > 2 and number not in self.inherited and number not in kept:
                 os.close(number)
+
+
+def import_for_forks(names: Iterable[str]) -> None:
+    """Import the modules that a server's forks share.
+
+    Hardly any of it becomes garbage, and to look for that takes a tenth of the time.
+    """
+    gc.disable()
+    try:
+        for name in names:
+            importlib.import_module(name)
+    finally:
+        gc.enable()
 
 
 def serve_forks(descriptor: int, run: Callable[[ForkRequest], int]) -> None:

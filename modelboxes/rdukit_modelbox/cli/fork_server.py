@@ -20,7 +20,7 @@ import click
 
 from rdukit.cli import run_command
 from rdukit.fence.start import run_forked
-from rdukit.system.forks import serve_forks
+from rdukit.system.forks import import_for_forks, serve_forks
 
 #: What boxes and operations import while they work, and nothing that depends on a job: modules, and whole packages.
 MODULES: Final = (
@@ -28,6 +28,8 @@ MODULES: Final = (
     "uvicorn.lifespan.off", "anyio._backends._asyncio",
 )  # fmt: skip
 PACKAGES: Final = ("rdukit_modelbox", "rdukit_serving.rest", "rdukit_serving.rpc", "rdukit_serving.text", "rdukit_zoo")
+#: Package of them whose programs call models from outside: no box imports it, and its clients take a second to.
+NOT_IN_BOXES: Final = "rdukit_zoo.kits"
 
 
 @click.command("fork-server", hidden=True)
@@ -37,20 +39,20 @@ def fork_server(descriptor: int) -> None:
 
     Example: rdukit box fork-server 5
     """
-    for name in (*MODULES, *find_modules()):
-        importlib.import_module(name)
+    import_for_forks(MODULES)
+    import_for_forks(find_modules())
     asyncio.run(_warm_up())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve_forks(descriptor, partial(run_forked, program=run_box))
 
 
 def find_modules() -> list[str]:
-    """Return every module of ``PACKAGES`` but programs."""
+    """Return every module of ``PACKAGES`` but programs, and ``NOT_IN_BOXES``."""
     found: list[str] = []
     for name in PACKAGES:
         package = importlib.import_module(name)
         found += [each.name for each in pkgutil.walk_packages(package.__path__, f"{name}.")]
-    return [name for name in found if not name.endswith("__main__")]
+    return [name for name in found if not name.endswith("__main__") and not f"{name}.".startswith(f"{NOT_IN_BOXES}.")]
 
 
 async def _warm_up() -> None:

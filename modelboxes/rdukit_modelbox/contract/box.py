@@ -228,7 +228,9 @@ def _load_box(path: Path) -> Box:
         # The whole's own complaints come from the draft, with their keys.
         whole = MarkedYaml(document.value)
         found = [(f.path, f.message) for f in diagnostics_of(cause, whole, Box.model_json_schema()) if f.path]
-    later = [*find_problems(read_draft(document.value)), *find_file_problems(document.value, path.parent)]
+    # Of a box that is one, its own check has found that its parts agree.
+    later = [] if box is not None else find_problems(read_draft(document.value))
+    later = [*later, *find_file_problems(document.value, path.parent)]
     named = {place for place, _ in found}
     found = [document.in_file(*one) for one in [*found, *(one for one in later if one[0] not in named)]]
     changed = {place for place, _ in document.faults}

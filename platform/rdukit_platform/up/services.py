@@ -4,21 +4,20 @@ Most of a service's start is imports, which gateway, scheduler and worker have i
 too, and one that ended is back in milliseconds.
 """
 
-import importlib
 import os
 import signal
 import sys
 from typing import Final
 
 from rdukit.fence.kernel import set_process_name
-from rdukit.system.forks import ForkRequest, serve_forks
+from rdukit.system.forks import ForkRequest, import_for_forks, serve_forks
 from rdukit.system.process import die_with_parent
-from rdukit_platform.gateway.__main__ import main as run_gateway
-from rdukit_platform.scheduler.__main__ import main as run_scheduler
-from rdukit_platform.worker.__main__ import main as run_worker
 
-#: What services import while they start.
+#: The services, and what they import while they start.
 MODULES: Final = (
+    "rdukit_platform.gateway.__main__",
+    "rdukit_platform.scheduler.__main__",
+    "rdukit_platform.worker.__main__",
     "uvloop",
     "uvicorn.loops.uvloop",
     "uvicorn.lifespan.on",
@@ -38,19 +37,24 @@ def run_service(request: ForkRequest) -> int:
     os.environ.update(request.body["environment"])
     match request.body["name"]:
         case "gateway":
+            from rdukit_platform.gateway.__main__ import main as run_gateway
+
             (listener,) = request.descriptors
             run_gateway(["--fd", str(listener)], standalone_mode=False)
         case "scheduler":
+            from rdukit_platform.scheduler.__main__ import main as run_scheduler
+
             run_scheduler()
         case "worker":
+            from rdukit_platform.worker.__main__ import main as run_worker
+
             run_worker()
     return 0
 
 
 def main() -> None:
     """Fork services for the process that has the other end of the socket whose number is the argument."""
-    for name in MODULES:
-        importlib.import_module(name)
+    import_for_forks(MODULES)
     set_process_name("services")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve_forks(int(sys.argv[1]), run_service)
