@@ -125,6 +125,8 @@ class Running:
         cache = ["-o", f"cache_dir={cache_of(part)}"]
         # Tests start hundreds of programs: each would compile a thousand modules anew where bytecode is not to be kept.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        # Threads of torch that wait for each other would turn round and round on cores that other parts have work for.
+        environment.setdefault("OMP_WAIT_POLICY", "passive")
         self.process = subprocess.Popen(
             [*PYTEST, *cache, *part.files, *arguments], stdout=self._kept, stderr=subprocess.STDOUT,
             start_new_session=True, env=environment,
