@@ -146,26 +146,27 @@ def _build(
     cases: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], Tensors, Routes]],
 ) -> dict[str, NativeKernel]:
     sections: dict[Routes, dict[str, str]] = defaultdict(dict)
-    digests = {name: hashlib.sha256(f"test {name}".encode()).hexdigest() for name in cases}
+    #: Code that goes one way is compiled once: case → the one that has it.
+    first: dict[str, str] = {}
     for name, (function, inputs, routes) in cases.items():
         with without_onednn():
             module = trace_aten(function, inputs)
         choose_products(module, routes)
-        code = write_code(module, inputs, interface_functions(), threads=2)
+        code = section_namespace("section", *write_code(module, inputs, interface_functions(), threads=2))
         like = next((other for other in sections if other.definitions() == routes.definitions()), routes)
-        sections[like][digests[name]] = section_namespace("section", *code)
+        first[name] = next((other for other, known in sections[like].items() if known == code), name)
+        sections[like].setdefault(first[name], code)
+    digests = {name: hashlib.sha256(f"test {name}".encode()).hexdigest() for name in first.values()}
     libraries = {}
     for routes, codes in sections.items():
-        libraries.update(compile_sections(codes, routes.definitions()))
-    return {
-        name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
-        for name, (function, inputs, _) in cases.items()
-        if not name.startswith("int")
-    } | {
-        name: load_native(digests[name], libraries[digests[name]], len(inputs), 1)
-        for name, (_, inputs, _) in cases.items()
-        if name.startswith("int")
-    }
+        found = compile_sections({digests[name]: code for name, code in codes.items()}, routes.definitions())
+        libraries.update(found)
+    kernels = {}
+    for name in digests:
+        function, inputs, _ = cases[name]
+        outputs = 1 if name.startswith("int") else len(function(*inputs))
+        kernels[name] = load_native(digests[name], libraries[digests[name]], len(inputs), outputs)
+    return {name: kernels[other] for name, other in first.items()}
 
 
 def _int8_inputs(rows: int, dtype: torch.dtype, width: int = 93) -> list[torch.Tensor]:
