@@ -32,7 +32,7 @@ from rdukit_modelbox.artifacts.reference import parse_reference
 from rdukit_modelbox.artifacts.store import ArtifactStore
 from rdukit_modelbox.cli.show import inspect_running
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend
+from support.platform.warm import start_box
 
 DATA = bytes(range(256)) * 4096
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -342,7 +342,7 @@ def test_a_box_takes_its_data_from_http_and_leaves_its_outputs_in_s3(
     digest = hashlib.sha256(Site.files["/digits.tar.gz"]).hexdigest()
     # A box has nothing of the kind by itself, whoever starts it.
     given = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "RDUKIT_ARTIFACTS_"))}
-    box = ProcessBackend().start(BoxSpec("logreg", tmp_path / "state", environment=given))
+    box = start_box(BoxSpec("logreg", tmp_path / "state", environment=given))
     try:
         with BoxClient(box.rest_url) as client:
             told = inspect_running(box.rest_url)

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from rdukit.errors import RdukitError, Unauthenticated
 from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
+from support.platform.warm import start_box
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def box(folder: Path) -> Iterator[ProcessBox]:
         "RDUKIT_BOX_TOKENS": str(folder / "tokens"), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1",
         "RDUKIT_HOME": str(folder / "home"),
     }  # fmt: skip
-    started = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
+    started = start_box(BoxSpec("mlp", folder / "state", [folder], environment))
     yield started
     started.stop()
 

@@ -14,7 +14,8 @@ from grpc_status import rpc_status
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
+from support.platform.warm import start_box
 
 SERVICE = "rdukit.modelbox.v1.ModelBox"
 UNARY = ("Describe", "Compile", "Train", "Preprocess", "Evaluate", "Infer", "Cancel", "GetOperation", "ListOperations")
@@ -26,7 +27,7 @@ CALLERS_FAULT = {
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
-    box = ProcessBackend().start(BoxSpec("logreg", tmp_path_factory.mktemp("box")))
+    box = start_box(BoxSpec("logreg", tmp_path_factory.mktemp("box")))
     yield box
     box.stop()
 

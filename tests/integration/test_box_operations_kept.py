@@ -22,8 +22,9 @@ from rdukit.http.webhooks import AddressRefused, find_address
 from rdukit_modelbox.artifacts.mounts import Exchange
 from rdukit_modelbox.operations.supervisor import ChildLimits, ChildOutcome, Listener, run_child
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from support import wait_until
+from support.platform.warm import start_box
 
 SECRET = "whsec_" + base64.b64encode(b"between us").decode()
 ENVIRONMENT = {
@@ -89,7 +90,7 @@ def client(box: ProcessBox) -> Iterator[BoxClient]:
 
 
 def start(state: Path) -> ProcessBox:
-    return ProcessBackend().start(BoxSpec("logreg", state, environment=ENVIRONMENT))
+    return start_box(BoxSpec("logreg", state, environment=ENVIRONMENT))
 
 
 def deliveries_of(client: BoxClient, operation_id: str) -> list[dict[str, Any]]:

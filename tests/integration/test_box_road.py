@@ -17,11 +17,12 @@ from rdukit.errors import Conflict, InvalidArgument, PefCorrupt, PefMismatch, Un
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from support import wait_until
-from support.boxes import children_of, succeed
+from support.boxes import succeed, working_children_of
+from support.platform.warm import start_box
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2", "RDUKIT_KERNELS": "portable"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def box(state: Path) -> Iterator[ProcessBox]:
-    box = ProcessBackend().start(BoxSpec("logreg", state / "logreg", mounts=[state], environment=ENVIRONMENT))
+    box = start_box(BoxSpec("logreg", state / "logreg", mounts=[state], environment=ENVIRONMENT))
     yield box
     box.stop()
 
@@ -74,7 +75,7 @@ def wait_for_checkpoint(client: BoxClient, operation_id: str, beyond_step: int) 
 
 
 def child_of(box: ProcessBox) -> int:
-    (child,) = children_of(box.pid)
+    (child,) = working_children_of(box.pid)
     return child
 
 
@@ -250,7 +251,7 @@ def test_a_small_training_runs_over_grpc(
 
 def test_a_pef_of_another_box_is_refused(client: BoxClient, made: dict[str, str], state: Path) -> None:
     spec = BoxSpec("ffn", state / "ffn", mounts=[state], environment=ENVIRONMENT)
-    other = ProcessBackend().start(spec)
+    other = start_box(spec)
     try:
         with BoxClient(other.rest_url) as ffn:
             ended = ffn.wait(ffn.submit("train", {}, made, str(state / "wrong"))["id"])
@@ -266,7 +267,7 @@ def test_a_pef_of_another_box_is_refused(client: BoxClient, made: dict[str, str]
 
 
 def test_no_child_survives_its_box(state: Path, made: dict[str, str]) -> None:
-    box = ProcessBackend().start(BoxSpec("logreg", state / "dying", mounts=[state], environment=ENVIRONMENT))
+    box = start_box(BoxSpec("logreg", state / "dying", mounts=[state], environment=ENVIRONMENT))
     with BoxClient(box.rest_url) as client:
         operation = client.submit("train", {"epochs": 100, "checkpoint_every": 20}, made)
         wait_for_checkpoint(client, operation["id"], 0)

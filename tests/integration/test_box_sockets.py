@@ -22,12 +22,13 @@ from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 from support.boxes import run_verb
+from support.platform.warm import start_box
 
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
     state = tmp_path_factory.mktemp("box") / ("deep" * 25) / ("deeper" * 20)
-    box = ProcessBackend().start(BoxSpec("logreg", state, has_sockets=True))
+    box = start_box(BoxSpec("logreg", state, has_sockets=True))
     yield box
     box.stop()
     assert not list(state.glob("*.sock"))
@@ -72,7 +73,7 @@ def test_the_callers_reach_it(box: ProcessBox) -> None:
 
 def test_without_grpc_it_listens_at_one_socket(tmp_path: Path) -> None:
     spec = BoxSpec("logreg", tmp_path / "box", environment={"RDUKIT_BOX_GRPC": "false"}, has_sockets=True)
-    box = ProcessBackend().start(spec)
+    box = start_box(spec)
     try:
         assert [file.name for file in (tmp_path / "box").glob("*.sock")] == ["rest.sock"]
         with BoxClient(box.rest_url) as client:
@@ -82,7 +83,7 @@ def test_without_grpc_it_listens_at_one_socket(tmp_path: Path) -> None:
 
 
 def test_grpc_answers_over_a_socket(tmp_path: Path) -> None:
-    box = ProcessBackend().start(BoxSpec("logreg", tmp_path / "box", has_sockets=True))
+    box = start_box(BoxSpec("logreg", tmp_path / "box", has_sockets=True))
     try:
         with grpc.insecure_channel(box.grpc_address) as channel:
             request = health_pb2.HealthCheckRequest(service="rdukit.modelbox.v1.ModelBox")
@@ -102,7 +103,7 @@ def test_inferences_take_the_short_way_over_a_socket(tmp_path: Path) -> None:
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(tmp_path / "mlp.safetensors"),
         "RDUKIT_HOME": str(tmp_path / "home"),
     }  # fmt: skip
-    box = ProcessBackend().start(BoxSpec("mlp", tmp_path / "state", [tmp_path], environment, has_sockets=True))
+    box = start_box(BoxSpec("mlp", tmp_path / "state", [tmp_path], environment, has_sockets=True))
     row = [float(at % 17) for at in range(64)]
     asked = {"inputs": [{"name": "rows", "shape": [1, 64], "datatype": "FP32", "data": row}]}
     try:

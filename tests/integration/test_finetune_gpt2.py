@@ -15,12 +15,12 @@ from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.tasks.texts import open_texts
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import shape_of
 from rdukit_zoo.language.decoder import Decoder, generate_by_recomputing
 from sambaflow.samba import utils
 from support.boxes import run_verb
+from support.platform.warm import start_box
 
 STEPS, BATCH, LENGTH = 40, 8, 64
 SIZES = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 257, "context_length": LENGTH, "prompt_length": 16}
@@ -72,7 +72,7 @@ def test_gpt2_learns_pythons_documentation_as_eager_torch_does_and_chats(
         "RDUKIT_BOX_PEF": str(pefs["serve"]), "RDUKIT_BOX_CHECKPOINT": str(checkpoint),
         "RDUKIT_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    started = ProcessBackend().start(BoxSpec("gpt2", tmp_path / "state", [tmp_path], environment))
+    started = start_box(BoxSpec("gpt2", tmp_path / "state", [tmp_path], environment))
     try:
         http = httpx.Client(trust_env=False)
         with openai.OpenAI(

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+from support.platform.warm import start_box
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
@@ -108,7 +108,7 @@ def served(tmp_path: Path) -> tuple[Any, str]:
         "RDUKIT_BOX_PEF": made.pef, "RDUKIT_BOX_CHECKPOINT": made.checkpoint, "RDUKIT_HOME": str(tmp_path / "home"),
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    return ProcessBackend().start(BoxSpec(made.box, tmp_path / "state", [tmp_path], environment)), made.box
+    return start_box(BoxSpec(made.box, tmp_path / "state", [tmp_path], environment)), made.box
 
 
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertModel", "ViTForImageClassification"])

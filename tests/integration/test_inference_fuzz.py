@@ -22,9 +22,10 @@ from safetensors.torch import save_file
 
 from rdukit.proto import inference_pb2 as pb
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 from support.boxes import children_of, run_verb
+from support.platform.warm import start_box
 
 #: Of each wire. The bar is 1,000; FUZZ_REQUESTS says another number, FUZZ_SEED another sequence.
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "1000"))
@@ -47,7 +48,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(folder / "mlp.safetensors"),
         "RDUKIT_BOX_MAX_INFER_BYTES": "200000", "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    box = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
+    box = start_box(BoxSpec("mlp", folder / "state", [folder], environment))
     yield box
     box.stop()
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
+from support.platform.warm import start_box
 
 ENVIRONMENT = {"RDUKIT_BOX_MAX_BODY_BYTES": "100000"}
 REQUESTS = 1000
@@ -22,7 +23,7 @@ REQUESTS = 1000
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
-    box = ProcessBackend().start(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=ENVIRONMENT))
+    box = start_box(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=ENVIRONMENT))
     yield box
     box.stop()
 

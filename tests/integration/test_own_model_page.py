@@ -15,11 +15,11 @@ from rdukit.pef import read_pef
 from rdukit_modelbox.contract.models import load_own_module
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import shape_of
 from rdukit_zoo.registry import ServedModule
 from support.boxes import run_verb
+from support.platform.warm import start_box
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model-csv.md"
 
@@ -55,7 +55,7 @@ def test_a_table_becomes_an_endpoint_with_inputs_and_outputs_of_its_own(folder: 
         "RDUKIT_BOX_PEF": str(serve), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "OMP_NUM_THREADS": "1",
         "RDUKIT_HOME": str(folder / "home"),
     }  # fmt: skip
-    running = ProcessBackend().start(BoxSpec(box, folder / "state", [folder], environment))
+    running = start_box(BoxSpec(box, folder / "state", [folder], environment))
     try:
         with httpx.Client(trust_env=False, timeout=60, base_url=running.rest_url) as http:
             answer = http.post("/v2/models/pump/infer", json={"inputs": inputs}).raise_for_status().json()

@@ -12,8 +12,9 @@ import pytest
 from rdukit.box.client import BoxClient
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
-from support.boxes import children_of, succeed
+from rdukit_platform.backends.process import ProcessBox
+from support.boxes import succeed, working_children_of
+from support.platform.warm import start_box
 
 PARAMETERS: dict[str, Any] = {"max_seq_length": 64, "num_training_splits": 12, "dev_ratio": 0.1}
 
@@ -25,7 +26,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def box(state: Path) -> Iterator[ProcessBox]:
-    box = ProcessBackend().start(BoxSpec("llama", state))
+    box = start_box(BoxSpec("llama", state))
     yield box
     box.stop()
 
@@ -59,7 +60,7 @@ def test_a_killed_preprocess_goes_on_to_the_same_data_set(
     output = state / "killed"
     killed = client.submit("preprocess", PARAMETERS, {"data": str(data)}, str(output))
     first_finished_file(client, killed["id"], output)
-    for child in children_of(box.pid):
+    for child in working_children_of(box.pid):
         os.kill(child, signal.SIGKILL)
     assert client.wait(killed["id"])["error"]["code"] == "child-died"
     finished = {path.stem for path in (output / ".preprocess").glob("train_*.json")}

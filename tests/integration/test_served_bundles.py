@@ -23,7 +23,6 @@ from rdukit.hardware import find_chip
 from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.experts.bundle import load_bundle
 from rdukit_serving.experts.sizes import find_bundle
@@ -33,6 +32,7 @@ from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
 from support.boxes import run_verb
 from support.helpers import wait_until
+from support.platform.warm import start_box
 from support.text_boxes import TINY, make_tiny_llama
 
 EXPERTS, ROOM, IN_HBM, MADE = 20, 5, 3, 10
@@ -284,7 +284,7 @@ def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
 
 def test_a_box_serves_a_bundle_instead_of_its_model(served: Served, tmp_path: Path) -> None:
     values = {"RDUKIT_BOX_BUNDLE": str(served.file), "RDUKIT_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
-    box = ProcessBackend().start(BoxSpec("llama", tmp_path / "state", [], values))
+    box = start_box(BoxSpec("llama", tmp_path / "state", [], values))
     try:
         body = {"model": ALIAS, "prompt": prompt_of(3), "max_tokens": MADE, "temperature": 0}
         answer = httpx.post(f"{box.rest_url}/v1/completions", json=body, trust_env=False, timeout=60).json()

@@ -20,9 +20,10 @@ from tritonclient.utils import InferenceServerException
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from rdukit_serving.device.loaded_model import LoadedModel
 from sambaflow import samba
+from support.platform.warm import start_box
 
 ROWS = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
 CODES = np.random.default_rng(0).integers(0, 20, (2, 3))
@@ -106,7 +107,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     spec = BoxSpec(str(folder / "box" / "modelbox.yaml"), folder / "state", [folder], environment)
-    found = Served(ProcessBackend().start(spec), pef, folder / "two.safetensors", expected)
+    found = Served(start_box(spec), pef, folder / "two.safetensors", expected)
     yield found
     found.http.close()
     found.grpc.close()

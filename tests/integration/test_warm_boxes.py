@@ -1,5 +1,6 @@
 """Boxes forked from a worker's fork server: they work, end in order, and outlive neither it nor whoever started it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,12 +26,17 @@ from support import wait_until
 COMMAND = (sys.executable, "-m", "rdukit_modelbox")
 
 
-@pytest.fixture
+@contextlib.contextmanager
+def started() -> Iterator[WarmBoxes]:
+    with contextlib.closing(WarmBoxes(COMMAND, {}, SystemClock())) as boxes:
+        wait_until(lambda: boxes.find() is not None)
+        yield boxes
+
+
+@pytest.fixture(scope="module")
 def warm() -> Iterator[WarmBoxes]:
-    boxes = WarmBoxes(COMMAND, {}, SystemClock())
-    wait_until(lambda: boxes.find() is not None)
-    yield boxes
-    boxes.close()
+    with started() as boxes:
+        yield boxes
 
 
 def server_of(warm: WarmBoxes) -> ForkServer:
@@ -106,19 +112,20 @@ def test_a_box_with_little_memory_is_started_anew(warm: WarmBoxes, tmp_path: Pat
 
 
 def test_a_killed_server_takes_its_boxes_along_and_is_started_again(
-    warm: WarmBoxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdukit_platform.backends.warm.RESTART_S", 0.0)
-    backend = ProcessBackend(records=tmp_path / "records", warm=warm)
-    box = backend.start(BoxSpec("logreg", tmp_path / "state"))
-    os.kill(server_of(warm).pid, signal.SIGKILL)
-    wait_until(lambda: not box.is_alive())
-    assert box.events()[-1].end is BoxEnd.KILLED
-    wait_until(lambda: start_ticks(box.pid) is None)
-    meanwhile = backend.start(BoxSpec("logreg", tmp_path / "other"))
-    assert meanwhile.is_ready()
-    meanwhile.stop()
-    wait_until(lambda: warm.find() is not None)
+    with started() as warm:
+        monkeypatch.setattr("rdukit_platform.backends.warm.RESTART_S", 0.0)
+        backend = ProcessBackend(records=tmp_path / "records", warm=warm)
+        box = backend.start(BoxSpec("logreg", tmp_path / "state"))
+        os.kill(server_of(warm).pid, signal.SIGKILL)
+        wait_until(lambda: not box.is_alive())
+        assert box.events()[-1].end is BoxEnd.KILLED
+        wait_until(lambda: start_ticks(box.pid) is None)
+        meanwhile = backend.start(BoxSpec("logreg", tmp_path / "other"))
+        assert meanwhile.is_ready()
+        meanwhile.stop()
+        wait_until(lambda: warm.find() is not None)
 
 
 def test_all_end_with_whoever_started_them(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled
@@ -11,6 +11,9 @@ from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.metrics import find_undeclared
 from rdukit_modelbox.verbs import load_verb
 from rdukit_modelbox.verbs.context import Progress, VerbResult
+
+#: What the kernel calls the process that a forked box forks its operations from.
+FORK_SERVER_NAME: Final = "rdukit-verbs"
 
 
 class RecordingContext:
@@ -73,3 +76,10 @@ def succeed(client: BoxClient, verb: str, *arguments: Any, **more: Any) -> dict[
 def children_of(pid: int) -> list[int]:
     """Process ids of a process's children now. Linux."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def working_children_of(pid: int) -> list[int]:
+    """Process ids of what works for a box now: its models, and its operations, which a child of it forks."""
+    children = children_of(pid)
+    forking = [child for child in children if Path(f"/proc/{child}/comm").read_text().strip() == FORK_SERVER_NAME]
+    return [child for child in children if child not in forking] + [one for f in forking for one in children_of(f)]

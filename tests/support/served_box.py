@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 from support.boxes import children_of, run_verb
 from support.helpers import wait_until
+from support.platform.warm import start_box
 
 BATCH: Final = 8
 TOKEN: Final = "sesame"
@@ -67,7 +68,7 @@ def serving_mlp(folder: Path) -> Iterator[Served]:
         "RDUKIT_TELEMETRY_SPAN_FILE": str(folder / "spans.jsonl"),
         "RDUKIT_BOX_INFER_TIMEOUT_S": "2", "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    box = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
+    box = start_box(BoxSpec("mlp", folder / "state", [folder], environment))
     found = Served(box, Path(pef), folder, model)
     try:
         yield found

@@ -15,9 +15,10 @@ from rdukit_modelbox.preprocessing.token_dataset import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.language.llama import Llama, LlamaSizes
 from support.boxes import run_verb
+from support.platform.warm import start_box
 
 CONTEXT: Final = 256
 #: The token that ends a text; the others are bytes.
@@ -71,7 +72,7 @@ def serve_text_model(folder: Path, pef: Path, checkpoint: Path, **environment: s
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(checkpoint), "RDUKIT_HOME": str(folder / "home"),
         "OMP_NUM_THREADS": "1", **environment,
     }  # fmt: skip
-    return ProcessBackend().start(BoxSpec("llama", folder / f"state-{secrets.token_hex(4)}", [folder], values))
+    return start_box(BoxSpec("llama", folder / f"state-{secrets.token_hex(4)}", [folder], values))
 
 
 def connect(box: ProcessBox) -> openai.OpenAI:
