@@ -13,6 +13,8 @@ from rdukit.errors import InvalidArgument
 
 #: What stands for the floats that JSON lacks.
 WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: ``json.dumps`` would make one for each value.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def as_words(value: object) -> object:
@@ -36,9 +38,9 @@ def find_number(value: object) -> float | None:
 def json_text(value: object) -> str:
     """Encode ``value`` on one line, with words for what JSON lacks."""
     try:
-        return _on_one_line(value)
+        return _ENCODER.encode(value)
     except ValueError:
-        return _on_one_line(as_words(value))
+        return _ENCODER.encode(as_words(value))
 
 
 def read_json(text: bytes | str) -> Any:
@@ -69,10 +71,6 @@ def refuse_duplicates(text: bytes) -> None:
         read_json(text)
     except (ValueError, RecursionError) as cause:  # a number with thousands of digits, or lists in thousands of lists
         raise InvalidArgument(f"the request is malformed: {cause}") from cause
-
-
-def _on_one_line(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def _word(value: float) -> str:

@@ -88,10 +88,10 @@ def cursor_at(created_at: float, row_id: str) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+#: Crockford's base 32, as often as bytes have values: each letter stands for eight of them.
+_LETTERS: Final = b"0123456789abcdefghjkmnpqrstvwxyz" * 8
 
 
 def new_id(kind: str) -> str:
     """Make an id: ``job-7k2m…``, 12 characters of Crockford's base 32 after the kind."""
-    bits = secrets.randbits(60)
-    return f"{kind}-" + "".join([_ALPHABET[bits >> place & 31] for place in range(0, 60, 5)])
+    return f"{kind}-{secrets.token_bytes(12).translate(_LETTERS).decode()}"
