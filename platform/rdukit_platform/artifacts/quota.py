@@ -33,7 +33,12 @@ def read_use(session: Session, tenant_id: str) -> ArtifactUse:
         )
     ).one()
     own = session.scalars(select(TenantRow.artifact_bytes).where(TenantRow.id == tenant_id)).one()
-    return ArtifactUse(count, int(total), resolve(ARTIFACT_TENANT_BYTES) if own is None else own)
+    return ArtifactUse(count, int(total), limit_of(own))
+
+
+def limit_of(own: int | None) -> int:
+    """Return the bytes that a tenant may have of whom this is written; 0: any number."""
+    return resolve(ARTIFACT_TENANT_BYTES) if own is None else own
 
 
 def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = False) -> None:
@@ -46,7 +51,7 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
     """
     tenant = select(TenantRow).where(TenantRow.id == tenant_id)
     row = session.scalars(tenant).one()
-    if not (resolve(ARTIFACT_TENANT_BYTES) if row.artifact_bytes is None else row.artifact_bytes):
+    if not limit_of(row.artifact_bytes):
         return
     if is_kept:
         session.execute(tenant.with_for_update(key_share=True))

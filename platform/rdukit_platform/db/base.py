@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, Integer, MetaData
+from sqlalchemy import JSON, BigInteger, Double, Integer, MetaData, Table
 from sqlalchemy.orm import DeclarativeBase
 
 #: Counts of bytes: PostgreSQL's integer ends at 2 GiB.
@@ -29,3 +29,8 @@ class Base(DeclarativeBase):
         list[list[float]]: JSON,
         float: Double,
     }
+
+
+def table_of(row: type[Base]) -> Table:
+    """Return the table of a class of rows, for statements past the session's objects."""
+    return row.metadata.tables[row.__tablename__]

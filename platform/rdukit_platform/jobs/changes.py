@@ -1,27 +1,34 @@
 """Changing a job's row: one versioned update and its event row, in the caller's transaction."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import JSON, CursorResult, Update, bindparam, insert, select, update
+from sqlalchemy import JSON, CursorResult, Row, Update, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
 from rdukit.errors import Conflict, NotFound
+from rdukit_platform.db.base import table_of
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, next_state
-from rdukit_platform.webhooks.outbox import tell
+from rdukit_platform.webhooks.outbox import Message, tell
 from rdukit_platform.webhooks.states import TOLD_STATES
 
+#: Job as it was read in this transaction: an object of the session, or a row with its columns.
+ReadJob = JobRow | Row[Any]
+
 # Statements of every step of every job are made once: that costs as much as running them.
-_JOBS: Final = JobRow.metadata.tables[JobRow.__tablename__]
+_JOBS: Final = table_of(JobRow)
+_THROUGH_JSON: Final = {name for name, column in _JOBS.columns.items() if isinstance(column.type, JSON)}
+_PLAIN: Final = set(_JOBS.columns.keys()) - _THROUGH_JSON
+_TIMES: Final = ("queued_at", "started_at", "ended_at")
 _CHANGE_JOB: Final = update(_JOBS).where(
     _JOBS.c.id == bindparam("read_id"), _JOBS.c.version == bindparam("read_version")
 )
-_ADD_EVENT: Final = insert(JobRow.metadata.tables[JobEventRow.__tablename__])
+_ADD_EVENT: Final = insert(table_of(JobEventRow))
 _PIPELINE_OF: Final = select(JobRow.pipeline_id).where(JobRow.id == bindparam("id"))
 _LOCKED_JOB: Final = (
     select(JobRow).where(JobRow.id == bindparam("id")).with_for_update().execution_options(populate_existing=True)
@@ -45,81 +52,82 @@ def apply_event(
         InvalidTransition: the event cannot happen in the job's state.
         Conflict: somebody else changed the job since it was read.
     """
-    (after,) = apply_to_all(session, [JobChange(job, columns, data)], event, now, reason)
+    (after,) = apply_to_all(session, [JobChange(job, [JobMove(event, now, reason, data, columns)])], now)
     return after
 
 
 @dataclass(frozen=True, slots=True)
-class JobChange:
-    """Job that is moved, as it was read in this transaction, columns that are set besides, data of its event row."""
+class JobMove:
+    """Event of a job, when it happened, data of its event row, columns that are set besides."""
 
-    job: JobRow
-    columns: Mapping[str, object] = field(default_factory=dict)
+    event: JobEvent
+    at: float
+    reason: JobReason | None = None
     data: Mapping[str, object] | None = None
-    #: When it happened, if that was before it is written.
-    at: float | None = None
+    columns: Mapping[str, object] = field(default_factory=dict)
 
 
-def apply_to_all(
-    session: Session, changes: Sequence[JobChange], event: JobEvent, now: float, reason: JobReason | None = None
-) -> list[JobState]:
-    """Move jobs by one event, all or none, as ``apply_event`` does one; all set the same columns.
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """Job and its moves one after the other."""
+
+    job: ReadJob
+    moves: Sequence[JobMove]
+
+
+def apply_to_all(session: Session, changes: Sequence[JobChange], now: float) -> list[JobState]:
+    """Move jobs, all or none, as ``apply_event`` does one. Returns their states; all set the same columns.
 
     Raises:
-        InvalidTransition: the event cannot happen in the state of one.
+        InvalidTransition: an event cannot happen in the state of one.
         Conflict: somebody else changed one since it was read.
     """
-    if any(session.is_modified(change.job) for change in changes):
-        session.flush()
-    states, written, events = list[JobState](), list[dict[str, object]](), list[dict[str, object]]()
+    session.flush()
+    written = write_changes(session, changes, now)
+    for change, values in zip(changes, written, strict=True):
+        _show_changed(session, change.job, values)
+    return [JobState(str(values["state"])) for values in written]
+
+
+def write_changes(session: Session, changes: Sequence[JobChange], now: float) -> list[dict[str, object]]:
+    """Move jobs as ``apply_to_all`` does, which objects of the session do not show. Returns what their rows have."""
+    written, events, told = list[dict[str, object]](), list[dict[str, object]](), defaultdict[str, list[Message]](list)
     for change in changes:
-        job, before, at = change.job, JobState(change.job.state), now if change.at is None else change.at
-        after = next_state(job.id, before, event, reason)
+        job, state = change.job, JobState(change.job.state)
         values: dict[str, object] = {
-            "state": str(after),
-            "reason": None if reason is None else str(reason),
-            "version": job.version + 1,
+            "read_id": job.id,
+            "read_version": job.version,
+            "version": job.version + len(change.moves),
             "waits_for": None,
             "wait_code": None,
             "estimated_start": None,
-            **_times(job, after, at),
-            **change.columns,
+            **{name: getattr(job, name) for name in _TIMES},
         }
-        details = {"from": str(before), "to": str(after), "event": str(event), **(change.data or {})}
-        if reason is not None:
-            details["reason"] = str(reason)
-        states.append(after)
+        for move in change.moves:
+            before, state = state, next_state(job.id, state, move.event, move.reason)
+            reason = None if move.reason is None else str(move.reason)
+            values = {**values, "state": str(state), "reason": reason, **_times(job, state, move.at), **move.columns}
+            data = {"from": str(before), "to": str(state), "event": str(move.event), **(move.data or {})}
+            if reason is not None:
+                data["reason"] = reason
+            attempt = values.get("attempt", job.attempt)
+            events.append({"job_id": job.id, "attempt": attempt, "kind": "state", "at": move.at, "data": data})
+            if state in TOLD_STATES:
+                told[job.tenant_id].append((f"job.{state}", partial(told_of, job, values)))
         written.append(values)
-        events.append({"job_id": job.id, "kind": "state", "at": at, "data": details})
     if not changes:
-        return states
-    as_read = [{"read_id": each.job.id, "read_version": each.job.version} for each in changes]
-    rows = [{**values, **read} for values, read in zip(written, as_read, strict=True)]
+        return []
     connection = session.connection()
-    if connection.execute(_CHANGE_JOB, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
+    if connection.execute(_CHANGE_JOB, written if len(written) > 1 else written[0]).rowcount != len(written):
         names = ", ".join(each.job.id for each in changes[:5])
         raise Conflict(f"job {names} was changed by somebody else; read it again")
-    for change, values, row in zip(changes, written, events, strict=True):
-        _show_changed(session, change.job, values)
-        row["attempt"] = change.job.attempt
     connection.execute(_ADD_EVENT, events if len(events) > 1 else events[0])
-    for (tenant_id, after), told in _by_hearer(changes, states).items():
-        tell(session, tenant_id, f"job.{after}", told, now)
-    return states
+    for tenant_id, messages in told.items():
+        tell(session, tenant_id, messages, now)
+    return written
 
 
-def _by_hearer(
-    changes: Sequence[JobChange], states: Sequence[JobState]
-) -> Mapping[tuple[str, JobState], list[Callable[[], Mapping[str, object]]]]:
-    """Return what webhooks are told of changes, by whose they are and the state that they wait for."""
-    found = defaultdict[tuple[str, JobState], list[Callable[[], Mapping[str, object]]]](list)
-    for change, after in zip(changes, states, strict=True):
-        if after in TOLD_STATES:
-            found[change.job.tenant_id, after].append(partial(told_of, change.job))
-    return found
-
-
-def _times(job: JobRow, after: JobState, now: float) -> dict[str, object]:
+def _times(job: ReadJob, after: JobState, now: float) -> dict[str, object]:
     if after is JobState.QUEUED:
         return {"queued_at": now}
     if after is JobState.RUNNING and job.started_at is None:
@@ -127,12 +135,12 @@ def _times(job: JobRow, after: JobState, now: float) -> dict[str, object]:
     return {"ended_at": now} if after in FINAL else {}
 
 
-def _show_changed(session: Session, job: JobRow, values: Mapping[str, object]) -> None:
+def _show_changed(session: Session, job: object, values: Mapping[str, object]) -> None:
     """Let ``job`` have what its row has now; what goes through JSON is read again, if somebody asks."""
-    through_json = [name for name in values if isinstance(_JOBS.columns[name].type, JSON)]
-    for name in values.keys() - through_json:
-        set_committed_value(job, name, values[name])
-    if through_json:
+    for name in values.keys() & _PLAIN:
+        if vars(job).get(name) != values[name]:
+            set_committed_value(job, name, values[name])
+    if through_json := values.keys() & _THROUGH_JSON:
         session.expire(job, through_json)
 
 
@@ -143,9 +151,10 @@ TOLD: Final = (
 )  # fmt: skip
 
 
-def told_of(job: JobRow) -> dict[str, object]:
-    """Return what webhooks are told of a job (pure)."""
-    return {**{name: getattr(job, name) for name in TOLD}, "pipeline": job.pipeline_id}
+def told_of(job: ReadJob, values: Mapping[str, object]) -> dict[str, object]:
+    """Return what webhooks are told of a job of which ``values`` have changed (pure)."""
+    told = {name: values[name] if name in values else getattr(job, name) for name in TOLD}
+    return {**told, "pipeline": job.pipeline_id}
 
 
 def count_changed(session: Session, statement: Update) -> int:

@@ -5,22 +5,19 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 """
 
 import secrets
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
 
-from sqlalchemy import ColumnElement, bindparam, insert, or_, select, update
+from sqlalchemy import ColumnElement, or_, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidTransition, LeaseLost
 from rdukit.settings import resolve
-from rdukit_platform.artifacts.quota import check_quota
-from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
+from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome, judge, read_rule
 from rdukit_platform.jobs.changes import (
     JobChange,
+    JobMove,
     add_event,
     apply_event,
     apply_to_all,
@@ -32,29 +29,12 @@ from rdukit_platform.jobs.changes import (
 from rdukit_platform.jobs.fencing import FencingToken as FencingToken
 from rdukit_platform.jobs.fencing import beat_part, claim_part, find_part
 from rdukit_platform.jobs.promotion import end_job, promote_steps
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, WaitCode, next_state
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, WaitCode, next_state
+from rdukit_platform.jobs.success import Begun as Begun
+from rdukit_platform.jobs.success import Output as Output
+from rdukit_platform.jobs.success import Success as Success
+from rdukit_platform.jobs.success import succeed_all as succeed_all
 from rdukit_platform.settings import JOB_MAX_LOSSES
-
-_END_SUCCEEDED: Final = (
-    update(AttemptRow.metadata.tables[AttemptRow.__tablename__])
-    .where(AttemptRow.id == bindparam("ended_id"))
-    .values({name: bindparam(name) for name in ("ended_at", "outcome", "started_at", "box", "spans")})
-)
-_ADD_ARTIFACTS: Final = insert(AttemptRow.metadata.tables[ArtifactRow.__tablename__])
-_ADD_LINEAGE: Final = insert(AttemptRow.metadata.tables[LineageRow.__tablename__])
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Content in the store that becomes an artifact when the attempt succeeds."""
-
-    slot: str
-    kind: str
-    digest: str
-    bytes: int
-    is_folder: bool
-    #: Of a file: what the box called it.
-    file_name: str | None = None
 
 
 def admit(session: Session, job_id: str, now: float, node: str | None = None) -> FencingToken:
@@ -97,8 +77,8 @@ def _admit(session: Session, jobs: Sequence[tuple[JobRow, str | None]], now: flo
     ]
     session.add_all(attempts)
     session.flush()
-    changes = [JobChange(job, {"attempt": made.number}) for (job, _), made in zip(jobs, attempts, strict=True)]
-    apply_to_all(session, changes, JobEvent.ADMIT, now)
+    moves = (JobMove(JobEvent.ADMIT, now, columns={"attempt": made.number}) for made in attempts)
+    apply_to_all(session, [JobChange(job, [move]) for (job, _), move in zip(jobs, moves, strict=True)], now)
     return [FencingToken(made.job_id, made.id, made.token, made.node) for made in attempts]
 
 
@@ -208,23 +188,12 @@ def start(session: Session, fencing: FencingToken, box: Mapping[str, object], no
     _start(session, *_hold(session, fencing), Begun(box, now))
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Box that has taken the verb of an attempt, as ``start`` writes it, and when."""
-
-    box: Mapping[str, object]
-    at: float
-
-
 def _start(session: Session, job: JobRow, attempt: AttemptRow, begun: Begun | None) -> None:
     if begun is None or attempt.started_at is not None:
         return
     attempt.started_at, attempt.box = begun.at, dict(begun.box)
-    apply_event(session, job, JobEvent.START, begun.at, data=_started_data(attempt))
-
-
-def _started_data(attempt: AttemptRow) -> dict[str, object]:
-    return {"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
+    begun_by = {"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
+    apply_event(session, job, JobEvent.START, begun.at, data=begun_by)
 
 
 def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
@@ -253,19 +222,6 @@ def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[
         attempt.spans = [dict(each) for each in spans]
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
-    """End of an attempt whose box has done its verb."""
-
-    fencing: FencingToken
-    outputs: Sequence[Output]
-    result: Mapping[str, object] | None
-    at: float
-    #: These two are as of ``succeed``.
-    begun: Begun | None = None
-    spans: Sequence[Mapping[str, object]] | None = None
-
-
 def succeed(
     session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float,
     begun: Begun | None = None, spans: Sequence[Mapping[str, object]] | None = None,
@@ -281,99 +237,14 @@ def succeed(
     """
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
-    _hold(session, fencing)
-    (job,) = succeed_all(session, [Success(fencing, outputs, result, now, begun, spans)], now).values()
-    return dict(job.outputs)
-
-
-def succeed_all(session: Session, successes: Sequence[Success], now: float) -> dict[FencingToken, JobRow]:
-    """End jobs as ``succeed`` does one, by a few statements for all. Returns the jobs that have ended.
-
-    An attempt that is no longer the caller's is left out.
-
-    Raises:
-        QuotaExceeded: a tenant may not keep as much; nothing was written.
-    """
+    job, attempt = _hold(session, fencing)
     session.flush()
-    jobs = lock_jobs(session, {each.fencing.job_id for each in successes})
-    query = select(AttemptRow).where(AttemptRow.id.in_({each.fencing.attempt_id for each in successes}))
-    attempts = {row.id: row for row in session.scalars(query.execution_options(populate_existing=True))}
-    held = list[tuple[Success, JobRow, AttemptRow]]()
-    for each in successes:
-        job, attempt = jobs.get(each.fencing.job_id), attempts.get(each.fencing.attempt_id)
-        if job is not None and attempt is not None and _is_held(job, attempt, each.fencing):
-            held.append((each, job, attempt))
-    begun = [
-        JobChange(job, {}, _started_data(attempt), each.begun.at)
-        for each, job, attempt in held
-        if each.begun is not None and attempt.started_at is None
-    ]
-    apply_to_all(session, begun, JobEvent.START, now)
-    more = Counter[str]()
-    for each, job, _ in held:
-        more[job.tenant_id] += sum(output.bytes for output in each.outputs)
-    for tenant_id in sorted(more):
-        check_quota(session, tenant_id, more[tenant_id], is_kept=True)
-    made = _add_artifacts(session, [(job, each) for each, job, _ in held])
-    _end_succeeded(session, [(each, attempt) for each, _, attempt in held])
-    ended, why = list[JobChange](), {"outcome": str(AttemptOutcome.SUCCEEDED)}
-    for (each, job, _), outputs in zip(held, made, strict=True):
-        columns = {"outputs": outputs, "result": dict(each.result or {}), "not_before": None, "error": None}
-        ended.append(JobChange(job, columns, why, each.at))
-    apply_to_all(session, ended, JobEvent.SUCCEED, now, JobReason.COMPLETED)
-    for each, job, _ in held:
-        if job.pipeline_id is not None:
-            promote_steps(session, job.pipeline_id, each.at)
-    return {each.fencing: job for each, job, _ in held}
-
-
-def _end_succeeded(session: Session, ended: Sequence[tuple[Success, AttemptRow]]) -> None:
-    rows = []
-    for each, attempt in ended:
-        begun = each.begun if attempt.started_at is None else None
-        rows.append(
-            {
-                "ended_id": attempt.id,
-                "ended_at": each.at,
-                "outcome": str(AttemptOutcome.SUCCEEDED),
-                "started_at": attempt.started_at if begun is None else begun.at,
-                "box": attempt.box if begun is None else dict(begun.box),
-                "spans": None if each.spans is None else [dict(span) for span in each.spans],
-            }
-        )
-        session.expire(attempt)
-    if rows:
-        session.connection().execute(_END_SUCCEEDED, rows)
-
-
-def _add_artifacts(session: Session, made: Sequence[tuple[JobRow, Success]]) -> list[dict[str, str]]:
-    """Add what jobs have made. Returns of each the artifacts by their slots."""
-    artifacts, lineage, ids = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, str]]()
-    for job, success in made:
-        ids.append({output.slot: new_id("art") for output in success.outputs})
-        for output in success.outputs:
-            id = ids[-1][output.slot]
-            artifacts.append(
-                {
-                    "id": id,
-                    "tenant_id": job.tenant_id,
-                    "name": f"{job.name} {output.slot}",
-                    "kind": output.kind,
-                    "digest": output.digest,
-                    "bytes": output.bytes,
-                    "is_folder": output.is_folder,
-                    "file_name": output.file_name,
-                    "job_id": job.id,
-                    "slot": output.slot,
-                    "created_at": success.at,
-                }
-            )
-            parents = job.inputs.items()
-            lineage += [{"child": id, "parent": of, "slot": slot, "job_id": job.id} for slot, of in parents]
-    for statement, rows in ((_ADD_ARTIFACTS, artifacts), (_ADD_LINEAGE, lineage)):
-        if rows:
-            session.connection().execute(statement, rows)
-    return ids
+    succeed_all(session, [Success(fencing, outputs, result, now, begun, spans)], now)
+    session.expire(job)
+    session.expire(attempt)
+    if job.pipeline_id is not None:
+        promote_steps(session, job.pipeline_id, now)
+    return dict(job.outputs)
 
 
 def fail(
@@ -414,10 +285,6 @@ def _hold(session: Session, fencing: FencingToken) -> tuple[JobRow, AttemptRow]:
 
 def _has_ended(job: JobRow, attempt: AttemptRow) -> bool:
     return attempt.ended_at is not None or JobState(job.state) in FINAL
-
-
-def _is_held(job: JobRow, attempt: AttemptRow, fencing: FencingToken) -> bool:
-    return fencing.part == 0 and attempt.token == fencing.token and not _has_ended(job, attempt)
 
 
 def _is_token_of(session: Session, attempt: AttemptRow, fencing: FencingToken) -> bool:

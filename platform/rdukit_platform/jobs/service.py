@@ -17,7 +17,15 @@ from rdukit_platform.db.models import AttemptRow, JobEventRow, JobLabelRow, JobR
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.caching import cache_base, cache_key
-from rdukit_platform.jobs.changes import JobChange, add_events, apply_event, apply_to_all, find_open_attempt, lock_job
+from rdukit_platform.jobs.changes import (
+    JobChange,
+    JobMove,
+    add_events,
+    apply_event,
+    apply_to_all,
+    find_open_attempt,
+    lock_job,
+)
 from rdukit_platform.jobs.promotion import end_job, promote_steps
 from rdukit_platform.jobs.schemas import LABEL_KEY, CheckedJob, DeadlineChoice, JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, LOWEST_PRIORITY, JobEvent, JobReason, JobState
@@ -86,13 +94,11 @@ def _submit(
     if not made:
         return jobs
     add_jobs(session, [job for job, _ in made], now)
-    changes = [
-        JobChange(
-            job, {"cache_key": cache_key(session, cache_base(box, job.verb, job.parameters, job.members), job.inputs)}
-        )
-        for job, box in made
-    ]
-    apply_to_all(session, changes, JobEvent.READY, now)
+    changes = list[JobChange]()
+    for job, box in made:
+        key = cache_key(session, cache_base(box, job.verb, job.parameters, job.members), job.inputs)
+        changes.append(JobChange(job, [JobMove(JobEvent.READY, now, columns={"cache_key": key})]))
+    apply_to_all(session, changes, now)
     return jobs
 
 

@@ -14,9 +14,10 @@ from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
+from rdukit_platform.db.base import table_of
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow, TenantRow
 from rdukit_platform.db.rows import new_id
-from rdukit_platform.jobs.changes import JobChange, apply_to_all
+from rdukit_platform.jobs.changes import JobChange, JobMove, ReadJob, apply_to_all
 from rdukit_platform.jobs.fencing import FencingToken
 from rdukit_platform.jobs.states import JobEvent, JobState
 from rdukit_platform.nodes.registry import NodeLife
@@ -27,7 +28,7 @@ Line = tuple[str, int]
 #: An attempt that is a worker's, and its job.
 Taken = tuple[FencingToken, JobRow]
 
-_ADD_ATTEMPTS: Final = insert(AttemptRow.metadata.tables[AttemptRow.__tablename__])
+_ADD_ATTEMPTS: Final = insert(table_of(AttemptRow))
 _QUEUED = JobRow.state == str(JobState.QUEUED)
 #: The first jobs of the first line, if there is one line, and the last line of all; both follow an index.
 _FRONT = (
@@ -37,23 +38,27 @@ _FRONT = (
     .limit(bindparam("most"))
     .with_for_update(skip_locked=True)
 )
+_JOBS, _TENANTS, _NODES = table_of(JobRow), table_of(TenantRow), table_of(NodeRow)
 _LAST = (
-    select(JobRow.tenant_id, JobRow.priority)
-    .where(_QUEUED)
-    .order_by(JobRow.tenant_id.desc(), JobRow.priority.desc())
+    select(
+        _JOBS.c.tenant_id,
+        _JOBS.c.priority,
+        _TENANTS.c.max_jobs,
+        select(_NODES.c.state).where(_NODES.c.name == bindparam("node")).scalar_subquery().label("node_state"),
+    )
+    .join(_TENANTS, _TENANTS.c.id == _JOBS.c.tenant_id)
+    .where(_JOBS.c.state == str(JobState.QUEUED))
+    .order_by(_JOBS.c.tenant_id.desc(), _JOBS.c.priority.desc())
     .limit(1)
 )
-_LIMITS = select(
-    TenantRow.max_jobs, select(NodeRow.state).where(NodeRow.name == bindparam("node")).scalar_subquery().label("state")
-).where(TenantRow.id == bindparam("tenant"))
 
 
-def line_of(job: JobRow) -> Line:
+def line_of(job: ReadJob) -> Line:
     """Return the line that a job waits in (pure)."""
     return job.tenant_id, job.priority
 
 
-def needs_no_decision(job: JobRow) -> bool:
+def needs_no_decision(job: ReadJob) -> bool:
     """Return whether a job takes any slot, and nothing else (pure)."""
     is_alone = job.pipeline_id is None and job.members == 1 and not job.constraint
     return is_alone and job.tiles == 0 and job.not_before is None
@@ -75,7 +80,7 @@ def choose_next(front: Iterable[JobRow], line: Line) -> list[JobRow]:
 
 
 def take_next(
-    session: Session, ended: Iterable[JobRow], most: int, worker: str, node: str, lease_s: float, now: float
+    session: Session, ended: Iterable[ReadJob], most: int, worker: str, node: str, lease_s: float, now: float
 ) -> list[Taken]:  # fmt: skip
     """Admit the jobs that come next and make their attempts the worker's whose jobs, ``ended``, leave their slots.
 
@@ -84,14 +89,12 @@ def take_next(
     lines = {line_of(job) for job in ended if needs_no_decision(job)}
     if not lines or most < 1 or resolve(SCHEDULER_TENANT_JOBS):
         return []
-    last = session.execute(_LAST).one_or_none()
-    if last is None or tuple(last) not in lines:
+    last = session.connection().execute(_LAST, {"node": node}).one_or_none()
+    if last is None or last.max_jobs is not None or last.node_state != NodeLife.UP:
         return []
-    chosen = choose_next(session.scalars(_FRONT, {"most": most}), (last.tenant_id, last.priority))
+    line = last.tenant_id, last.priority
+    chosen = choose_next(session.scalars(_FRONT, {"most": most}), line) if line in lines else []
     if not chosen:
-        return []
-    limits = session.execute(_LIMITS, {"tenant": last.tenant_id, "node": node}).one_or_none()
-    if limits is None or limits.max_jobs is not None or limits.state != NodeLife.UP:
         return []
     attempts = [
         {
@@ -108,7 +111,7 @@ def take_next(
         for job in chosen
     ]
     session.connection().execute(_ADD_ATTEMPTS, attempts)
-    changes = [JobChange(job, {"attempt": made["number"]}) for job, made in zip(chosen, attempts, strict=True)]
-    apply_to_all(session, changes, JobEvent.ADMIT, now)
+    moves = (JobMove(JobEvent.ADMIT, now, columns={"attempt": made["number"]}) for made in attempts)
+    apply_to_all(session, [JobChange(job, [move]) for job, move in zip(chosen, moves, strict=True)], now)
     tokens = (FencingToken(str(made["job_id"]), str(made["id"]), str(made["token"]), node) for made in attempts)
     return list(zip(tokens, chosen, strict=True))

@@ -1,6 +1,6 @@
 """Outbox: messages to webhooks, written with what they tell, then taken, tried and ended one by one."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -10,13 +10,18 @@ from sqlalchemy.orm import Session
 
 from rdukit.settings import resolve
 from rdukit_platform.audit.service import SCHEDULER, Act, AuditRecord, record
+from rdukit_platform.db.base import table_of
 from rdukit_platform.db.models import DeliveryRow, WebhookRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.webhooks.settings import WEBHOOK_FAILING_HOURS, WEBHOOK_MAX_FAILURES, WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.states import DeliveryState, FailureLimit, pause_s, why_disabled
 
-_TOLD: Final = select(WebhookRow.id, WebhookRow.events).where(
-    WebhookRow.tenant_id == bindparam("tenant_id"), WebhookRow.deleted_at.is_(None), WebhookRow.disabled_at.is_(None)
+#: Event of a name, and what gives its data, which is asked only if a webhook wants it.
+Message = tuple[str, Callable[[], Mapping[str, object]]]
+
+_WEBHOOKS: Final = table_of(WebhookRow).c
+_TOLD: Final = select(_WEBHOOKS.id, _WEBHOOKS.events).where(
+    _WEBHOOKS.tenant_id == bindparam("tenant_id"), _WEBHOOKS.deleted_at.is_(None), _WEBHOOKS.disabled_at.is_(None)
 )
 #: Ended deliveries that one transaction deletes.
 PRUNED_AT_ONCE: Final = 1000
@@ -36,23 +41,16 @@ class Taken:
     body: Mapping[str, object]
 
 
-def tell(
-    session: Session, tenant_id: str, event: str, events: Sequence[Callable[[], Mapping[str, object]]], now: float
-) -> int:  # fmt: skip
-    """Write messages to each of the tenant's webhooks that wants such events. Returns how many webhooks.
-
-    Args:
-        events: one or several of that name; their data are asked for only if there is a webhook.
-    """
-    rows = session.execute(_TOLD, {"tenant_id": tenant_id}).all()
-    wanted = [row.id for row in rows if event in row.events]
-    if wanted:
-        for data in events:
-            body = data()
-            for webhook_id in wanted:
-                session.add(new_delivery(webhook_id, tenant_id, event, body, now))
-        session.flush()
-    return len(wanted)
+def tell(session: Session, tenant_id: str, messages: Iterable[Message], now: float) -> None:
+    """Write messages to those of the tenant's webhooks that want such events."""
+    webhooks = session.connection().execute(_TOLD, {"tenant_id": tenant_id}).all()
+    if not webhooks:
+        return
+    for event, tell_data in messages:
+        wanted = [row.id for row in webhooks if event in row.events]
+        data = tell_data() if wanted else {}
+        session.add_all(new_delivery(webhook_id, tenant_id, event, data, now) for webhook_id in wanted)
+    session.flush()
 
 
 def new_delivery(webhook_id: str, tenant_id: str, event: str, data: Mapping[str, object], now: float) -> DeliveryRow:

@@ -1,6 +1,6 @@
 """The line of jobs that a worker has taken ahead, and the ends of jobs that it has not written yet.
 
-A quick job costs more to write down than to run: its end and the next one's beginning are eighteen statements, which
+A quick job costs more to write down than to run: its end and the next one's beginning are eleven statements, which
 for twenty jobs are hardly more. So a slot whose job has ended goes on with the next of the line, and ends are written
 together: when the line is empty, and ``GROUP_S`` after the first of them at the latest. As many jobs are taken as have
 ended since, and as many again as were quick: a worker of long jobs takes none ahead, and one of quick jobs what it runs

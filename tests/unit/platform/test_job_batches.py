@@ -1,24 +1,33 @@
 """Jobs of one request, admissions of one pass, starts told with ends, jobs that follow: as if each came by itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, LeaseLost, NotFound, RdukitError
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
+from rdukit_platform.db.models import AttemptRow, DeliveryRow, JobRow, TenantRow
 from rdukit_platform.jobs import execution, listing, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.execution import Begun, FencingToken
+from rdukit_platform.jobs.execution import Begun, FencingToken, Output, Success
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.succession import take_next
 from rdukit_platform.tenants.service import create_tenant
+from rdukit_platform.webhooks import service as webhooks
+from support import wait_until
+from support.platform.database import migrated_database
 from support.platform.processes import fresh_database
 from support.platform.worker import BOX, BOXES, batch, facts, node_up, request
+from support.postgres import postgres_server
+
+PEF = Output("pef", "pef", "d" * 64, 10, is_folder=False)
 
 
 @pytest.fixture
@@ -137,6 +146,66 @@ def test_a_start_is_written_with_a_failure_too(database: Database, tenant: str) 
         attempt = session.get_one(AttemptRow, fencing.attempt_id)
     assert (attempt.started_at, attempt.ended_at, attempt.box) == (4.0, 5.0, BOX)
     assert "running" in [event["to"] for event in facts(database, fencing.job_id)[1]]
+
+
+def test_webhooks_are_told_of_a_start_and_an_end_that_are_written_together(database: Database, tenant: str) -> None:
+    with database.write() as session:
+        webhooks.create_webhook(session, tenant, "https://example.org/x", ("job.running", "job.succeeded"), 0.0)
+    fencing = claimed(database, tenant)
+    with database.write() as session:
+        made = execution.succeed(session, fencing, [PEF], {"samples": 1}, 5.0, Begun(BOX, 4.0))
+    with database.read() as session:
+        told = session.scalars(select(DeliveryRow).order_by(DeliveryRow.event)).all()
+        job = session.get_one(JobRow, fencing.job_id)
+    running, ended = (row.body["data"] for row in told)
+    assert isinstance(running, dict) and isinstance(ended, dict)
+    assert [row.event for row in told] == ["job.running", "job.succeeded"]
+    both = {"id": job.id, "attempt": 1, "started_at": 4.0, "error": None, "pipeline": None}
+    assert {name: running[name] for name in both} == {name: ended[name] for name in both} == both
+    changed = ("state", "reason", "outputs", "result", "ended_at")
+    assert [running[name] for name in changed] == ["running", None, {}, None, None]
+    assert [ended[name] for name in changed] == ["succeeded", "completed", made, {"samples": 1}, 5.0]
+
+
+def cancel(session: Session, fencing: FencingToken) -> None:
+    service.cancel_job(session, session.get_one(JobRow, fencing.job_id), 3.0)
+
+
+def queue_again(session: Session, fencing: FencingToken) -> None:
+    execution.give_back(session, [fencing], 3.0)
+
+
+def start(session: Session, fencing: FencingToken) -> None:
+    execution.start(session, fencing, BOX, 3.0)
+
+
+def test_an_end_that_waits_for_another_change_of_its_job_goes_by_what_that_left() -> None:
+    with postgres_server() as server, closing(Database(migrated_database(server, "ends"))) as database:
+        with database.write() as session:
+            tenant = create_tenant(session, "lab", 0.0).id
+        for change, left in ((cancel, "cancelled"), (queue_again, "queued"), (start, "succeeded")):
+            tokens = [claimed(database, tenant) for _ in range(2)]
+            with ThreadPoolExecutor(1) as threads, database.write() as session:
+                change(session, tokens[1])
+                session.flush()
+                ends = threads.submit(end_both, database, tokens)
+                wait_until(lambda: is_waiting(database))
+                session.commit()
+                assert ends.result() == [token.job_id for token in tokens[: 1 + (left == "succeeded")]]
+            assert [facts(database, token.job_id)[0]["state"] for token in tokens] == ["succeeded", left]
+            assert facts(database, tokens[1].job_id)[1][-1]["to"] == left
+
+
+def end_both(database: Database, tokens: Sequence[FencingToken]) -> list[str]:
+    with database.write() as session:
+        successes = [Success(token, [PEF], {}, 5.0, Begun(BOX, 4.0), []) for token in tokens]
+        return [token.job_id for token in execution.succeed_all(session, successes, 5.0)]
+
+
+def is_waiting(database: Database) -> bool:
+    with database.read() as session:
+        locks = session.execute(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        return bool(locks.scalar())
 
 
 def end_and_take(database: Database, fencing: FencingToken) -> tuple[FencingToken, JobRow] | None:
