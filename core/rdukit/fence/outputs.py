@@ -60,11 +60,11 @@ def open_output(root: Path, path: Path, limits: OutputLimits) -> Iterator[OpenOu
     *way, last = _parts(root, path)
     reading = _Reading(path, limits)
     with ExitStack() as opened:
-        here, shown = _keep(opened, os.open(root, _FOLDER)), root
+        here, shown = _keep(opened, os.open(root, _FOLDER)), str(root)
         for name in way:
-            shown = shown / name
+            shown = f"{shown}/{name}"
             here = _keep(opened, _step(here, name, shown))
-        is_folder = stat.S_ISDIR(_look(here, last, path).st_mode)
+        is_folder = stat.S_ISDIR(_look(here, last, str(path)).st_mode)
         files = reading.walk(here, last) if is_folder else reading.one(here, last)
         opened.callback(files.close)
         yield OpenOutput(is_folder, files)
@@ -84,14 +84,14 @@ class _Reading:
     def one(self, folder: int, name: str) -> _Files:
         """Yield an output that is a file."""
         self._count()
-        with self._open(folder, name, self.path) as stream:
+        with self._open(folder, name, str(self.path)) as stream:
             yield "", stream
 
     def walk(self, folder: int, name: str) -> _Files:
         """Yield the files of an output that is a folder, those of a folder by their names."""
         self._count()
         try:
-            waiting = [("", self._enter(folder, name, self.path))]
+            waiting = [("", self._enter(folder, name, str(self.path)))]
             while waiting:
                 inside, names = waiting[-1]
                 if not names:
@@ -100,7 +100,7 @@ class _Reading:
                     continue
                 name, folder = names.pop(), self.folders[-1]
                 relative = f"{inside}{name}"
-                shown = self.path / relative
+                shown = f"{self.path}/{relative}"
                 self._count()
                 if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
                     with self._open(folder, name, shown) as stream:
@@ -113,7 +113,7 @@ class _Reading:
             for descriptor in self.folders:
                 os.close(descriptor)
 
-    def _enter(self, folder: int, name: str, shown: Path) -> list[str]:
+    def _enter(self, folder: int, name: str, shown: str) -> list[str]:
         """Open a folder, which ``walk`` closes; returns the names in it, the first one last."""
         self.folders.append(_step(folder, name, shown))
         return sorted(_names_in(self.folders[-1], shown), reverse=True)
@@ -123,11 +123,11 @@ class _Reading:
         if self.limits.files is not None and self.files > self.limits.files:
             raise OutputRefused(f"output {self.path} has more than {self.limits.files} files and folders")
 
-    def _open(self, folder: int, name: str, shown: Path) -> BinaryIO:
+    def _open(self, folder: int, name: str, shown: str) -> BinaryIO:
         try:
             descriptor = os.open(name, _FILE, dir_fd=folder)
         except OSError as cause:
-            raise OutputRefused(f"{str(shown)!r} in the output cannot be read: {cause.strerror}") from cause
+            raise OutputRefused(f"{shown!r} in the output cannot be read: {cause.strerror}") from cause
         try:
             found = os.fstat(descriptor)
             _check_file(shown, found)
@@ -185,7 +185,7 @@ def _keep(opened: ExitStack, descriptor: int) -> int:
     return descriptor
 
 
-def _look(folder: int, name: str, shown: Path) -> os.stat_result:
+def _look(folder: int, name: str, shown: str) -> os.stat_result:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError) as cause:
@@ -194,43 +194,43 @@ def _look(folder: int, name: str, shown: Path) -> os.stat_result:
     return found
 
 
-def _step(folder: int, name: str, shown: Path) -> int:
+def _step(folder: int, name: str, shown: str) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except (OSError, ValueError) as cause:
         if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
-            raise OutputRefused(f"{str(shown)!r} on the way to the output is no folder") from cause
+            raise OutputRefused(f"{shown!r} on the way to the output is no folder") from cause
         if isinstance(cause, ValueError):
             raise
-        raise OutputRefused(f"the folder {str(shown)!r} in an output cannot be read: {cause.strerror}") from cause
+        raise OutputRefused(f"the folder {shown!r} in an output cannot be read: {cause.strerror}") from cause
 
 
-def _names_in(folder: int, shown: Path) -> list[str]:
+def _names_in(folder: int, shown: str) -> list[str]:
     try:
         names = os.listdir(folder)
     except OSError as cause:
-        raise OutputRefused(f"the folder {str(shown)!r} in an output cannot be read: {cause.strerror}") from cause
+        raise OutputRefused(f"the folder {shown!r} in an output cannot be read: {cause.strerror}") from cause
     for name in names:
         try:
             name.encode()
         except UnicodeEncodeError as cause:
-            raise OutputRefused(f"{os.fsencode(name)!r} in the output {str(shown)!r} is no name in UTF-8") from cause
+            raise OutputRefused(f"{os.fsencode(name)!r} in the output {shown!r} is no name in UTF-8") from cause
     return names
 
 
-def _check_kind(path: Path, found: os.stat_result) -> None:
+def _check_kind(shown: str, found: os.stat_result) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind in _KINDS:
-        raise OutputRefused(f"{str(path)!r} in the output is {_KINDS[kind]}; legal are files and folders")
+        raise OutputRefused(f"{shown!r} in the output is {_KINDS[kind]}; legal are files and folders")
 
 
-def _check_file(path: Path, found: os.stat_result) -> None:
-    _check_kind(path, found)
+def _check_file(shown: str, found: os.stat_result) -> None:
+    _check_kind(shown, found)
     if not stat.S_ISREG(found.st_mode):
-        raise OutputRefused(f"{str(path)!r} in the output is no file any more")
+        raise OutputRefused(f"{shown!r} in the output is no file any more")
     if found.st_nlink > 1:
-        raise OutputRefused(f"{str(path)!r} in the output is a hard link: the file has another name, too")
+        raise OutputRefused(f"{shown!r} in the output is a hard link: the file has another name, too")
     if found.st_size - found.st_blocks * 512 > MAX_HOLE_BYTES:
         raise OutputRefused(
-            f"{str(path)!r} in the output has holes: {found.st_size} bytes, of which {found.st_blocks * 512} are there"
+            f"{shown!r} in the output has holes: {found.st_size} bytes, of which {found.st_blocks * 512} are there"
         )

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from rdukit.errors import Conflict, InvalidArgument, NoResources, NotFound, RdukitError
@@ -439,9 +439,11 @@ def check_paths(paths: Sequence[str]) -> None:
     if len(known) != len(paths):
         raise InvalidArgument("two files of the folder have the same path")
     for path in paths:
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in known:
-                raise InvalidArgument(f"{str(parent)!r} is a file of the folder, and {path!r} would lie inside it")
+        parent = path.rpartition("/")[0]
+        while parent:
+            if parent in known:
+                raise InvalidArgument(f"{parent!r} is a file of the folder, and {path!r} would lie inside it")
+            parent = parent.rpartition("/")[0]
 
 
 def check_relative(text: str) -> str:
@@ -451,7 +453,7 @@ def check_relative(text: str) -> str:
         InvalidArgument: it is absolute, empty, or would leave its folder.
     """
     parts = text.split("/")
-    if not text or "\0" in text or "\\" in text or PurePosixPath(text).is_absolute():
+    if not text or "\0" in text or "\\" in text or text.startswith("/"):
         raise InvalidArgument(f"{text!r} is not a legal path inside a folder")
     if any(part in {"", ".", ".."} for part in parts):
         raise InvalidArgument(f"{text!r} leaves its folder or has empty parts; legal are plain relative paths")

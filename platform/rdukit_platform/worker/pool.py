@@ -72,18 +72,22 @@ class PooledBox:
     idle_since: float = 0.0
     #: After its first job.
     first_bytes: int | None = None
+    #: Where its jobs have what they get and what they make.
+    incoming: Path = field(init=False)
+    outputs: Path = field(init=False)
+    #: Spans of its present job.
+    spans: Path = field(init=False)
 
-    @property
-    def spans(self) -> Path:
-        """Return the file that the spans of its present job are in."""
-        return spans_of(self.folder, self.fence)
+    def __post_init__(self) -> None:
+        self.incoming, self.outputs = self.folder / "in", self.folder / "out"
+        self.spans = spans_of(self.folder, self.fence)
 
     def make_room(self, name: str) -> tuple[Path, Path]:
         """Make the folders of a job: what it gets, which does not exist yet, and what it makes."""
         self.spans.unlink(missing_ok=True)
-        output = self.folder / "out" / name
+        output = self.outputs / name
         make_given_folder(output, self.uid)
-        return self.folder / "in" / name, output
+        return self.incoming / name, output
 
     def show(self, incoming: Path) -> None:
         """Let it read what a job gets."""
@@ -92,8 +96,8 @@ class PooledBox:
 
     def clear(self, name: str) -> None:
         """Remove the folders of a job."""
-        for side in ("in", "out"):
-            remove_tree(self.folder / side / name)
+        remove_tree(self.incoming / name)
+        remove_tree(self.outputs / name)
 
 
 def may_stay(jobs: int, first_bytes: int | None, now_bytes: int | None) -> bool:
