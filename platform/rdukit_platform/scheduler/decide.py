@@ -271,9 +271,7 @@ class _Round:
         until = job.ends_by(self.now) if self.ledger.has_windows else 0.0
         hopeless = self.hopeless.setdefault(job.need[1:], [])
         if has_starved or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
-            able, endings = self.ledger.could_have(job.need), self.ledger.endings
-            could = self.ledger.could_spread(job.need)
-            self.reserved = reserve(job, able, endings, self.now, could, at_any_cost=has_starved)
+            self.reserved = reserve(job, self.ledger, self.now, at_any_cost=has_starved)
             if self.reserved is None:
                 hopeless.append((job.tiles, until))
 

@@ -13,14 +13,12 @@ from typing import Final
 from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
 from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, Labels, Need, NodeState, QueuedJob, TenantShare
 from rdukit_platform.scheduler.node_room import NodeRoom
+from rdukit_platform.scheduler.openings import Ending, Openings
 from rdukit_platform.scheduler.rooms import Rooms, Spread
 from rdukit_platform.scheduler.shares import Shares
 
 #: Labels that are told to who asks for others.
 SHOWN_LABELS: Final = 20
-
-#: When a job gives back its slot and how many tiles, at the latest.
-Ending = tuple[float, int]
 
 
 class Ledger:
@@ -39,6 +37,7 @@ class Ledger:
         self.shares = Shares(claims, sum(node.capacity.tiles for node in nodes if node.capacity), self.slots)
         #: When jobs with run limits end, the earliest first, by the index of their node.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
+        self.openings = Openings(self.rooms, self.endings)
         self._nevers: dict[Need, str | None] = {}
         self._unlabelled: dict[Labels, str | None] = {}
         self._able: dict[Need, list[NodeRoom]] = {}
@@ -64,6 +63,7 @@ class Ledger:
         self.shares.count_tiles(sum(node.capacity.tiles for node in self._nodes if node.capacity))
         for known in (self._nevers, self._able, self._spreads, self._shapes):
             known.clear()
+        self.openings.forget()
         self._find_shapes()
 
     def _count(self, active: Iterable[ActiveJob], now: float) -> None:
@@ -135,6 +135,7 @@ class Ledger:
         place = bisect_left(of_node, (at, tiles))
         if place < len(of_node) and of_node[place] == (at, tiles):
             of_node.pop(place)
+            self.rooms.changes.append(room.index)
 
     def why_never(self, need: Need) -> str | None:
         """Say why no node could ever have so many tiles; ``None``: one could."""

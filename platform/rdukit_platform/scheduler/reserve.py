@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit_platform.scheduler.ledger import Ending
+from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import Need, QueuedJob
 from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
+from rdukit_platform.scheduler.openings import Ending, Opening
 from rdukit_platform.scheduler.rooms import spread_over
 
 #: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
@@ -45,47 +46,48 @@ class Reservation:
 Could = Sequence[tuple[int, NodeRoom]]
 
 
-def reserve(
-    job: QueuedJob, rooms: Iterable[NodeRoom], endings: Mapping[int, Sequence[Ending]], now: float, could: Could = (),
-    *, at_any_cost: bool,
-) -> Reservation | None:  # fmt: skip
+def reserve(job: QueuedJob, ledger: Ledger, now: float, *, at_any_cost: bool) -> Reservation | None:
     """Reserve tiles for a job that finds no room, where and as early as the ends of others allow.
 
-    What has maintenance that would begin before the job has ended is left out.
+    It may be several nodes, where that is earlier. What has maintenance that would begin before the job has ended is
+    left out.
 
     Args:
-        rooms: nodes that could have it if they were empty.
-        endings: of the jobs on each node, by its index, the earliest first.
-        could: linked nodes, if it may be spread over several; it is where that is earlier.
         at_any_cost: where no time is known, reserve the node that comes nearest.
     """
-    best_at, best = float("inf"), None
-    nearest: tuple[int, NodeRoom] | None = None
-    for room in rooms:
-        wanted = job.tiles
-        free = room.tiles
-        for at, tiles in endings.get(room.index, ()):
-            if at >= best_at:
-                break
-            if room.windows:
-                wanted = job.tiles + room.count_closing(now, job.ends_by(at))
-            free += tiles
-            if tiles and free >= wanted:
-                best_at, best = at, (free - wanted, room)
-                break
-        if room.windows and room.count_open(now, job.ends_by(now)) < job.tiles:
-            continue
-        if best is None and (nearest is None or free > nearest[0]):
-            nearest = free, room
-    if could and (spread := _reserve_spread(job, could, endings, now, best_at)) is not None:
+    able, could, endings = ledger.could_have(job.need), ledger.could_spread(job.need), ledger.endings
+    best = ledger.openings.find(job.need, able)
+    for room in able if ledger.has_windows else ():
+        if room.windows:
+            found = _find_in_maintained(job, room, endings.get(room.index, ()), now)
+            if found is not None and (best is None or (found.at, room.index) < (best.at, best.room.index)):
+                best = found
+    before = float("inf") if best is None else best.at
+    if could and (spread := _reserve_spread(job, could, endings, now, before)) is not None:
         return spread
     if best is not None:
-        return Reservation(job, best_at, {best[1].index: best[0]})
+        return Reservation(job, best.at, {best.room.index: best.spare})
     if not at_any_cost:
         return None
-    if nearest is not None:
-        return Reservation(job, float("inf"), {nearest[1].index: 0})
+    until = job.ends_by(now)
+    nearest = [room for room in able if not room.windows or room.count_open(now, until) >= job.tiles]
+    if nearest:
+        room = max(nearest, key=lambda room: room.tiles + sum(tiles for _, tiles in endings.get(room.index, ())))
+        return Reservation(job, float("inf"), {room.index: 0})
     return _reserve_nearest(job, could, now)
+
+
+def _find_in_maintained(
+    job: QueuedJob, room: NodeRoom, endings: Sequence[Ending], now: float
+) -> Opening | None:  # fmt: skip
+    """Find when a node has enough tiles beside those whose maintenance would begin before the job has ended."""
+    free = room.tiles
+    for at, tiles in endings:
+        free += tiles
+        wanted = job.tiles + room.count_closing(now, job.ends_by(at))
+        if tiles and free >= wanted:
+            return Opening(at, free - wanted, room)
+    return None
 
 
 def _reserve_spread(

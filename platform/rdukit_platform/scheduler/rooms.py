@@ -74,8 +74,9 @@ class Rooms:
         #: Free worker slots of all nodes.
         self.slots = 0
         self.count_slots()
-        #: Nodes that have changed, and for each size the nodes by rank and how many of the changes they have seen.
-        self._changes: list[int] = []
+        #: Indices of nodes that have changed, one after the other.
+        self.changes: list[int] = []
+        #: For each size the nodes by rank, and how many of the changes they have seen.
         self._ranks: dict[Need, tuple[list[int], int]] = {}
         self._whys: dict[Need, tuple[int, str]] = {}
 
@@ -118,19 +119,19 @@ class Rooms:
             until: when the job has ended; it gets no tiles whose maintenance begins before.
         """
         ranks, seen = self._ranks.get(need) or (None, 0)
-        if not ranks and ranks is not None and seen == len(self._changes):
+        if not ranks and ranks is not None and seen == len(self.changes):
             return None
         if ranks is None:
             ranks = [rank for room in self.all if (rank := room.rank(need)) is not None]
             heapq.heapify(ranks)
-        elif seen < len(self._changes):
-            for index in set(self._changes[seen:]):
+        elif seen < len(self.changes):
+            for index in set(self.changes[seen:]):
                 if (rank := self.all[index].rank(need)) is not None:
                     heapq.heappush(ranks, rank)
             if len(ranks) > 4 * len(self.all) + 64:  # most of them are of the past
                 ranks = [rank for room in self.all if (rank := room.rank(need)) is not None]
                 heapq.heapify(ranks)
-        self._ranks[need] = ranks, len(self._changes)
+        self._ranks[need] = ranks, len(self.changes)
         left_out: list[int] = []
         found = None
         while ranks:
@@ -153,13 +154,13 @@ class Rooms:
     def give(self, room: NodeRoom, tiles: int, mask: int = 0) -> None:
         """Take back what a job had of a node, as by ``NodeRoom.give``."""
         self.slots += 1
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         room.give(tiles, mask)
 
     def close(self, room: NodeRoom) -> None:
         """Count a node on which nothing runs as lost."""
         self.slots -= room.slots
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         room.close()
 
     def open(self, room: NodeRoom) -> None:
@@ -167,34 +168,34 @@ class Rooms:
         before = room.slots
         room.open()
         self.slots += room.slots - before
-        self._changes.append(room.index)
+        self.changes.append(room.index)
 
     def withdraw(self, room: NodeRoom, mask: int, *, is_degraded: bool) -> None:
         """Count free tiles of a node as not free."""
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         room.withdraw(mask)
         room.is_degraded = is_degraded
 
     def restore(self, room: NodeRoom, mask: int, *, is_degraded: bool) -> None:
         """Count tiles of a node, which nobody has, as free again."""
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         room.release(0, mask)
         room.is_degraded = is_degraded
 
     def release(self, room: NodeRoom, tiles: int, mask: int = 0) -> None:
         """Hold tiles no more, as by ``NodeRoom.release``."""
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         room.release(tiles, mask)
 
     def hold(self, room: NodeRoom, need: Need, leaving: Leaving, closed: int = 0) -> Leaving:
         """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         return room.hold(need, leaving, closed)
 
     def take(self, room: NodeRoom, need: Need, now: float = 0.0, until: float = 0.0) -> int:
         """Give a job its resources on a node, as by ``NodeRoom.take``. Returns how many tiles it gets."""
         self.slots -= 1
-        self._changes.append(room.index)
+        self.changes.append(room.index)
         return room.take(need, now, until)
 
     def forget_whys(self) -> None:
@@ -204,8 +205,8 @@ class Rooms:
     def why_none(self, need: Need) -> str:
         """Say why no node has room for so many tiles: of several nodes, as it was when the first job found none."""
         known = self._whys.get(need)
-        if known is None or (len(self.all) == 1 and known[0] != len(self._changes)):
-            known = self._whys[need] = len(self._changes), self._find_why(need)
+        if known is None or (len(self.all) == 1 and known[0] != len(self.changes)):
+            known = self._whys[need] = len(self.changes), self._find_why(need)
         return known[1]
 
     def _find_why(self, need: Need) -> str:
