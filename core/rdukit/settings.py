@@ -7,6 +7,7 @@ use; nothing is read at import, and nothing else reads the environment.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -196,6 +197,12 @@ def _file_values(env: Mapping[str, str]) -> object:
             message = f"settings file {path} does not exist; unset ${CONFIG.variable} or create it"
             raise InvalidArgument(message) from None
         return {}
+    return _read_yaml(path, text)
+
+
+@lru_cache(maxsize=1)
+def _read_yaml(path: Path, text: str) -> object:
+    """Return the values of a settings file; the same text, which takes a millisecond, is read once."""
     import yaml  # costs more than the rest of this module, and most processes have no settings file
 
     try:

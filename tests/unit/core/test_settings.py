@@ -24,6 +24,12 @@ def test_the_file_beats_the_default_the_environment_the_file_and_the_argument_al
     assert resolve(SIZE, 40, environ) == 40
 
 
+def test_a_file_that_has_changed_counts_at_the_next_use(tmp_path: Path) -> None:
+    for size in (20, 30, 20):
+        (tmp_path / "config.yaml").write_text(f"queue: {{size: {size}}}\n")
+        assert resolve(SIZE, environ={"RDUKIT_HOME": str(tmp_path)}) == size
+
+
 def test_a_named_settings_file_replaces_the_one_in_the_home_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("queue: {size: 20}\n")
     other = tmp_path / "other.yaml"
