@@ -144,7 +144,7 @@ def test_messages_say_how_their_last_try_ended_and_when_the_next_one_is(
     (path,) = set(re.findall(r'href="(/console/webhooks/hook-\w+)"', client.get(path).text))
     with database.write() as session:
         for state in ("succeeded", "failed"):
-            tell(session, tenant, f"job.{state}", [lambda: {"id": "job-0123456789ab"}], now)
+            tell(session, tenant, [(f"job.{state}", lambda: {"id": "job-0123456789ab"})], now)
         first, second = take_due(session, tenant, 2, now, 60.0)
         record_try(session, first.id, 204, "", now, 0.5)
         record_try(session, second.id, 503, "", now + 3600, 0.5)
