@@ -16,7 +16,8 @@ import urllib3
 from rdukit.box.sse import EVENT_STREAM, read_events, read_lines
 from rdukit.errors import Cancelled, InvalidArgument, OutputRefused, Unauthenticated, Unavailable, error_from_body
 from rdukit.http.tls import verify_of
-from rdukit.http.unix_sockets import SocketPath, UnixPool, parse_rest_address
+from rdukit.http.unix_pool import UnixPool
+from rdukit.http.unix_sockets import SocketPath, parse_rest_address
 from rdukit.interfaces import Closable
 from rdukit.telemetry.spans import TRACEPARENT
 

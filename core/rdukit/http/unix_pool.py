@@ -1,0 +1,42 @@
+"""Requests over UNIX sockets by urllib3, which images of the node daemon do not have."""
+
+import socket
+from typing import Any
+
+import urllib3
+
+from rdukit.http.unix_sockets import HOST
+
+
+class UnixPool(urllib3.HTTPConnectionPool):
+    """Connections to a server at a UNIX socket."""
+
+    def __init__(self, path: str, maxsize: int) -> None:
+        """
+        Args:
+            path: as ``SocketPath`` has it.
+            maxsize: connections that are kept open between requests.
+        """
+        super().__init__(HOST, maxsize=maxsize)
+        self._path = path
+
+    def _new_conn(self) -> "UnixConnection":
+        return UnixConnection(self._path, self.timeout.connect_timeout)
+
+
+class UnixConnection(urllib3.connection.HTTPConnection):
+    """Connection to a server at a UNIX socket."""
+
+    def __init__(self, path: str, timeout: Any) -> None:
+        super().__init__(HOST, timeout=timeout)
+        self._path = path
+
+    def _new_conn(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(urllib3.Timeout.resolve_default_timeout(self.timeout))
+            connection.connect(self._path)
+        except OSError as cause:
+            connection.close()
+            raise urllib3.exceptions.NewConnectionError(self, str(cause)) from cause
+        return connection
