@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rdukit.box.sse import EVENT_STREAM
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.router.decision import NamedRouter, RoutedChoice
@@ -138,7 +139,7 @@ class RouterDoor:
         answer = await self._send(expert, asked)
         headers = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
         headers[EXPERT_HEADER] = f"{expert.name}; confidence={choice.confidence:.3f}"
-        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+        if answer.headers.get("content-type", "").startswith(EVENT_STREAM):
             return StreamingResponse(_named_lines(answer, expert.name), answer.status_code, headers)
         try:
             content = await answer.aread()

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.responses import Response, StreamingResponse
 
+from rdukit.box.sse import EVENT_STREAM
 from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
@@ -298,7 +299,7 @@ class EndpointCalls:
         self, target: Target, replica: ReadyReplica, answer: httpx.Response, first: bytes,
         stream: AsyncIterator[bytes], forwarded: Span,
     ) -> AsyncGenerator[bytes]:  # fmt: skip
-        is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
+        is_events = answer.headers.get("content-type", "").startswith(EVENT_STREAM)
         head, tail = bytearray(first[:MAX_READ]), first[-TAIL:] if is_events else b""
         try:
             yield first

@@ -9,7 +9,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, status
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from rdukit.box.sse import KEEP_ALIVE, frame_json
+from rdukit.box.sse import EVENT_STREAM, KEEP_ALIVE, frame_json
 from rdukit.errors import InvalidArgument
 from rdukit_platform.api import job_calls
 from rdukit_platform.api.context import Platform
@@ -47,7 +47,6 @@ from rdukit_platform.tenants.service import Caller, is_token_valid
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictJsonRoute)
 
-EVENT_STREAM = "text/event-stream"
 _TEXT: Final = {"schema": {"type": "string"}}
 Follow = Annotated[bool, Query(description="Go on with lines as they come, until the job ends.")]
 SEARCH: Final = (

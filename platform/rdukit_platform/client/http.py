@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, Self
 
 import httpx
 
-from rdukit.box.sse import read_events
+from rdukit.box.sse import EVENT_STREAM, read_events
 from rdukit.errors import (
     Conflict,
     DeadlineExceeded,
@@ -248,7 +248,7 @@ class ApiClient(Closable):
             left_s = _left_s(job_id, ends_at, timeout_s)
             try:
                 with self._stream(
-                    f"/v1/jobs/{job_id}/events", {"after": str(after)}, {"Accept": "text/event-stream"},
+                    f"/v1/jobs/{job_id}/events", {"after": str(after)}, {"Accept": EVENT_STREAM},
                     min(SILENCE_S, left_s),
                 ) as answer:  # fmt: skip
                     for event in read_events(_within(answer.iter_lines(), job_id, ends_at, timeout_s)):
