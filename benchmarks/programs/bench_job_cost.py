@@ -5,7 +5,8 @@ that does nothing, so that what is left is the platform: the request, the databa
 of the job and its end. Beside it, on the same broker, one Celery worker with as many threads runs a task that does
 nothing. Then a real box: jobs one after the other, from the submission until the box has the verb. ::
 
-    python benchmarks/programs/bench_job_cost.py [--json FILE] [--jobs 300] [--rounds 15] [--slots 4]
+    python benchmarks/programs/bench_job_cost.py [--json FILE] [--jobs 300] [--turns 5] [--slots 4] [--rounds 15]
+        [--no-starts]
 """
 
 import argparse
@@ -14,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from rdukit_bench.comparisons.machine import write_json
@@ -50,8 +52,12 @@ def nothing():
 """
 
 
-def bare_rate(url: str, folder: Path, tasks: int, slots: int) -> float:
-    """Tasks a second of a Celery worker that does nothing else, from the first sent to the last done."""
+@contextmanager
+def bare_worker(url: str, folder: Path, slots: int) -> Iterator[Callable[[int], float]]:
+    """Have a Celery worker that does nothing else. Yields a function: tasks a second, from the first sent to the last.
+
+    It takes how many tasks to send.
+    """
     import redis
 
     from rdukit_platform.jobs.broker import make_app, plain_url
@@ -63,14 +69,17 @@ def bare_rate(url: str, folder: Path, tasks: int, slots: int) -> float:
         cwd=folder,
     )  # fmt: skip
     app, counter = make_app(url), redis.Redis.from_url(plain_url(url))
-    try:
-        app.send_task("bare.nothing", queue="bare")
-        _wait_count(counter, 1)
-        began = time.monotonic()
+
+    def rate(tasks: int) -> float:
+        before, began = int(counter.get("bare:done") or 0), time.monotonic()
         with ThreadPoolExecutor(CALLERS) as callers:
             list(callers.map(lambda _: app.send_task("bare.nothing", queue="bare"), range(tasks)))
-        _wait_count(counter, 1 + tasks)
+        _wait_count(counter, before + tasks)
         return tasks / (time.monotonic() - began)
+
+    try:
+        rate(1)
+        yield rate
     finally:
         worker.terminate()
         worker.wait()
@@ -112,6 +121,7 @@ def main() -> None:
     parser.add_argument("--json", default=None)
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=5, help="Celery and the platform in turns")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--no-starts", action="store_true", help="only the rate of no-op jobs")
     options = parser.parse_args()
@@ -120,11 +130,20 @@ def main() -> None:
         slots = {"RDUKIT_WORKER_SLOTS": str(options.slots)}
         with platform_under_test(Path(home), BOX, {**slots, "RDUKIT_WORKER_WARM_BOXES": "always"}) as platform:
             time_to_run(platform, "counter")
-            figures["jobs_per_s"] = job_rate(platform, options.jobs, in_batches=False)
-            figures["batched_per_s"] = job_rate(platform, options.jobs, in_batches=True)
-            figures["bare_per_s"] = bare_rate(
-                Home(Path(home)).broker_url(), Path(home), 4 * options.jobs, options.slots
-            )
+            with bare_worker(Home(Path(home)).broker_url(), Path(home), options.slots) as bare_rate:
+                for turn in range(options.turns):
+                    rates = {
+                        "bare": bare_rate(4 * options.jobs),
+                        "batched": job_rate(platform, options.jobs, in_batches=True),
+                        "jobs": job_rate(platform, options.jobs, in_batches=False),
+                    }
+                    figures |= {f"{name}_per_s_{turn}": rate for name, rate in rates.items()}
+                    print(
+                        f"turn {turn + 1}: bare Celery {rates['bare']:.0f} a second; jobs, {BATCH} by a request"
+                        f" {rates['batched']:.0f}, {rates['batched'] / rates['bare']:.3f}; each by a request"
+                        f" {rates['jobs']:.0f}, {rates['jobs'] / rates['bare']:.3f}",
+                        flush=True,
+                    )
     for name, choices in () if options.no_starts else STARTS.items():
         with (
             tempfile.TemporaryDirectory(prefix="rdk-", dir="/tmp") as home,
@@ -135,11 +154,6 @@ def main() -> None:
             figures[f"start_{name}_s"] = statistics.median(times)
             figures[f"best_{name}_s"] = min(times)
         print(f"submission to running, {name}: median {statistics.median(times):.3f} s, best {min(times):.3f} s")
-    bare = figures["bare_per_s"]
-    for name, how in (("jobs", "each by a request"), ("batched", f"{BATCH} by a request")):
-        rate = figures[f"{name}_per_s"]
-        figures[f"{name}_ratio"] = rate / bare
-        print(f"{rate:.0f} jobs a second, {how}; bare Celery {bare:.0f}: {rate / bare:.3f}")
     if options.json:
         write_json(options.json, {"job_cost": figures})
 

@@ -21,6 +21,8 @@ from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.jobs.listing import JobCounts
 from rdukit_platform.settings import MAX_STREAMS, Home
 
+#: Seconds between two looks of a stream: first after a job's state has changed, as it may soon again; and at most.
+FIRST_POLL_S: Final = 0.025
 POLL_S: Final = 0.2
 #: So many streams of one tenant look as often; of more, each looks less often.
 BRISK_STREAMS: Final = 20
@@ -53,9 +55,10 @@ class Followers:
                 f"{most} streams are followed already (gateway.max_streams); close some, or ask for events now and then"
             )
 
-    def pause_s(self, tenant_id: str) -> float:
-        """Return the seconds between two looks of one of the tenant's streams."""
-        return POLL_S * max(1.0, self._streams.get(tenant_id, 0) / BRISK_STREAMS)
+    def pause_s(self, tenant_id: str, looks: int) -> float:
+        """Return the seconds until a stream of the tenant looks again, after so many looks since a state changed."""
+        pause_s = min(FIRST_POLL_S * 2 ** min(looks, 16), POLL_S)
+        return pause_s * max(1.0, self._streams.get(tenant_id, 0) / BRISK_STREAMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,17 +221,18 @@ async def follow_events(
             has_ended = JobState(get_job(session, caller.tenant_id, job_id).state) in FINAL
             return list(list_events(session, job_id, after, kind=kind)), has_ended
 
-    followers = platform.followers
+    followers, looks = platform.followers, -1
     with followers.following(caller.tenant_id):
         while True:
             events, has_ended = await anyio.to_thread.run_sync(look, limiter=followers.looks)
+            looks = 0 if any(event.kind == "state" for event in events) else looks + 1
             if events:
                 after = events[-1].id
             yield events
             if has_ended and not events:
                 return
             if not has_ended:
-                await anyio.sleep(followers.pause_s(caller.tenant_id))
+                await anyio.sleep(followers.pause_s(caller.tenant_id, looks))
 
 
 async def stream_events(platform: Platform, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:

@@ -32,7 +32,7 @@ from rdukit_platform.worker.patience import patiently
 logger = logging.getLogger(__name__)
 
 #: Seconds that the end of a job waits for others at most.
-GROUP_S: Final = 0.05
+GROUP_S: Final = 0.1
 #: Seconds without a slot that takes a job, after which those of the line are queued again.
 STALE_S: Final = 0.25
 #: Jobs that wait in the line at most.
