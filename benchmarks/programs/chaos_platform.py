@@ -1,10 +1,11 @@
 """Jobs on a platform of which something is killed every two seconds for minutes; what comes of them, and what is left.
 
-Trainings of the tests' box and pipelines of the box ``logreg`` are submitted meanwhile, each under an idempotency key.
+Trainings of the tests' box, pipelines of the box ``logreg`` and, by the fifty, jobs that are over at once are submitted
+meanwhile, each under an idempotency key. Where ``--jobs 0`` leaves those alone, they are taken ahead by their worker.
 Afterwards each must have succeeded once, with what an undisturbed run makes; no lease, process or folder may be left.
 Ends with 1 if anything is otherwise. ::
 
-    python benchmarks/programs/chaos_platform.py [--json FILE] [--seed 23] [--jobs 500] [--pipelines 10]
+    python benchmarks/programs/chaos_platform.py [--json FILE] [--seed 23] [--jobs 500] [--pipelines 10] [--quick 0]
         [--minutes 5] [--every 2] [--nodes 2] [--postgres] [--messages] [--clock]
 
 ``--messages`` loses and doubles messages and empties the broker's disk, too; ``--clock`` sets the wall clock of all
@@ -40,6 +41,7 @@ from support.platform.chaos import (
     Chaos,
     CountingJobs,
     DigitsPipelines,
+    QuickJobs,
     Work,
     is_ready,
     is_sound,
@@ -135,10 +137,12 @@ def run_chaos(options: argparse.Namespace) -> ChaosReport:
     kinds += ["clock"] if options.clock else []
     with ExitStack() as stack:
         program = both_boxes(stack)
+        quick, pipelines = QuickJobs(program), min(options.pipelines, options.jobs // 4)
         works: list[tuple[Work, int]] = [
-            (CountingJobs(program, options.steps), options.jobs - 4 * options.pipelines),
-            (DigitsPipelines(), options.pipelines),
-        ]  # fmt: skip
+            (CountingJobs(program, options.steps), options.jobs - 4 * pipelines),
+            (DigitsPipelines(), pipelines),
+            (quick, options.quick // quick.at_once),
+        ]
         platform, url, clock_file = stack.enter_context(platform_of(options, program, stack))
         homes, second = [platform.home], None
         if options.nodes == 2:
@@ -230,6 +234,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=23)
     parser.add_argument("--jobs", type=int, default=500, help="of all kinds, four to a pipeline")
     parser.add_argument("--pipelines", type=int, default=10)
+    parser.add_argument("--quick", type=int, default=0, help="jobs beside those that are over at once")
     parser.add_argument("--steps", type=int, default=20, help="of a training, 0.05 s each")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=5.0)

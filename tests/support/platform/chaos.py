@@ -82,6 +82,31 @@ class CountingJobs:
         return str(artifact["digest"])
 
 
+class QuickJobs:
+    """Jobs of the tests' box that are over at once, many by one request: they are taken ahead and ended together."""
+
+    def __init__(self, program: Path, at_once: int = 50) -> None:
+        self.program: Path | None = program
+        self.mark = str(program)
+        self.at_once = at_once
+        self._digest = ""
+
+    def prepare(self, platform: PlatformUnderTest) -> None:
+        self._digest = self._made(platform, platform.wait_end(self.submit(platform)[0]))
+
+    def submit(self, platform: PlatformUnderTest) -> list[str]:
+        jobs = [{"box": "counter", "verb": "preprocess"}] * self.at_once
+        return list(persist(platform, "/v1/jobs/batch", {"jobs": jobs})["ids"])
+
+    def check(self, platform: PlatformUnderTest, job: dict[str, Any]) -> None:
+        assert self._made(platform, job) == self._digest, job
+
+    def _made(self, platform: PlatformUnderTest, job: dict[str, Any]) -> str:
+        (artifact,) = platform.client.get("/v1/artifacts", job=job["id"])["artifacts"]
+        assert json.loads(_download(platform, artifact["id"], path="manifest.json")) == {"inputs": []}, job
+        return str(artifact["digest"])
+
+
 class DigitsPipelines:
     """The demo's pipelines with the box ``logreg``; the first one runs undisturbed and says what is right."""
 
