@@ -7,7 +7,7 @@ holder gets ``LeaseLost`` and stops. So a job ends once, however often a message
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, or_, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidTransition, LeaseLost
@@ -118,8 +118,11 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
             AttemptRow.id.in_(each.attempt_id for each in whole),
             AttemptRow.token.in_(each.token for each in whole),
         )
-        beaten = update(AttemptRow).where(*is_own, AttemptRow.ended_at.is_(None), ~is_asked)
-        beaten = beaten.values(lease_expires_at=now + lease_s).execution_options(synchronize_session=False)
+        own = select(AttemptRow.id).where(*is_own, AttemptRow.ended_at.is_(None), ~is_asked)
+        # In the order in which ends lock them, so that neither waits for the other.
+        locked = own.order_by(AttemptRow.job_id).with_for_update()
+        beaten = update(AttemptRow).where(AttemptRow.id.in_(locked)).values(lease_expires_at=now + lease_s)
+        beaten = beaten.execution_options(synchronize_session=False)
         held = set(session.scalars(beaten.returning(AttemptRow.id)))
     return [
         each

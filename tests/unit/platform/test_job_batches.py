@@ -196,6 +196,31 @@ def test_an_end_that_waits_for_another_change_of_its_job_goes_by_what_that_left(
             assert facts(database, tokens[1].job_id)[1][-1]["to"] == left
 
 
+def test_heartbeats_and_ends_wait_for_each_other_in_one_order() -> None:
+    with postgres_server() as server, closing(Database(migrated_database(server, "beats"))) as database:
+        with database.write() as session:
+            tenant = create_tenant(session, "lab", 0.0).id
+        tokens = sorted((claimed(database, tenant) for _ in range(4)), key=lambda token: token.job_id)
+        with database.write() as session:  # the first one's row comes last in the table
+            session.get_one(AttemptRow, tokens[0].attempt_id).tiles = ["t0"]
+        with ThreadPoolExecutor(1) as threads, database.write() as session:
+            execution.succeed_all(session, [ended(tokens[0])], 5.0)
+            beats = threads.submit(beat_all, database, tokens)
+            wait_until(lambda: is_waiting(database))
+            execution.succeed_all(session, [ended(token) for token in tokens[1:]], 5.0)
+            session.commit()
+            assert beats.result() == tokens
+
+
+def ended(token: FencingToken) -> Success:
+    return Success(token, [], {}, 5.0, Begun(BOX, 4.0), [])
+
+
+def beat_all(database: Database, tokens: Sequence[FencingToken]) -> list[FencingToken]:
+    with database.write() as session:
+        return execution.beat(session, tokens, 8.0, 5.0)
+
+
 def end_both(database: Database, tokens: Sequence[FencingToken]) -> list[str]:
     with database.write() as session:
         successes = [Success(token, [PEF], {}, 5.0, Begun(BOX, 4.0), []) for token in tokens]
