@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from support.platform.chaos import (
     DigitsPipelines,
     QuickJobs,
     Work,
-    is_ready,
     is_sound,
     leftovers,
     settable_clock,
@@ -167,7 +166,7 @@ def run_chaos(options: argparse.Namespace) -> ChaosReport:
         if second is not None and not second.is_running():
             second.start()
         last, report.load = time.monotonic(), (os.getloadavg()[0], os.cpu_count() or 1)
-        wait_until(lambda: is_ready(platform), what="ready after the last kill")
+        await_ready(platform)
         report.ready_s = time.monotonic() - last
         say(f"ready {report.ready_s:.1f} s after the last")
         report.struck = Counter(chaos.struck)
@@ -187,6 +186,23 @@ def run_chaos(options: argparse.Namespace) -> ChaosReport:
         stack.pop_all().close()
         report.left += leftovers(homes)
     return report
+
+
+def await_ready(platform: PlatformUnderTest) -> None:
+    """Wait until all parts are up; tells which are not."""
+    began, told = time.monotonic(), set[str]()
+
+    def has_all() -> bool:
+        away = {"gateway"}
+        with suppress(RdukitError):
+            away = {part for part, is_up in platform.client.get("/health")["parts"].items() if not is_up}
+        if away != told:
+            say(f"{time.monotonic() - began:5.1f} s after the last: away are {', '.join(sorted(away)) or 'none'}")
+            told.clear()
+            told.update(away)
+        return not away
+
+    wait_until(has_all, what="ready after the last kill")
 
 
 def wait_ended(platform: PlatformUnderTest, ids: list[str]) -> list[str]:
