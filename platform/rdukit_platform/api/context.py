@@ -57,7 +57,7 @@ class Followers:
 
     def pause_s(self, tenant_id: str, looks: int) -> float:
         """Return the seconds until a stream of the tenant looks again, after so many looks since a state changed."""
-        pause_s = min(FIRST_POLL_S * 2 ** min(looks, 16), POLL_S)
+        pause_s = min(FIRST_POLL_S * 2.0 ** min(looks, 16), POLL_S)
         return pause_s * max(1.0, self._streams.get(tenant_id, 0) / BRISK_STREAMS)
 
 
