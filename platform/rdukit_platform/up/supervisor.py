@@ -27,7 +27,7 @@ class ServiceProcess:
     """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end.
 
     ``lines``: makes what turns its output into lines of the log; none: it writes them itself. ``is_forked``: it is
-    forked from ``services``, and started by its command only where that has ended.
+    forked from ``services``, and started by its command only where that does not start.
     """
 
     name: str
@@ -111,16 +111,16 @@ class Supervisor:
     def __init__(self, children: Sequence[ServiceProcess], logs: Path, environment: Mapping[str, str]) -> None:
         self._logs, self._environment = logs, environment
         self._all = [_Running(child) for child in children]
-        #: None: nothing is forked, or the server has ended.
+        #: None: nothing is forked, or no server would start.
         self._forks: ForkServer | None = None
+        #: It has forked something, so it can.
+        self._has_forked = False
 
     def start(self) -> None:
         """Start all of them at once; each waits for what it needs. Forks come as soon as their server is ready."""
         make_folder(self._logs)
         if any(running.child.is_forked for running in self._all):
-            with (self._logs / "services.log").open("ab") as log:
-                command = [sys.executable, "-m", "rdukit_platform.up.services"]
-                self._forks = ForkServer.start(command, self._environment, log.fileno())
+            self._start_forks()
         for running in self._all:
             self._start(running)
 
@@ -169,7 +169,7 @@ class Supervisor:
     def _look(self) -> None:
         now = time.monotonic()
         if self._forks is not None and self._forks.has_ended():
-            self._forget_forks(self._forks)
+            self._replace_forks(self._forks)
         for running in self._all:
             if running.process is None:
                 if now >= running.due_at:
@@ -185,15 +185,25 @@ class Supervisor:
             running.history = [f"{running.child.name} ended with status {status}:", *self._tail(running.child)]
             logger.warning("child ended name=%s status=%s restart_in_s=%.1f", running.child.name, status, pause)
 
-    def _forget_forks(self, forks: ForkServer) -> None:
-        """Let the services be started by their commands from now on, once what was forked is gone."""
-        logger.warning("fork server of services has ended; they are started one by one")
-        forks.close()
+    def _start_forks(self) -> None:
+        with (self._logs / "services.log").open("ab") as log:
+            command = [sys.executable, "-m", "rdukit_platform.up.services"]
+            self._forks = ForkServer.start(command, self._environment, log.fileno())
+        self._has_forked = False
+
+    def _replace_forks(self, ended: ForkServer) -> None:
+        """Start another fork server. Where one ends before it is ready, services are started by their commands."""
+        ended.close()
         self._forks = None
         for running in self._all:
-            if isinstance(running.process, ForkedProcess):
+            if isinstance(running.process, ForkedProcess):  # what was forked goes with it
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(running.process.pid, signal.SIGKILL)
+        if self._has_forked:
+            logger.warning("fork server of services has ended; it is started again")
+            self._start_forks()
+        else:
+            logger.warning("fork server of services does not start; they are started one by one")
 
     def _start(self, running: _Running) -> None:
         child = running.child
@@ -208,6 +218,7 @@ class Supervisor:
                     running.process = self._forks.fork(body, log.fileno(), others=child.pass_fds)
                 except Unavailable:
                     return  # it has just ended, which the next look sees
+                self._has_forked = True
             else:
                 out, err = (log, log) if running.lines is None else (subprocess.PIPE, subprocess.STDOUT)
                 process = start_child(child.command, out, environment, stderr=err, pass_fds=child.pass_fds)

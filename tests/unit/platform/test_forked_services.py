@@ -1,0 +1,21 @@
+"""What becomes of services whose fork server ends."""
+
+import sys
+from pathlib import Path
+
+from rdukit_platform.up.supervisor import ServiceProcess, Supervisor
+
+SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_service_is_started_by_its_command_where_no_fork_server_starts(tmp_path: Path) -> None:
+    (tmp_path / "rdukit_platform").mkdir()
+    (tmp_path / "rdukit_platform/__init__.py").touch()  # hides the package: the server finds no program
+    service = ServiceProcess("sleeper", SLEEPING, is_forked=True)
+    supervisor = Supervisor([service], tmp_path / "logs", {"PYTHONPATH": str(tmp_path)})
+    supervisor.start()
+    try:
+        assert supervisor.watch(lambda: set(supervisor.pids()) == {"sleeper"}, 60.0)
+        assert b"time.sleep" in Path(f"/proc/{supervisor.pids()['sleeper']}/cmdline").read_bytes()
+    finally:
+        supervisor.stop()
