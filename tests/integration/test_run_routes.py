@@ -66,6 +66,12 @@ def test_the_command_clones_and_the_jobs_page_says_it(gateway: GatewayUnderTest,
     again = run_rdukit("job", "clone", made["id"], "--default", "batch_size").strip()
     assert gateway.ask("GET", f"/v1/jobs/{again}", token).json()["parameters"] == {}
     assert "there is no job" in run_rdukit("job", "clone", "job-none", status=3)
+    mistyped = run_rdukit("job", "clone", made["id"], "--default", "batchsize", status=2)
+    assert "has no parameter 'batchsize'" in mistyped
+    assert "Did you mean 'batch_size'?" in mistyped
+    queued = ("--priority", "7", "--label", "run=b", "--tiles", "2", "--max-attempts", "1")
+    other = json.loads(run_rdukit("job", "clone", compiled, *queued, "--json"))
+    assert [other[name] for name in ("priority", "labels", "tiles", "max_attempts")] == [7, {"run": "b"}, 2, 1]
 
 
 def test_runs_are_compared_by_route_command_and_page(gateway: GatewayUnderTest, token: str, example: Example) -> None:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request, status
 
 from rdukit_platform.api.dependencies import IdempotencyKey, JobsReader, JobsWriter, StrictJsonRoute, platform_of
 from rdukit_platform.api.jobs import LAST
+from rdukit_platform.catalog.check import check_names
 from rdukit_platform.jobs import service
 from rdukit_platform.jobs.clone import CloneRequest, clone_request
 from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, read_runs
@@ -65,6 +66,8 @@ def clone(
     with platform.database.read() as session:
         cloned = service.get_job(session, caller.tenant_id, job_id)
         asked = clone_request(cloned, body, made_inputs(session, cloned))
+        box = boxes.box(asked.box)
+        check_names(box, box.verb(asked.verb), body.defaults)
         asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     with platform.database.write() as session:
         job = service.submit_job(session, boxes, caller.tenant_id, asked, platform.clock.now(), caller.submitter)

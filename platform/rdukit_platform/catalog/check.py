@@ -7,7 +7,7 @@ take.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
@@ -29,20 +29,33 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
     """
     known = {parameter.name: parameter for parameter in verb.parameters}
     values = {name: parameter.default for name, parameter in known.items()} | dict(parameters)
+    check_names(box, verb, parameters)
     for name, value in parameters.items():
-        parameter = known.get(name)
-        if parameter is None:
-            raise UnknownParameter(
-                f"{verb.name} of box {box.name!r} has no parameter {name!r}; legal: {sorted(known)}",
-                parameter=name,
-                legal=sorted(known),
-            )
+        parameter = known[name]
         if not is_legal(parameter, value, values):
             wanted = parameter.legal or parameter.type
+            if isinstance(value, float) and parameter.schema.get("type") == "integer":
+                wanted = f"a whole number, {wanted}"
             raise IllegalValue(
                 f"parameter {name!r} of {verb.name} of box {box.name!r} is {_shortened(value)}; legal: {wanted}",
                 parameter=name,
                 legal=wanted,
+            )
+
+
+def check_names(box: BoxDescription, verb: BoxVerb, names: Iterable[str]) -> None:
+    """Refuse the name of a parameter that the verb does not have.
+
+    Raises:
+        UnknownParameter: the message has the nearest one, and all that are legal.
+    """
+    legal = sorted(parameter.name for parameter in verb.parameters)
+    for name in names:
+        if name not in legal:
+            raise UnknownParameter(
+                f"{verb.name} of box {box.name!r} has no parameter {name!r}; legal: {legal}.{suggest(name, legal)}",
+                parameter=name,
+                legal=legal,
             )
 
 
@@ -95,7 +108,9 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     slots = {slot.name: slot for slot in verb.inputs}
     for name in inputs:
         if name not in slots:
-            raise UnknownParameter(f"{where} has no input {name!r}; legal: {sorted(slots)}", legal=sorted(slots))
+            raise UnknownParameter(
+                f"{where} has no input {name!r}; legal: {sorted(slots)}.{suggest(name, slots)}", legal=sorted(slots)
+            )
         if {slots[name].kind, kinds[name]} == {"file", "folder"}:
             raise IllegalValue(
                 f"input {name!r} of {where} takes a {slots[name].kind}; {inputs[name]} is a {kinds[name]}"

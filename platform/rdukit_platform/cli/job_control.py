@@ -27,11 +27,11 @@ class Deadline(click.ParamType[dict[str, object]]):
         if isinstance(value, dict):
             return value
         text = str(value).strip()
-        if not _TIME.match(text):
-            return {"deadline_s": Life().convert(text, param, ctx)}
         try:
+            if not _TIME.match(text):
+                return {"deadline_s": Life().convert(text, param, ctx)}
             at = datetime.fromisoformat(text)
-        except ValueError:
+        except (ValueError, click.BadParameter):
             self.fail(f"{text!r} is no time; legal: such as 2h, or 2026-11-30T08:00Z", param, ctx)
         if at.tzinfo is None:
             self.fail(f"{text!r} has no zone; legal: {text}Z for UTC, or {text}+01:00", param, ctx)

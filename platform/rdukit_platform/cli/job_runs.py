@@ -15,6 +15,7 @@ from rdukit.files.atomic import write_atomic
 from rdukit_platform.cli.complete import JOBS
 from rdukit_platform.cli.job_control import queue_body, queue_options
 from rdukit_platform.cli.token import Life
+from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 #: Parts of a comparison in the order in which they are printed, and what their names begin with.
 _GROUPS: Final = (
@@ -28,6 +29,15 @@ _GROUPS: Final = (
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter at the box's default again.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input otherwise; repeat for more.")
 @click.option("--name", default=None, help="Name of the new job (default: that of JOB).")
+@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease.")
+@click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails.")
+@click.option(
+    "--priority",
+    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    default=None,
+    help="Another priority; the highest goes first.",
+)
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Labels instead of those of JOB.")
 @click.option("--run-limit", type=Life(), default=None, help="Another run limit, such as 90s, 15m or 2h.")
 @queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
@@ -40,6 +50,10 @@ def clone(
     defaults: Sequence[str],
     inputs: Sequence[str],
     name: str | None,
+    tiles: int | None,
+    max_attempts: int | None,
+    priority: int | None,
+    labels: Sequence[str],
     run_limit: float | None,
     deadline: Mapping[str, object] | None,
     retry_on: Sequence[str],
@@ -63,7 +77,10 @@ def clone(
         "defaults": list(defaults),
         "inputs": parse_name_values("--input", inputs),
     }
-    named: dict[str, object] = {"name": name, "run_limit_s": run_limit, "idempotency_key": key}
+    named: dict[str, object] = {
+        "name": name, "tiles": tiles, "max_attempts": max_attempts, "priority": priority,
+        "labels": parse_name_values("--label", labels) or None, "run_limit_s": run_limit, "idempotency_key": key,
+    }  # fmt: skip
     given = {k: v for k, v in named.items() if v is not None}
     given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members, constraint)
     submit_body(f"/v1/jobs/{job_id}/clone", body | given, wait=wait, as_json=as_json)

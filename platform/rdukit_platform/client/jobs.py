@@ -138,11 +138,25 @@ class Job:
         parameters: Mapping[str, object] | None = None,
         inputs: Mapping[str, HasId | str] | None = None,
         name: str | None = None,
+        tiles: int | None = None,
+        max_attempts: int | None = None,
+        priority: int | None = None,
+        run_limit_s: float | None = None,
+        deadline: datetime | float | None = None,
+        retry: Mapping[str, object] | None = None,
+        labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> "Job":
-        """Submit a job like this one, of the same version of its box, with changes. Returns the new job."""
+        """Submit a job like this one, of the same version of its box, with changes. Returns the new job.
+
+        Args:
+            deadline: as of ``Jobs.submit``; without one the new job has none.
+            labels: all that it has, instead of this job's.
+        """
         body = {
-            "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name,
+            "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name, "tiles": tiles,
+            "max_attempts": max_attempts, "priority": priority, "run_limit_s": run_limit_s, **deadline_body(deadline),
+            "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
             "idempotency_key": idempotency_key,
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
@@ -154,6 +168,11 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self._info.verb} of {self._info.box}: {self.state}>"
+
+
+def deadline_body(deadline: datetime | float | None) -> dict[str, object]:
+    """Return the keys of a request that say a deadline: a time with its zone, or seconds from now (pure)."""
+    return {"deadline": deadline.isoformat()} if isinstance(deadline, datetime) else {"deadline_s": deadline}
 
 
 class Jobs:
@@ -199,8 +218,7 @@ class Jobs:
             "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name,
             "tiles": tiles, "members": members, "max_attempts": max_attempts, "priority": priority,
             "preemptible": preemptible, "run_limit_s": run_limit_s,
-            "deadline": deadline.isoformat() if isinstance(deadline, datetime) else None,
-            "deadline_s": None if isinstance(deadline, datetime) else deadline,
+            **deadline_body(deadline),
             "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
             "constraint": None if constraint is None else dict(constraint), "idempotency_key": idempotency_key,
         }  # fmt: skip

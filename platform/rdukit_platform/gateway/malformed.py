@@ -95,6 +95,9 @@ def _describe(
         around = f" in {_written(path[:-1])}" if path[:-1] else ""
         near = suggest(str(path[-1]), names)
         return f"there is no key {str(path[-1])[:_SHOWN]!r}{around}; legal: {', '.join(names) or 'none'}.{near}"
+    key_said = _describe_key(error, path)
+    if key_said is not None:
+        return key_said
     said = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     if kind in {"value_error", "json_invalid"}:
         return f"{where}: {said}"
@@ -104,6 +107,15 @@ def _describe(
     if kind == "missing":
         return f"{where} is missing" + (f"; legal: {legal}" if legal else "")
     return f"{where} is {_shown(error.get('input'))}; legal: {legal or said}"
+
+
+def _describe_key(error: Mapping[str, Any], path: Path) -> str | None:
+    """Say which key of a mapping is wrong by itself, as pydantic tells by a last part of the place; None: none is."""
+    if not path or tuple(error["loc"][-2:]) != (path[-1], "[key]"):
+        return None
+    pattern = error.get("ctx", {}).get("pattern")
+    legal = f"a key that fits {pattern}" if pattern else str(error["msg"])
+    return f"{_written(path[:-1])} has the key {str(path[-1])[:_SHOWN]!r}; legal: {legal}"
 
 
 def _options(schema: Schema, definitions: Mapping[str, Schema]) -> list[Schema]:

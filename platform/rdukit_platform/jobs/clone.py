@@ -9,19 +9,27 @@ from rdukit.errors import Conflict
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.jobs.fit import PEF
 from rdukit_platform.jobs.schemas import (
+    MAX_ATTEMPTS,
     MAX_LABELS,
+    MAX_TILES,
     DeadlineChoice,
     JobRequest,
     Key,
+    LabelKey,
+    LabelValue,
     Name,
     NodeLabelKey,
     NodeLabelValue,
     RetryPolicy,
 )
-from rdukit_platform.jobs.states import MAX_MEMBERS, MAX_RUN_LIMIT_S
+from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_MEMBERS, MAX_RUN_LIMIT_S
 
 #: What a request says that a row keeps under the same name.
 _KEPT: Final = frozenset(JobRequest.model_fields) - {"box", "parameters", "inputs", "idempotency_key"}
+#: What the clone has as the changes say it, where they do.
+_CHANGED: Final = {
+    "tiles", "max_attempts", "priority", "labels", "run_limit_s", "retry", "preemptible", "members", "constraint",
+}  # fmt: skip
 
 
 class CloneRequest(DeadlineChoice):
@@ -33,6 +41,12 @@ class CloneRequest(DeadlineChoice):
     )
     inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
     name: Name | None = None
+    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
+    priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] | None = Field(
+        default=None, description="All that it has."
+    )
     run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
     retry: RetryPolicy | None = None
     preemptible: bool | None = None
@@ -81,9 +95,7 @@ def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | 
     return JobRequest.model_validate(
         {
             **fields,
-            **changes.model_dump(
-                include={"run_limit_s", "retry", "preemptible", "members", "constraint"}, exclude_none=True
-            ),
+            **changes.model_dump(include=_CHANGED, exclude_none=True),
             **changes.model_dump(include={"deadline", "deadline_s"}),
             "box": str(Selector(job.box, job.box_version)),
             "parameters": {**parameters, **changes.parameters},

@@ -32,6 +32,8 @@ LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128
 NodeLabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 NodeLabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{0,63}$")]
 MAX_LABELS: Final = 16
+MAX_TILES: Final = 1024
+MAX_ATTEMPTS: Final = 20
 
 
 class RequestBody(BaseModel):
@@ -112,8 +114,8 @@ class JobRequest(QueueChoices):
     parameters: dict[str, JsonValue] = {}
     inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
     name: Name | None = None
-    tiles: Annotated[int, Field(ge=0, le=1024)] | None = None
-    max_attempts: Annotated[int, Field(ge=1, le=20)] | None = None
+    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 

@@ -43,6 +43,12 @@ def test_a_clone_has_the_changes_and_keeps_the_rest() -> None:
     assert (made.name, made.tiles) == ("b", 2)
 
 
+def test_a_clone_may_have_another_place_in_the_queue_and_other_labels() -> None:
+    changes: dict[str, object] = {"priority": 7, "labels": {"run": "b"}, "tiles": 4, "max_attempts": 1}
+    made = clone_request(Row(), CloneRequest.model_validate(changes))
+    assert made.model_dump(include=set(changes)) == changes
+
+
 def test_another_pef_has_its_own_tiles() -> None:
     assert clone_request(Row(), CloneRequest(inputs={"pef": "art-1"})).tiles == 2
     assert clone_request(Row(), CloneRequest(inputs={"pef": "art-9"})).tiles is None

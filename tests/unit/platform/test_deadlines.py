@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 from pydantic import ValidationError
 
 from rdukit.errors import Conflict, IllegalValue, InvalidTransition, LeaseLost
+from rdukit_platform.cli.job_control import Deadline
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, overdue, pipelines, service
@@ -94,6 +96,13 @@ def test_what_to_retry_on_is_listed_where_it_is_wrong() -> None:
         ValidationError, match="legal: box-failed, box-killed, box-lost, box-slow, disk-full, expired, and the"
     ):
         request(retry={"on": ["box-eaten"]})
+
+
+def test_the_command_says_both_ways_of_a_deadline_where_it_is_neither() -> None:
+    for wrong in ("yesterday", "2026-13-01T08:00Z"):
+        with pytest.raises(click.BadParameter, match=r"legal: such as 2h, or 2026-11-30T08:00Z"):
+            Deadline().convert(wrong, None, None)
+    assert Deadline().convert("2h", None, None) == {"deadline_s": 7200.0}
 
 
 def test_a_deadline_is_a_time_or_a_length_of_time(database: Database, tenant: str) -> None:

@@ -62,6 +62,8 @@ def test_a_limit_of_another_parameter_is_its_value_in_the_request_or_its_default
         check_parameters(box, box.verb("compile"), {"chunk": 129})
     with pytest.raises(IllegalValue, match=r"is 1000.{95,99}…; legal"):
         check_parameters(box, box.verb("compile"), {"chunk": 10**400})
+    with pytest.raises(IllegalValue, match=r"is 1\.5; legal: a whole number, x <= context"):
+        check_parameters(box, box.verb("compile"), {"chunk": 1.5})
 
 
 def test_a_schema_that_is_none_is_the_boxs_fault() -> None:
