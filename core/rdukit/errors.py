@@ -438,6 +438,12 @@ def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
+def name_legal(names: Iterable[str]) -> str:
+    """Return ``legal: ['a', 'b']`` for an error's message, or that there is nothing to choose from (pure)."""
+    listed = list(names)
+    return f"legal: {listed}" if listed else "there are none yet"
+
+
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: How libraries that write files by themselves say it: Rust's, HDF5's, SQLite's.
 _FULL_WORDS: Final = ("No space left on device", f"errno = {errno.ENOSPC}", "disk is full")

@@ -41,6 +41,15 @@ WINDOWS = {
     "desk": (1280, 800, "light"), "night": (1280, 800, "dark"), "hand": (400, 800, "light"),
     "night-hand": (400, 800, "dark"),
 }  # fmt: skip
+COUNT_LINES = """cell => {
+    const range = document.createRange(); range.selectNodeContents(cell.firstChild);
+    return range.getClientRects().length
+}"""
+IS_SEEN_WHEN_LONG = """label => {
+    label.textContent = "12.5 k"; label.scrollIntoView();
+    const box = label.getBoundingClientRect();
+    return document.elementFromPoint(box.left + 2, box.top + box.height / 2) === label
+}"""
 #: Pages that are reached without an id.
 PLAIN_PAGES = sorted(
     path for method, _, path in (route.partition(" ") for route in PERMISSIONS)
@@ -244,6 +253,15 @@ def test_a_sweep_is_begun_by_the_keyboard(visit: Visit) -> None:
     visit.page.locator("#max_trials").press("Enter")
     visit.page.wait_for_url("**/console/sweeps/sweep-*")
     assert "2 at once, by grid" in visit.page.inner_text("dl.facts")
+
+
+def test_ids_of_the_audit_log_and_labels_of_curves_are_whole(visit: Visit, jobs: dict[str, str]) -> None:
+    visit.open("/console/audit", "audit")
+    who = visit.page.locator("td:nth-child(3)").first
+    assert who.evaluate(COUNT_LINES) == 1
+    visit.page.goto(f"{visit.address}/console/jobs/{jobs['succeeded']}")
+    label = visit.page.locator("svg.curve text[text-anchor=end]").first
+    assert label.evaluate(IS_SEEN_WHEN_LONG)
 
 
 def test_light_and_dark_follow_the_system(visit: Visit) -> None:

@@ -160,6 +160,18 @@ def test_messages_say_how_their_last_try_ended_and_when_the_next_one_is(
         assert session.get_one(DeliveryRow, second.id).due_at <= time.time()
 
 
+def test_an_endpoint_that_makes_no_text_shows_no_call_of_a_chat(gateway: GatewayUnderTest, browser: Browser) -> None:
+    token = gateway.token("caller", "read", "write")
+    example = Example(gateway.platform.database, gateway.platform.store, tenant_id(gateway, "caller"), time.time())
+    example.promote(example.run_pipeline()[1])
+    example.serve("read", "digits:1")
+    example.serve_bundle("chat", "digits:1")
+    client = browser(token)
+    rows, chat = (client.get(f"/console/endpoints/{name}").text for name in ("read", "chat"))
+    assert "v2/models/read/infer" in rows and "chat/completions" not in rows
+    assert "chat/completions" in chat
+
+
 def test_the_audit_log_is_filtered_by_outcome_act_and_whom_it_is_about(
     gateway: GatewayUnderTest, browser: Browser
 ) -> None:

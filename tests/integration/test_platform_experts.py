@@ -123,6 +123,21 @@ def rdukit(token: str, *arguments: str, status: int = 0) -> str:
     return done.stderr if status else done.stdout
 
 
+def test_a_name_that_no_expert_or_endpoint_has_is_answered_with_what_there_is(
+    gateway: GatewayUnderTest, token: str, example: Example
+) -> None:
+    def told(path: str) -> str:
+        return str(gateway.ask("GET", path, token).json()["error"]["message"])
+
+    assert "no expert is called 'digit'; there are none yet; make one" in told("/v1/experts/digit")
+    assert "no endpoint is called 'red'; there are none yet; make one" in told("/v1/endpoints/red")
+    promote(gateway, token, example.run_pipeline()[1])
+    example.serve("read", "digits:1")
+    assert "no expert is called 'digit'; legal: ['digits']; make one" in told("/v1/experts/digit")
+    assert told("/v1/experts/digit").endswith("--name NAME. Did you mean 'digits'?")
+    assert told("/v1/endpoints/red").endswith("rdukit endpoint create. Did you mean 'read'?")
+
+
 def test_the_commands_promote_find_compare_and_deprecate(
     gateway: GatewayUnderTest, token: str, example: Example
 ) -> None:

@@ -17,7 +17,7 @@ from rdukit_platform.api.dependencies import (
     StrictJsonRoute,
     platform_of,
 )
-from rdukit_platform.api.tenants import Tenant
+from rdukit_platform.api.tenants import Tenant, show_tenant
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import UserRow
 from rdukit_platform.jobs.schemas import RequestBody
@@ -315,7 +315,7 @@ def _show_user(row: UserRow) -> UserView:
 
 
 def _show(found: orgs.Organisation) -> OrganisationView:
-    tenants = [Tenant(id=t.id, name=t.name, created_at=t.created_at, weight=t.weight) for t in found.tenants]
+    tenants = [show_tenant(row) for row in found.tenants]
     return OrganisationView(
         id=found.row.id, name=found.row.name, created_at=found.row.created_at, tenants=tenants,
         admins=[user.email or user.id for user in found.admins],

@@ -217,7 +217,8 @@ def me(request: Request, caller: Anyone) -> Me:
 
 def show_me(platform: Platform, caller: Caller) -> Me:
     """Return whose the token of ``caller`` is."""
-    tenant = Tenant(id=caller.tenant_id, name=caller.tenant_name)
+    with platform.database.read() as session:
+        tenant = show_tenant(session.get_one(TenantRow, caller.tenant_id))
     user = read_user(platform, caller)
     return Me(
         tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at, user=user
@@ -250,7 +251,7 @@ def list_roles(caller: Anyone) -> RoleList:
 def list_(request: Request, caller: Admin) -> TenantList:
     """List all tenants."""
     with platform_of(request).database.read() as session:
-        return TenantList(tenants=[_show(row) for row in list_tenants(session)])
+        return TenantList(tenants=[show_tenant(row) for row in list_tenants(session)])
 
 
 @router.post("/tenants", status_code=status.HTTP_201_CREATED)
@@ -263,7 +264,7 @@ def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
         row.quota, row.max_tiles, row.max_jobs = body.quota, body.max_tiles, body.max_jobs
         _check_limits(row)
         record(session, entry_of(request, caller, Act.CREATE_TENANT, row.id, row.id))
-        return _show(row)
+        return show_tenant(row)
 
 
 @router.get("/tenants/{tenant_id}")
@@ -274,7 +275,7 @@ def show(request: Request, tenant_id: str, caller: Reader) -> TenantDetail:
         use = read_tenant_uses(session, [row])[row.id]
     shown = ArtifactUseView(artifacts=use.artifacts, bytes=use.artifact_bytes, limit_bytes=use.limit_bytes)
     return TenantDetail(
-        **_show(row).model_dump(), artifact_bytes=row.artifact_bytes, artifacts=shown, tiles=use.tiles,
+        **show_tenant(row).model_dump(), artifact_bytes=row.artifact_bytes, artifacts=shown, tiles=use.tiles,
         active_jobs=use.active_jobs, queued_jobs=use.queued_jobs,
     )  # fmt: skip
 
@@ -298,7 +299,7 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
         if not changes:
             raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(TenantChange.model_fields)}")
         record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(changes)))
-        return _show(row)
+        return show_tenant(row)
 
 
 @router.post("/tenants/{tenant_id}/tokens", status_code=status.HTTP_201_CREATED)
@@ -429,5 +430,6 @@ def _check_limits(row: TenantRow) -> None:
         raise InvalidArgument(f"quota is {row.quota}, more than max_tiles; legal: 0 to {row.max_tiles}")
 
 
-def _show(row: TenantRow) -> Tenant:
+def show_tenant(row: TenantRow) -> Tenant:
+    """Return what the interface tells of a tenant."""
     return Tenant.model_validate({name: getattr(row, name) for name in Tenant.model_fields})

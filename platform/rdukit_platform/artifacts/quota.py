@@ -59,14 +59,15 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
     if use.bytes + more <= use.limit_bytes:
         return
     excess = use.bytes + more - use.limit_bytes
+    advice = _propose(session, tenant_id, more, use.limit_bytes)
     raise QuotaExceeded(
         f"tenant {row.name!r} may keep {format_bytes(use.limit_bytes)} of artifacts and has {format_bytes(use.bytes)}; "
-        f"{format_bytes(more)} more are {format_bytes(excess)} too many; {_propose(session, tenant_id)}",
+        f"{format_bytes(more)} more are {format_bytes(excess)} too many; {advice}",
         limit_bytes=use.limit_bytes, bytes=use.bytes, more_bytes=more, excess_bytes=excess,
     )  # fmt: skip
 
 
-def _propose(session: Session, tenant_id: str) -> str:
+def _propose(session: Session, tenant_id: str, more: int, limit: int) -> str:
     needs = read_needs(session, tenant_id)
     largest = session.scalars(
         select(ArtifactRow)
@@ -79,6 +80,8 @@ def _propose(session: Session, tenant_id: str) -> str:
         .order_by(ArtifactRow.bytes.desc(), ArtifactRow.id)
     )
     free = [row for row in largest if row.id not in needs][:MAX_PROPOSED]
+    if not free and more > limit:
+        return "that alone is more than it may keep; ask an administrator for more"
     if not free:
         return "nothing of it can go now: all is pinned or needed; ask an administrator for more"
     named = ", ".join(f"{row.id} ({row.kind}, {format_bytes(row.bytes)})" for row in free)

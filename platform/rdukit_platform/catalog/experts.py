@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, NotFound
+from rdukit.errors import Conflict, NotFound, name_legal, suggest
 from rdukit_platform.catalog.model import Boxes, Selector, read_selector
 from rdukit_platform.catalog.own import find_version
 from rdukit_platform.db.models import ExpertRow, JobRow, TenantRow
@@ -189,8 +189,9 @@ def _not_found(session: Session, tenant_id: str, asked: Selector) -> NotFound:
         return NotFound(f"expert {asked.name!r} has no version {asked.version}; legal: {legal}", legal=legal)
     query = select(ExpertRow.name).where(ExpertRow.tenant_id == tenant_id).distinct().order_by(ExpertRow.name)
     legal = list(session.scalars(query.limit(MAX_NAMED)))
+    meant = suggest(asked.name, legal)
     return NotFound(
-        f"no expert is called {str(asked)!r}; legal: {legal}; make one of a training with: rdukit expert promote JOB "
-        "--name NAME",
+        f"no expert is called {str(asked)!r}; {name_legal(legal)}; make one of a training with: rdukit expert promote "
+        f"JOB --name NAME{meant and '.' + meant}",
         legal=legal,
     )

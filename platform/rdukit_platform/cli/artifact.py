@@ -224,7 +224,9 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
 
 @artifact.command()
 @click.argument("artifact_id", shell_complete=ARTIFACTS)
-@click.option("-o", "--output", default=None, type=click.Path(path_type=Path), help="SVG file to write.")
+@click.option(
+    "-o", "--output", default=None, type=click.Path(path_type=Path), help="SVG file to write, a name in .svg."
+)
 @JSON_OPTION
 @TOKEN_OPTION
 def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
@@ -236,6 +238,8 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
 
+    if output is not None and output.suffix.lower() != ".svg":
+        raise InvalidArgument(f"--output is {str(output)!r}, and the picture is SVG; legal: a name that ends in .svg")
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
         url = client.url

@@ -103,7 +103,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
         return
     rows = [
         (
-            one["name"], one["state"], f"{one['ready']}/{one['replicas']}", one["revision"],
+            one["name"], one["state"], f"{one['ready']}/{wanted_replicas(one)}", one["revision"],
             one["expert"] or (f"{one['box']}, {len(one['models'])} models" if one["models"] else one["box"]),
             one["usage"]["requests"], show.ago(one["created_at"]),
         )
@@ -299,6 +299,8 @@ def call(
 
     if (prompt is None) == (rows is None):
         raise click.UsageError("Give either --prompt TEXT or --rows FILE.")
+    if model is not None and prompt is None:
+        raise click.UsageError("--model names who answers a --prompt; --rows go to the endpoint's only model.")
     with ApiClient.of_home() as client:
         if prompt is not None:
             messages = [{"role": "user", "content": prompt}]
@@ -381,6 +383,12 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
         show.print_json(changed)
     else:
         click.echo(f"{name} is {changed['state']}: {ready_words(changed)}; look at it: rdukit endpoint show {name}")
+
+
+def wanted_replicas(endpoint: Mapping[str, Any]) -> int:
+    """Return how many replicas are wanted, a canary's among them (pure)."""
+    canary = endpoint["canary"]
+    return int(endpoint["replicas"]) + (int(canary["replicas"]) if canary else 0)
 
 
 def ready_words(endpoint: Mapping[str, Any]) -> str:

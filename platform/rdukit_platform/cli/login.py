@@ -111,5 +111,7 @@ def _print_me(me: dict[str, Any], url: str, as_json: bool, context: str = "") ->
     if user is not None:
         click.echo(f"user     {user['email'] or user['id']}\nrole     {user['role']}")
         click.echo(f"tenants  {' '.join(user['tenants'])}")
+    else:
+        click.echo(f"allows   {' '.join(me['scopes'])}")
     ends = "never" if me["expires_at"] is None else show.clock(me["expires_at"])
     click.echo(f"tenant   {me['tenant']['name']}\ntoken    {me['token']}, ends {ends}\ngateway  {url}")

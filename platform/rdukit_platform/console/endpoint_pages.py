@@ -4,10 +4,14 @@ import json
 
 from fastapi import APIRouter, Request
 from markupsafe import Markup
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from rdukit.errors import NotFound
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoints import show_all, show_one
+from rdukit_platform.catalog.model import Boxes
+from rdukit_platform.catalog.own import with_own
 from rdukit_platform.console.access import Visitor
 from rdukit_platform.console.page import PageRoute, fragment, live, page
 from rdukit_platform.endpoints.schemas import Endpoint
@@ -40,9 +44,11 @@ def endpoint(request: Request, name: str, caller: Visitor) -> Response:
     """Show one endpoint."""
     part, found = _part(request, caller, name)
     url = str(request.base_url).rstrip("/") + found.path
-    return page(
-        request, "endpoint.html", section="Endpoints", title=name, live=part, commands=curl_commands(url, found)
-    )
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        is_text = makes_text(session, platform.catalog.boxes(), caller.tenant_id, found)
+    commands = curl_commands(url, found, is_text=is_text)
+    return page(request, "endpoint.html", section="Endpoints", title=name, live=part, commands=commands)
 
 
 @router.get("/{name}/part")
@@ -51,7 +57,20 @@ def endpoint_part(request: Request, name: str, caller: Visitor) -> Response:
     return fragment(request, _part(request, caller, name)[0])
 
 
-def curl_commands(url: str, endpoint: Endpoint) -> list[str]:
+def makes_text(session: Session, boxes: Boxes, tenant_id: str, endpoint: Endpoint) -> bool:
+    """Return whether an endpoint can be asked for a text; not where its box was uninstalled since."""
+    if endpoint.models:
+        return True
+    try:
+        box = with_own(session, boxes, tenant_id, [endpoint.box]).box(endpoint.box)
+    except NotFound:
+        return False
+    return any(
+        verb.name == "infer" and any(each.name == "max_tokens" for each in verb.parameters) for verb in box.verbs
+    )
+
+
+def curl_commands(url: str, endpoint: Endpoint, *, is_text: bool) -> list[str]:
     """Write how an endpoint is called with curl (pure)."""
     token = '-H "Authorization: Bearer $RDUKIT_TOKEN"'
     chat = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
@@ -61,7 +80,7 @@ def curl_commands(url: str, endpoint: Endpoint) -> list[str]:
     return [
         f"curl -s {token} {url}/v2/models/{endpoint.name}",
         *([] if endpoint.bundle else [infer]),
-        f"curl -s {token} {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{chat}'",
+        *([f"curl -s {token} {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{chat}'"] * is_text),
     ]
 
 

@@ -10,12 +10,12 @@ from anyio import to_thread
 from fastapi import APIRouter, Form, Request
 from starlette.responses import Response, StreamingResponse
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit.errors import InvalidArgument, RdukitError
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoint_calls import PassedRequest, calls_of
 from rdukit_platform.api.endpoints import show_one
-from rdukit_platform.catalog.own import with_own
 from rdukit_platform.console.access import Player, Visitor
+from rdukit_platform.console.endpoint_pages import makes_text
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.playground import (
     MAX_TEXT,
@@ -189,16 +189,7 @@ def _look(request: Request, caller: Caller, name: str) -> tuple[Endpoint, bool, 
         rows = [row for row in list_endpoints(session, caller.tenant_id, MAX_BESIDE)[0] if row.name != name]
         others = [Answerer(name, model.name) for model in found.models or ()]
         others += [Answerer(row.name, model) for row in rows for model in served_models(session, row) or [""]]
-        if found.models:
-            return found, True, others
-        try:
-            box = with_own(session, platform.catalog.boxes(), caller.tenant_id, [found.box]).box(found.box)
-        except NotFound:  # uninstalled since
-            return found, False, others
-    is_text = any(
-        verb.name == "infer" and any(each.name == "max_tokens" for each in verb.parameters) for verb in box.verbs
-    )
-    return found, is_text, others
+        return found, makes_text(session, platform.catalog.boxes(), caller.tenant_id, found), others
 
 
 def _model_of(request: Request, caller: Caller, name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, name_legal, suggest
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.experts import get_expert, selector_of
@@ -237,8 +237,11 @@ def get_endpoint(session: Session, tenant_id: str, name: str, *, is_locked: bool
     if row is None:
         query = select(EndpointRow.name).where(EndpointRow.tenant_id == tenant_id, EndpointRow.held_name.is_not(None))
         legal = list(session.scalars(query.order_by(EndpointRow.name).limit(MAX_NAMED)))
+        meant = suggest(name, legal)
         raise NotFound(
-            f"no endpoint is called {name!r}; legal: {legal}; make one with: rdukit endpoint create", legal=legal
+            f"no endpoint is called {name!r}; {name_legal(legal)}; make one with: rdukit endpoint create"
+            f"{meant and '.' + meant}",
+            legal=legal,
         )
     return row
 

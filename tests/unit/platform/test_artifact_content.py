@@ -220,6 +220,9 @@ def test_the_command_draws_a_lineage_and_a_token_without_jobs_sees_ids_only(
     done = run("lineage", checkpoint["id"], "-o", str(target))
     assert done.stderr == f"{target}: 4 artifacts and jobs\n"
     assert f"{gateway.url}/console/jobs/{compiled}" in target.read_text()
+    refused = run("lineage", checkpoint["id"], "-o", str(tmp_path / "lineage.png"))
+    assert (refused.returncode, list(tmp_path.iterdir())) == (2, [target])
+    assert "legal: a name that ends in .svg" in refused.stderr
     assert [line.split()[0] for line in run("lineage", checkpoint["id"]).stdout.splitlines()[1:]]
     narrow = gateway.token("default", "artifacts:read")
     jobs = gateway.ask("GET", f"/v1/artifacts/{checkpoint['id']}/lineage", narrow).json()["jobs"]

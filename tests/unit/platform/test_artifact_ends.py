@@ -363,6 +363,10 @@ def test_a_quota_says_how_much_and_what_could_go(database: Database, store: Fold
         f"delete what you do not need, such as {big} (checkpoint, 2.93 KiB), with: rdukit artifact delete ID"
     )
     assert refused.value.detail["excess_bytes"] == 1024
+    delete(database, tenant, big)
+    with pytest.raises(QuotaExceeded, match="that alone is more than it may keep; ask an administrator"):
+        add(database, tenant, file(store, bytes(5000)))
+    big = add(database, tenant, file(store, bytes(3000)), "checkpoint")
     with pytest.raises(QuotaExceeded):
         add(database, tenant, file(store, bytes(2000)))
     delete(database, tenant, big)

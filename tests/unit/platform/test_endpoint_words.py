@@ -3,9 +3,10 @@
 import click
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
-from rdukit_platform.cli.endpoint import endpoint, ready_words
+from rdukit_platform.cli.endpoint import endpoint, ready_words, wanted_replicas
 from rdukit_platform.client.http import check_answer
 
 
@@ -26,6 +27,13 @@ def test_ready_replicas_are_told_by_revision_during_a_canary() -> None:
     }  # fmt: skip
     assert ready_words(found) == "revision 1 (75 %), 1 of 1 ready; canary revision 2 (25 %), 1 of 1 ready"
     assert ready_words({**found, "ready": 1, "canary": None}) == "revision 1, 1 of 1 replicas ready"
+    assert (wanted_replicas(found), wanted_replicas({**found, "canary": None})) == (2, 1)
+
+
+def test_a_model_is_named_for_a_prompt_only() -> None:
+    refused = CliRunner().invoke(endpoint, ["call", "read", "--rows", "rows.json", "--model", "poet"])
+    assert refused.exit_code == 2
+    assert "--model names who answers a --prompt" in refused.output
 
 
 def test_idle_takes_a_length_of_time() -> None:
