@@ -212,7 +212,8 @@ def wait_ended(platform: PlatformUnderTest, ids: list[str]) -> list[str]:
         while left and platform.job(left[-1])["state"] in FINAL_STATES:
             left.pop()
         time.sleep(0.2)
-    return [f"{job_id} has not ended: {platform.job(job_id)['state']}" for job_id in left]
+    states = {job_id: platform.job(job_id)["state"] for job_id in left}
+    return [f"{job_id} has not ended: {state}" for job_id, state in states.items() if state not in FINAL_STATES]
 
 
 def judge(platform: PlatformUnderTest, found: Mapping[str, Work], report: ChaosReport) -> None:
