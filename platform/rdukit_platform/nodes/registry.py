@@ -297,7 +297,7 @@ def find_node(session: Session, name: str) -> NodeRow:
         raise NotFound(f"there is no node {name!r}; there is: {named}")
     present = [row for row in rows.values() if row.state != NodeLife.LEFT]
     if len(present) > 1:
-        raise InvalidArgument(f"there are several nodes; name one of: {named}")
+        raise InvalidArgument(f"there are several nodes; name one by --node: {named}")
     if not present:
         raise NotFound("no node has joined the platform; join one with: rdukit node join")
     return present[0]

@@ -118,12 +118,15 @@ def read_trace(path: Path) -> list[TraceJob]:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: as ``parse_swf``.
+        InvalidArgument: as ``parse_swf``, and where no job is left.
     """
     try:
-        return parse_swf(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
+        jobs = parse_swf(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
     except (FileNotFoundError, IsADirectoryError) as cause:
         raise NotFound(f"there is no trace {path}; --swf takes a file in the Standard Workload Format") from cause
+    if not jobs:
+        raise InvalidArgument(f"{path} has no job that ran; legal: lines of {SWF_FIELDS} numbers, times above 0")
+    return jobs
 
 
 def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:

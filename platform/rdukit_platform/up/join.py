@@ -11,18 +11,21 @@ from types import FrameType
 from typing import Final
 from urllib.parse import urlsplit
 
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import HOME, LOG_LEVEL, resolve
 from rdukit.telemetry.spans import name_service
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.db.engine import Database, wait_until_reachable
 from rdukit_platform.db.migrate import read_revision
-from rdukit_platform.db.models import NodeRow
+from rdukit_platform.db.models import ArtifactRow, NodeRow
 from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.nodes.registry import NodeLife, check_name, let_go, read_home_id
-from rdukit_platform.settings import BROKER_URL, DATABASE_URL, Home
+from rdukit_platform.settings import ARTIFACTS_STORE, BROKER_URL, DATABASE_URL, Home
 from rdukit_platform.up.run import READY_TIMEOUT_S, take_lock
 from rdukit_platform.up.supervisor import Supervisor, list_node_children
 
@@ -32,6 +35,8 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 #: Seconds in which database and broker must answer: they may start at the same time.
 ANSWER_S: Final = 30.0
+#: Artifacts that are looked for: one may be removed meanwhile.
+LOOKED_AT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ def run_node(
 
     Raises:
         InvalidArgument: neither these nor the settings name the platform's database and broker.
-        NotFound: the database is no platform's. Conflict: another process has this home, or another node its name.
+        NotFound: the database is no platform's, or the artifacts are not the platform's. Conflict: another process has
+        this home, or another node its name.
         Unavailable: database or broker do not answer, or a part does not come up; the message has its last words.
     """
     began = time.monotonic()
@@ -74,6 +80,7 @@ def run_node(
     try:
         # Nothing has started yet: a signal ends this process as it would any.
         with closing(open_platform(home, SystemClock())) as database:
+            check_artifacts(database, open_store(home))
             return _run(home, database, began, announce)
     finally:
         os.close(lock)
@@ -112,6 +119,22 @@ def open_platform(home: Home, clock: Clock) -> Database:
         _wait_for_broker(notifier, clock)
         undo.pop_all()
     return database
+
+
+def check_artifacts(database: Database, store: BlobStore) -> None:
+    """Refuse a store that has none of the platform's newest artifacts: what jobs made here would be lost to the others.
+
+    Raises:
+        NotFound: it is another folder or bucket than the platform's.
+    """
+    with database.read() as session:
+        newest = select(ArtifactRow.digest).where(ArtifactRow.deleted_at.is_(None))
+        digests = list(session.scalars(newest.order_by(ArtifactRow.created_at.desc()).limit(LOOKED_AT)))
+    if digests and not any(store.has(digest) for digest in digests):
+        raise NotFound(
+            f"{store.where} has none of the platform's {len(digests)} newest artifacts; name the folder or bucket "
+            f"that the platform has: --artifacts, or {ARTIFACTS_STORE.name}"
+        )
 
 
 def _wait_for_broker(notifier: Notifier, clock: Clock) -> None:

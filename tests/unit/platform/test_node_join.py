@@ -1,14 +1,18 @@
 """``rdukit node join`` before it starts anything: what is no platform's is refused, in a line, and nothing is made."""
 
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from rdukit_platform.artifacts.service import record_artifact
+from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.cli.node import join
 from rdukit_platform.settings import Home
-from rdukit_platform.up.join import open_platform
+from rdukit_platform.tenants.service import create_tenant
+from rdukit_platform.up.join import check_artifacts, open_platform
 from rdukit_platform.up.supervisor import ServiceProcess, Supervisor
 from support import FakeClock
 from support.platform.processes import fresh_database
@@ -71,6 +75,18 @@ def test_the_broker_must_answer(home: Home, tmp_path: Path, monkeypatch: pytest.
         name_platform(monkeypatch, url, "nonsense")
         with pytest.raises(InvalidArgument, match=r"broker\.url is not the URL"):
             open_platform(home, FakeClock())
+
+
+def test_artifacts_that_are_not_the_platforms_are_refused(tmp_path: Path) -> None:
+    with fresh_database(tmp_path) as database:
+        store = FolderStore(tmp_path / "artifacts")
+        check_artifacts(database, FolderStore(tmp_path / "other"))  # there is nothing yet that could be missed
+        content = store.add_stream(BytesIO(b"data"))
+        with database.write() as session:
+            record_artifact(session, create_tenant(session, "lab", 0.0).id, "a", "data", content, 0.0)
+        check_artifacts(database, store)
+        with pytest.raises(NotFound, match=r"other.* has none of the platform's 1 newest artifacts; .*--artifacts"):
+            check_artifacts(database, FolderStore(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("option", [["--name", "Bad Name"], ["--label", "zone"]])
