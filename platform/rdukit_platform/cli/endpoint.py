@@ -285,11 +285,23 @@ def delete(name: str, as_json: bool) -> None:
 @click.option("--rows", default=None, metavar="FILE", help="JSON file with a list of rows, - for stdin.")
 @click.option("--model", default=None, help="Expert of a bundle that answers the prompt [default: its first].")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, 2),
+    default=None,
+    help="0: always the likeliest token, so the same answer each time; higher: more by chance [default: the box's, 1].",
+)
 @JSON_OPTION
 @TOKEN_OPTION
 def call(
-    name: str, prompt: str | None, rows: str | None, model: str | None, max_tokens: int, as_json: bool
-) -> None:  # fmt: skip
+    name: str,
+    prompt: str | None,
+    rows: str | None,
+    model: str | None,
+    max_tokens: int,
+    temperature: float | None,
+    as_json: bool,
+) -> None:
     """Call an endpoint with a text, or with rows of numbers.
 
     Example: rdukit endpoint call digits --rows rows.json
@@ -301,11 +313,14 @@ def call(
         raise click.UsageError("Give either --prompt TEXT or --rows FILE.")
     if model is not None and prompt is None:
         raise click.UsageError("--model names who answers a --prompt; --rows go to the endpoint's only model.")
+    if temperature is not None and prompt is None:
+        raise click.UsageError("--temperature goes with --prompt; what --rows give is not chosen by chance.")
     with ApiClient.of_home() as client:
         if prompt is not None:
             messages = [{"role": "user", "content": prompt}]
             model = model or client.get(f"{_path(name)}/v1/models")["data"][0]["id"]
             body = {"model": model, "messages": messages, "max_tokens": max_tokens}
+            body |= {} if temperature is None else {"temperature": temperature}
             answer = client.post(f"{_path(name)}/v1/chat/completions", body)
             if as_json:
                 show.print_json(answer)

@@ -30,10 +30,18 @@ def test_ready_replicas_are_told_by_revision_during_a_canary() -> None:
     assert (wanted_replicas(found), wanted_replicas({**found, "canary": None})) == (2, 1)
 
 
-def test_a_model_is_named_for_a_prompt_only() -> None:
-    refused = CliRunner().invoke(endpoint, ["call", "read", "--rows", "rows.json", "--model", "poet"])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--rows", "rows.json", "--model", "poet"], "--model names who answers a --prompt"),
+        (["--rows", "rows.json", "--temperature", "0"], "--temperature goes with --prompt"),
+        (["--prompt", "Hi", "--temperature", "3"], "Invalid value for '--temperature'"),
+    ],
+)
+def test_what_a_call_cannot_mean_is_refused(words: list[str], why: str) -> None:
+    refused = CliRunner().invoke(endpoint, ["call", "read", *words])
     assert refused.exit_code == 2
-    assert "--model names who answers a --prompt" in refused.output
+    assert why in refused.output
 
 
 def test_idle_takes_a_length_of_time() -> None:
