@@ -99,7 +99,12 @@ def _describe(
     if key_said is not None:
         return key_said
     said = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    if kind in {"value_error", "json_invalid"}:
+    if kind == "json_invalid":
+        why, at = error.get("ctx", {}).get("error", said), error["loc"][-1]
+        return (
+            f"{where} is not JSON: {why}, at character {at}" if isinstance(at, int) else f"{where} is not JSON: {why}"
+        )
+    if kind == "value_error":
         return f"{where}: {said}"
     legal = legal_words(schema_at(path, schema, definitions), definitions)
     if not is_whole:

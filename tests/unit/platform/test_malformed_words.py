@@ -53,6 +53,17 @@ def test_a_wrong_body_is_answered_with_the_key_its_value_and_what_is_legal(
     assert words in said(model, body)
 
 
+def test_of_a_body_that_is_not_json_it_is_said_where_and_why() -> None:
+    broken = {
+        "type": "json_invalid",
+        "loc": ("body", 7),
+        "msg": "JSON decode error",
+        "ctx": {"error": "Expecting value"},
+    }
+    problems = find_malformed([broken], {}, {}, {})
+    assert [one["problem"] for one in problems] == ["the body is not JSON: Expecting value, at character 7"]
+
+
 def test_all_that_is_wrong_is_said_and_each_key_once() -> None:
     body = {"job": {"box": 7}, "space": {"lr": 5}, "objective": {"metric": ""}}
     assert said(SweepRequest, body).split("; legal: ")[0] == "job.box is 7"
