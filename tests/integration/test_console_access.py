@@ -172,6 +172,21 @@ def test_an_endpoint_that_makes_no_text_shows_no_call_of_a_chat(gateway: Gateway
     assert "chat/completions" in chat
 
 
+def test_a_refused_invitation_or_token_loses_nothing_that_was_filled_in(
+    gateway: GatewayUnderTest, browser: Browser
+) -> None:
+    client = browser(gateway.admin)
+    told = client.post("/console/members", data={"email": "nobody", "role": "viewer"})
+    assert told.status_code == 400 and "is no e-mail address" in told.text
+    assert 'value="nobody"' in told.text and '<option value="viewer" selected>' in told.text
+    told = client.post("/console/tokens", data={"name": "mine", "scope": "bad", "days": "7"})
+    assert told.status_code == 400
+    assert 'value="mine"' in told.text and '<option value="7" selected>' in told.text
+    told = client.post("/console/tokens", data={"name": "two", "role": "viewer", "scope": "jobs:read", "days": "7"})
+    assert told.status_code == 400
+    assert 'value="jobs:read" checked' in told.text and '<option value="viewer" selected>' in told.text
+
+
 def test_the_audit_log_is_filtered_by_outcome_act_and_whom_it_is_about(
     gateway: GatewayUnderTest, browser: Browser
 ) -> None:

@@ -1,5 +1,6 @@
 """The console's pages of tokens and of the audit log, and the form of maintenance."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Final
 from urllib.parse import urlencode
@@ -78,7 +79,8 @@ def create(
         )
         made = make_token(request, caller, caller.tenant_id, body)
     except RdukitError as error:
-        return _tokens_page(request, caller, error=error.message, status=error.http_status)
+        asked = {"name": name[:64], "role": role, "scopes": scope or [], "days": days}
+        return _tokens_page(request, caller, error=error.message, status=error.http_status, asked=asked)
     return _tokens_page(request, caller, made=made)
 
 
@@ -165,7 +167,9 @@ def _tokens_page(
     made: Token | None = None,
     error: str = "",
     status: int = 200,
+    asked: Mapping[str, object] | None = None,
 ) -> Response:
+    asked = asked or {"name": "", "role": "", "scopes": [], "days": LIVES[2]}
     platform = platform_of(request)
     found = read_tokens(platform, caller, cursor=cursor)
     legal = [(scope, said) for scope, said in MEANINGS.items() if may_give(caller.scopes, [scope])]
@@ -173,4 +177,5 @@ def _tokens_page(
     return page(
         request, "tokens.html", status, section="Tokens", tokens=found.tokens, next_cursor=found.next_cursor,
         made=made, error=error, scopes=legal, roles=roles, lives=LIVES, own=caller.token_id, time=platform.clock.now(),
+        asked=asked,
     )  # fmt: skip

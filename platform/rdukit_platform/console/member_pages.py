@@ -30,7 +30,7 @@ def invite(
     try:
         add_member(request, caller, InviteRequest(email=email.strip()[:254], role=_checked(role)))
     except RdukitError as error:
-        return _page(request, caller, error.message, error.http_status)
+        return _page(request, caller, error.message, error.http_status, email[:254], role)
     return RedirectResponse("/console/members", 303)
 
 
@@ -54,10 +54,12 @@ def _checked(role: str) -> str:
     return role
 
 
-def _page(request: Request, caller: Caller, error: str = "", status: int = 200) -> Response:
+def _page(
+    request: Request, caller: Caller, error: str = "", status: int = 200, email: str = "", role: str = ""
+) -> Response:
     given = [role for role in ROLES.values() if may_give(caller.scopes, role.scopes)]
     found = read_members(request, caller)
     return page(
         request, "members.html", status, section="Members", members=found.members, error=error, roles=given,
-        manages=allows(caller.scopes, MEMBERS), own=caller.user_id,
+        manages=allows(caller.scopes, MEMBERS), own=caller.user_id, email=email, chosen=role,
     )  # fmt: skip
