@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.backends.process_tree import tree_of
-from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
@@ -53,7 +53,7 @@ def jobs(platform: PlatformUnderTest) -> dict[str, str]:
 
 
 def test_training_on_digits_survives_kills_and_reads_held_out_digits(
-    platform: PlatformUnderTest, jobs: dict[str, str]
+    platform: PlatformUnderTest, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_in_mid_train(job: dict[str, object]) -> bool:
         progress = job["progress"]
@@ -69,6 +69,10 @@ def test_training_on_digits_survives_kills_and_reads_held_out_digits(
     assert platform.states(jobs["train"]).count("succeeded") == 1
     assert trained["result"]["steps"] == EPOCHS * 8000 // 32
     assert trained["result"]["resumed_from_step"] >= 50
+    monkeypatch.setenv("RDUKIT_HOME", str(platform.home))
+    head, *told = run_rdukit("job", "metrics", jobs["train"], "--all", "--csv").splitlines()
+    assert head.startswith("step,loss,")
+    assert {int(line.split(",")[0]) for line in told} == set(range(1, EPOCHS * 8000 // 32 + 1))
     read = platform.wait_end(jobs["infer"], 120)
     assert read["state"] == "succeeded", read
     assert read["result"]["accuracy"] > 0.90

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rdukit.errors import NotFound
 from rdukit_platform.console.access import COOKIE
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import run_rdukit, short_folder
@@ -115,6 +116,7 @@ def test_all_metrics_of_a_run_come_out(gateway: GatewayUnderTest, token: str, ex
     assert (tmp_path / "loss.csv").read_text().splitlines() == lines
     assert run_rdukit("job", "metrics", running).split()[:3] == ["AT", "ATTEMPT", "STAGE"]
     run_rdukit("job", "metrics", running, "--csv", "--json", status=2)
+    assert "has no artifact metrics" in run_rdukit("job", "metrics", running, "--all", status=NotFound.exit_status)
 
 
 def console_page(gateway: GatewayUnderTest, token: str, path: str) -> str:

@@ -103,6 +103,9 @@ def test_csv_has_a_column_for_every_name_that_any_event_had() -> None:
               {"at": 2.5, "attempt": 2, "values": {"step": 2, "stage": "a,b", "loss": "NaN"}}]  # fmt: skip
     assert metrics_csv(points) == 'at,attempt,step,loss,stage\n1.5,1,1,0.5,\n2.5,2,2,NaN,"a,b"\n'
     assert metrics_csv([]) == "at,attempt\n"
+    assert metrics_csv([{"values": {"step": 1, "loss": 0.5}}, {"values": {"step": 1, "f1": 1}}]) == (
+        "step,loss,f1\n1,0.5,\n1,,1\n"
+    )
 
 
 def test_the_commands_table_marks_what_differs_and_leaves_out_the_same_parameters() -> None:
