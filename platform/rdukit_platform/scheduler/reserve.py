@@ -98,20 +98,19 @@ def _reserve_spread(
     Nodes with maintenance to come are left out.
     """
     each = job.tiles // job.members
-    nodes = {room.index: (most, room) for most, room in could if not room.closed(now, float("inf"))}
+    nodes = {room.index: (most, room) for most, room in could if not (room.windows and room.closed(now, float("inf")))}
     free = {index: room.tiles for index, (_, room) in nodes.items()}
     unit = {index: whole_tiles(each, room.rdu_tiles) for index, (_, room) in nodes.items()}
 
     def count(index: int) -> int:
         return min(max(free[index], 0) // unit[index], nodes[index][0])
 
-    def ends_of(index: int) -> Iterable[tuple[float, int, int]]:
-        return ((at, tiles, index) for at, tiles in endings.get(index, ()))
-
     total = sum(map(count, nodes))
-    for at, tiles, index in heapq.merge(*map(ends_of, nodes)):
-        if at >= before:
-            return None
+    # Of each node the end that comes next, and its place among the node's.
+    coming = [(*of_node[0], index, 0) for index in nodes if (of_node := endings.get(index))]
+    heapq.heapify(coming)
+    while coming and coming[0][0] < before:
+        at, tiles, index, place = coming[0]
         if tiles:
             total -= count(index)
             free[index] += tiles
@@ -121,6 +120,10 @@ def _reserve_spread(
                 return Reservation(
                     job, at, {room.index: free[room.index] - part[1] * unit[room.index] for room, part in places}
                 )
+        if place + 1 < len(endings[index]):
+            heapq.heapreplace(coming, (*endings[index][place + 1], index, place + 1))
+        else:
+            heapq.heappop(coming)
     return None
 
 

@@ -100,12 +100,14 @@ class Rooms:
         tiles, members, constraint = need
         if members < 2 or not tiles or len(self.linked) < 2:
             return None
+        each = tiles // members
         counts = [
             (count, room)
             for room in self.linked
-            if room.index not in apart
+            if room.tiles >= each
+            and room.index not in apart
             and constraint <= room.node.labels
-            and (count := room.count_members(tiles // members, now, until))
+            and (count := room.count_members(each, now, until))
         ]
         return spread_near(need, counts) if sum(count for count, _ in counts) >= members else None
 
