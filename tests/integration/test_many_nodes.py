@@ -98,7 +98,7 @@ def test_jobs_spread_and_a_node_that_leaves_has_left_when_its_own_are_done(
         shown = nodes(platform)
         assert {lease["job"] for lease in shown["two"]["leases"]} == set(jobs["two"])
         assert {lease["job"] for lease in shown["one"]["leases"]} == set(jobs["one"])
-        with pytest.raises(InvalidArgument, match="name one of: one, two"):
+        with pytest.raises(InvalidArgument, match="name one by --node: one, two"):
             platform.client.post("/v1/nodes/-/drain", {})
         moved = jobs["two"].pop()
         platform.client.post(f"/v1/jobs/{moved}/pause")

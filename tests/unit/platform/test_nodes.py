@@ -251,7 +251,7 @@ def test_the_only_node_needs_no_name_and_one_of_several_does(database: Database)
         assert registry.find_node(session, "-").name == "one"
     join(database, TWO)
     with database.read() as session:
-        with pytest.raises(InvalidArgument, match="name one of: one, two"):
+        with pytest.raises(InvalidArgument, match="name one by --node: one, two"):
             registry.find_node(session, "-")
         with pytest.raises(NotFound, match="there is: one, two"):
             registry.find_node(session, "three")
