@@ -23,11 +23,13 @@ class NodeRoom:
 
     __slots__ = (
         "_layout", "_mask",
-        "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "slots", "tiles", "windows",
+        "_rdu_tiles", "_rows", "index", "is_degraded", "node", "places", "rack", "slots", "tiles", "windows",
     )  # fmt: skip
 
     def __init__(self, index: int, node: NodeState) -> None:
         self.index, self.node, self.slots = index, node, node.slots
+        #: Value of the node's label ``RACK``.
+        self.rack = next((value for key, value in node.labels if key == RACK), None)
         capacity = node.capacity
         self.tiles, self.places, self.is_degraded = 0, 0, False
         self._rows: list[int] = []
@@ -45,11 +47,6 @@ class NodeRoom:
             self._rdu_tiles = capacity.rdu_tiles if is_known else 0
             self._mask = capacity.free_mask if is_known else 0
         self._layout = NodeLayout(self._rdu_tiles, 0 if capacity is None else capacity.xrdu_rdus)
-
-    @property
-    def rack(self) -> str | None:
-        """Return the value of the node's label ``RACK``; ``None``: it has none."""
-        return next((value for key, value in self.node.labels if key == RACK), None)
 
     @property
     def rdu_tiles(self) -> int:
