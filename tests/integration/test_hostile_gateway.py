@@ -296,6 +296,24 @@ def test_no_random_request_breaks_it(attacker: Attacker) -> None:
         assert 200 <= status < 500, (number, status, data)
 
 
+@pytest.mark.parametrize(
+    ("path", "legal"),
+    [
+        ("/v1/jobs", "GET, POST"),
+        ("/v1/jobs/compare", "GET"),
+        ("/v1/endpoints/x/promote", "POST"),
+        ("/v1/endpoints/x/v2/health/ready", "GET, POST"),
+    ],
+)
+def test_a_method_that_a_path_has_not_is_told_those_that_it_has(
+    platform: PlatformUnderTest, path: str, legal: str
+) -> None:
+    token = (platform.home / "token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = httpx.options(platform.running["url"] + path, headers=headers, trust_env=False)
+    assert (answer.status_code, answer.headers["allow"]) == (405, legal)
+
+
 def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not(
     attacker: Attacker, platform: PlatformUnderTest, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 FastAPI reads a body before it asks who sends it; ``BodyLimitMiddleware`` asks first.
 """
 
+import functools
 import logging
 import re
 import secrets
@@ -19,7 +20,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rdukit.errors import (
@@ -229,20 +230,24 @@ async def _routing(request: Request, error: Exception) -> Response:
 def _methods_at(request: Request) -> list[str]:
     """Return the methods that are served at the request's path: by several routes, of which the framework names one.
 
-    A path that the schema names is that route's, though it could be a value of another one's parameter, too.
+    A path that the schema names is that route's, though it could be a value of another one's parameter, too; and so is
+    one that fits a template, of several the first, as it is for the framework.
     """
-    methods = ("GET", "POST", "PUT", "PATCH", "DELETE")
-    named = request.app.openapi()["paths"].get(request.url.path)
-    if named is not None:
-        return [method for method in methods if method.lower() in named]
-    # Of several templates the first is the path's, as it is for the framework; each of its methods may be a route.
-    found = [
-        (getattr(route, "path", ""), method)
-        for route in request.app.routes
+    methods, path = ("GET", "POST", "PUT", "PATCH", "DELETE"), request.url.path
+    documented = request.app.openapi()["paths"]
+    fitting = (template for template in documented if _pattern_of(template).match(path))
+    if (found := path if path in documented else next(fitting, None)) is not None:
+        return [method for method in methods if method.lower() in documented[found]]
+    return [
+        method
         for method in methods
-        if route.matches({**request.scope, "method": method})[0] is Match.FULL
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
-    return [method for method in methods if found and (found[0][0], method) in found]
+
+
+@functools.cache
+def _pattern_of(template: str) -> re.Pattern[str]:
+    return compile_path(template)[0]
 
 
 async def _raced(request: Request, error: Exception) -> Response:
