@@ -39,8 +39,6 @@ def job() -> None:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input; repeat for more.")
 @click.option("--name", default=None, help="Name of the job.")
-@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease.")
-@click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails.")
 @click.option(
     "--priority",
     type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),

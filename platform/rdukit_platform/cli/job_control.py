@@ -39,7 +39,7 @@ class Deadline(click.ParamType[dict[str, object]]):
 
 
 def queue_options(command: F) -> F:
-    """Add the options of a node's labels, of members, of preemption, of a deadline and of a retry policy."""
+    """Add the options of tiles, attempts, a deadline, a retry policy, preemption, members and a node's labels."""
     for option in (
         click.option(
             "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
@@ -64,6 +64,10 @@ def queue_options(command: F) -> F:
             "--deadline", type=Deadline(), default=None,
             help="When it has to be done: 2h from now, or 2026-11-30T08:00Z. Later it fails.",
         ),
+        click.option(
+            "--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails."
+        ),
+        click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease."),
     ):  # fmt: skip
         command = option(command)
     return command

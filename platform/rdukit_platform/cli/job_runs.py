@@ -32,8 +32,6 @@ _GROUPS: Final = (
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter at the box's default again.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input otherwise; repeat for more.")
 @click.option("--name", default=None, help="Name of the new job (default: that of JOB).")
-@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease.")
-@click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails.")
 @click.option(
     "--priority",
     type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
@@ -159,7 +157,7 @@ def _every_step(client: "ApiClient", job_id: str) -> list[dict[str, Any]]:
 
     Raises:
         NotFound: it has none.
-        RdukitError: its box has written something else.
+        InvalidArgument: its box has written something else.
     """
     job, text = client.get(f"/v1/jobs/{job_id}"), io.BytesIO()
     if "metrics" not in job["outputs"]:
