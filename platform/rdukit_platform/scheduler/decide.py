@@ -17,6 +17,7 @@ from typing import Final
 
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import why_never
+from rdukit_platform.scheduler.estimate import estimate_starts
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import (
     NO_LABELS,
@@ -32,7 +33,7 @@ from rdukit_platform.scheduler.model import (
 )
 from rdukit_platform.scheduler.node_room import NodeRoom
 from rdukit_platform.scheduler.preempt import Preemptor
-from rdukit_platform.scheduler.reserve import Reservation, estimate_starts, reserve
+from rdukit_platform.scheduler.reserve import Reservation, reserve
 from rdukit_platform.scheduler.rooms import Spread
 from rdukit_platform.scheduler.shares import Lines, SizeBound, in_turn, line_up
 

@@ -6,7 +6,7 @@ make it anew for each decision.
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,7 +25,7 @@ class Ledger:
     """Free resources, shares and ends."""
 
     def __init__(
-        self, nodes: Sequence[NodeState], active: Iterable[ActiveJob], claims: Mapping[str, TenantShare], now: float
+        self, nodes: Sequence[NodeState], active: Collection[ActiveJob], claims: Mapping[str, TenantShare], now: float
     ) -> None:
         self._nodes = nodes
         self.rooms = Rooms(nodes)
@@ -66,23 +66,23 @@ class Ledger:
         self.openings.forget()
         self._find_shapes()
 
-    def _count(self, active: Iterable[ActiveJob], now: float) -> None:
-        rooms, shares, endings = self.rooms, self.shares, self.endings
+    def _count(self, active: Collection[ActiveJob], now: float) -> None:
+        rooms, endings, keeps_all = self.rooms, self.endings, self.shares.has_quotas
+        self.shares.add_all(active)
         for job in active:
-            shares.add(job)
-            if job.is_leaving:
-                shares.leaving[job.tenant_id] += job.tiles
-            for part in job.everywhere:
+            ends_at, is_leaving = job.ends_at, job.is_leaving
+            for part in job.parts or (job,):
                 room = rooms.of(part)
                 if room is None:
                     continue
                 if part.holds_tiles:
                     room.slots -= 1
-                    self._keep(job, room)
+                    if is_leaving or keeps_all or job.is_preemptible:
+                        self._keep(job, room)
                 else:
                     room.take((part.tiles, part.members, NO_LABELS))
-                if job.ends_at is not None and not job.is_leaving:
-                    endings[room.index].append((job.ends_at if job.ends_at > now else now, part.tiles))
+                if ends_at is not None and not is_leaving:
+                    endings[room.index].append((ends_at if ends_at > now else now, part.tiles))
         for of_node in endings.values():
             of_node.sort()
         rooms.count_slots()

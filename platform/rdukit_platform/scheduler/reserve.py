@@ -1,21 +1,17 @@
-"""Times to come, from the run limits of jobs (pure): when tiles get free, and when each waiting job starts.
+"""Reservation of tiles for the first job that finds none, by the run limits of the active ones (pure).
 
 Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), which is called EASY backfill.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import Need, QueuedJob
 from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
 from rdukit_platform.scheduler.openings import Ending, Opening
 from rdukit_platform.scheduler.rooms import spread_over
-
-#: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
-MAX_SPREAD: Final = 64
 
 
 @dataclass(slots=True)
@@ -138,152 +134,3 @@ def _reserve_nearest(job: QueuedJob, could: Could, now: float) -> Reservation | 
             spares[room.index] = 0
             left -= most
     return Reservation(job, float("inf"), spares) if spares and left <= 0 else None
-
-
-class _Outlook:
-    """Free tiles, places and slots of all nodes at a time to come; which tiles are neighbours is left out."""
-
-    def __init__(self, rooms: Sequence[NodeRoom], now: float, *, needs_slots: bool) -> None:
-        #: When the first maintenance of a node begins; from then on nothing is known of it.
-        self._closes = {
-            room.index: min(at for at, *_ in room.windows if at > now)
-            for room in rooms
-            if room.windows and room.count_closing(now, float("inf"))
-        }
-        self._labels = [room.node.labels for room in rooms]
-        self._linked = [room for room in rooms if room.node.is_linked and not (self._closes and room.windows)]
-        self._left = MAX_SPREAD
-        #: Of the job at hand, if it may be spread: how many members each linked node has room for, and all have.
-        self._counts: dict[int, int] = {}
-        self._units: dict[int, int] = {}
-        self._total = 0
-        self._tiles = [room.tiles for room in rooms]
-        self._places = [room.places for room in rooms]
-        self._slots = [room.slots for room in rooms]
-        self._needs_slots = needs_slots
-        #: Nodes by what they have most of. An entry that says more than there is, is mended when it comes up.
-        self._most_slots = [(-room.slots, room.index) for room in rooms if room.slots > 0]
-        self._most_tiles = [(-room.tiles, room.index) for room in rooms if room.tiles > 0]
-        heapq.heapify(self._most_slots)
-        heapq.heapify(self._most_tiles)
-
-    def begin(self, need: Need) -> None:
-        """Begin to look for room for a job, on several nodes too if it may be spread."""
-        tiles, members, constraint = need
-        if self._counts:
-            self._counts, self._total = {}, 0
-        if members > 1 and tiles and len(self._linked) > 1 and self._left:
-            self._left -= 1
-            for room in self._linked:
-                if constraint <= room.node.labels:
-                    self._units[room.index] = whole_tiles(tiles // members, room.rdu_tiles)
-                    self._counts[room.index] = 0
-                    self._count(room.index)
-
-    def _count(self, index: int) -> None:
-        if index in self._counts:
-            is_open = self._places[index] > 0 and self._slots[index] > 0
-            count = max(self._tiles[index], 0) // self._units[index] if is_open else 0
-            self._total += count - self._counts[index]
-            self._counts[index] = count
-
-    def find_all(self, need: Need, until: float = 0.0) -> Sequence[tuple[int, int]]:
-        """Return nodes, each with its tiles, with room for a job that was begun with; none: there is no room."""
-        if (index := self.find(need, until)) is not None:
-            return [(index, need[0])]
-        tiles, left, found = need[0] // need[1], need[1], list[tuple[int, int]]()
-        if self._counts and self._total >= left:
-            for index, count in sorted(self._counts.items(), key=lambda of: (-of[1], of[0])):
-                if (taken := min(count, left)) > 0:
-                    found.append((index, taken * tiles))
-                    left -= taken
-        return found
-
-    def find(self, need: Need, until: float = 0.0) -> int | None:
-        """Return a node with room for so many tiles until a time, and with labels."""
-        tiles, _, constraint = need
-        if not constraint and not (self._closes and tiles):
-            return self._find(tiles)
-        heap, passed = self._most_tiles if tiles else self._most_slots, list[tuple[int, int]]()
-        while (index := self._find(tiles)) is not None:
-            is_open = not tiles or self._closes.get(index, until) >= until
-            if is_open and constraint <= self._labels[index]:
-                break
-            passed.append(heapq.heappop(heap))
-        for entry in passed:
-            heapq.heappush(heap, entry)
-        return index
-
-    def _find(self, tiles: int) -> int | None:
-        heap = self._most_tiles if tiles else self._most_slots
-        while heap:
-            most, index = heap[0]
-            there = self._slots[index]
-            if tiles and there > 0:
-                there = self._tiles[index] if self._places[index] > 0 else 0
-            if there == -most:
-                return index if there >= tiles else None
-            if there > 0:
-                heapq.heapreplace(heap, (-there, index))
-            else:
-                heapq.heappop(heap)
-        return None
-
-    def may_have(self, index: int, tiles: int) -> bool:
-        """Return whether the job that was begun with, of so many tiles, may have room since a node got some back."""
-        return not tiles or self._tiles[index] >= tiles or bool(self._counts)
-
-    def take(self, index: int, tiles: int) -> None:
-        """Give a job its resources."""
-        self._slots[index] -= 1
-        if tiles:
-            self._tiles[index] -= tiles
-            self._places[index] -= 1
-
-    def give(self, index: int, tiles: int) -> None:
-        """Take a job's resources back."""
-        self._slots[index] += 1
-        if tiles:
-            self._places[index] += 1
-            self._tiles[index] += tiles
-        if self._counts:
-            self._count(index)
-        if self._needs_slots:
-            heapq.heappush(self._most_slots, (-self._slots[index], index))
-        heapq.heappush(self._most_tiles, (-self._tiles[index], index))
-
-
-def estimate_starts(
-    waiting: Sequence[QueuedJob], rooms: Sequence[NodeRoom], endings: Mapping[int, Iterable[Ending]], now: float
-) -> dict[str, float]:
-    """Estimate when jobs that wait for room start if they start in this order, and all run to their limits.
-
-    From the first one on whose time depends on a job without a limit, nothing is known.
-    """
-    outlook = _Outlook(rooms, now, needs_slots=any(not job.tiles for job in waiting))
-    ends = sorted((at, tiles, index) for index, of_node in endings.items() for at, tiles in of_node)
-    more: list[tuple[float, int, int]] = []  # ends of jobs that wait now
-    following = 0
-    starts: dict[str, float] = {}
-    at = now
-    for job in waiting:
-        outlook.begin(job.need)
-        found = outlook.find_all(job.need, job.ends_by(at))
-        while not found:
-            if more and (following == len(ends) or more[0] < ends[following]):
-                ended, given, node = heapq.heappop(more)
-            elif following < len(ends):
-                ended, given, node = ends[following]
-                following += 1
-            else:
-                return starts
-            at = max(at, ended)
-            outlook.give(node, given)
-            if outlook.may_have(node, job.tiles):
-                found = outlook.find_all(job.need, job.ends_by(at))
-        starts[job.job_id] = at
-        for index, tiles in found:
-            outlook.take(index, tiles)
-            if job.run_limit_s is not None:
-                heapq.heappush(more, (at + job.run_limit_s, tiles, index))
-    return starts

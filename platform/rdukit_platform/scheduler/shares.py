@@ -62,6 +62,17 @@ class Shares:
         self.tiles[job.tenant_id] += job.tiles
         self._shares.pop(job.tenant_id, None)
 
+    def add_all(self, active: Iterable[ActiveJob]) -> None:
+        """Count jobs as active, of which some are about to give their tiles back."""
+        jobs, tiles = self.jobs, self.tiles
+        for job in active:
+            tenant_id = job.tenant_id
+            jobs[tenant_id] += 1
+            tiles[tenant_id] += job.tiles
+            if job.is_leaving:
+                self.leaving[tenant_id] += job.tiles
+        self._shares.clear()
+
     def remove(self, job: ActiveJob | QueuedJob) -> None:
         """Count a job as active no more."""
         self.jobs[job.tenant_id] -= 1

@@ -1,0 +1,169 @@
+"""Estimate of when waiting jobs start, by the run limits of those before them (pure)."""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rdukit_platform.scheduler.model import Need, QueuedJob
+from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
+from rdukit_platform.scheduler.openings import Ending
+
+#: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
+MAX_SPREAD: Final = 64
+#: When a job ends, how many tiles it gives back, and the index of its node.
+_End = tuple[float, int, int]
+
+
+class _Outlook:
+    """Free tiles, places and slots of all nodes at a time to come; which tiles are neighbours is left out."""
+
+    def __init__(self, rooms: Sequence[NodeRoom], now: float, *, needs_slots: bool) -> None:
+        #: When the first maintenance of a node begins; from then on nothing is known of it.
+        self._closes = {
+            room.index: min(at for at, *_ in room.windows if at > now)
+            for room in rooms
+            if room.windows and room.count_closing(now, float("inf"))
+        }
+        self._labels = [room.node.labels for room in rooms]
+        self._linked = [room for room in rooms if room.node.is_linked and not (self._closes and room.windows)]
+        self._left = MAX_SPREAD
+        #: Of the job at hand, if it may be spread: how many members each linked node has room for, and all have.
+        self._counts: dict[int, int] = {}
+        self._units: dict[int, int] = {}
+        self._total = 0
+        self._tiles = [room.tiles for room in rooms]
+        self._places = [room.places for room in rooms]
+        self._slots = [room.slots for room in rooms]
+        self._needs_slots = needs_slots
+        #: Nodes that have more than their entries say.
+        self._changed: set[int] = set()
+        #: Nodes by what they have most of. An entry that says more than there is, is mended when it comes up.
+        self._most_slots = [(-room.slots, room.index) for room in rooms if room.slots > 0]
+        self._most_tiles = [(-room.tiles, room.index) for room in rooms if room.tiles > 0]
+        heapq.heapify(self._most_slots)
+        heapq.heapify(self._most_tiles)
+
+    def begin(self, need: Need) -> None:
+        """Begin to look for room for a job, on several nodes too if it may be spread."""
+        tiles, members, constraint = need
+        if self._counts:
+            self._counts, self._total = {}, 0
+        if members > 1 and tiles and len(self._linked) > 1 and self._left:
+            self._left -= 1
+            for room in self._linked:
+                if constraint <= room.node.labels:
+                    self._units[room.index] = whole_tiles(tiles // members, room.rdu_tiles)
+                    self._counts[room.index] = 0
+                    self._count(room.index)
+
+    def _count(self, index: int) -> None:
+        if index in self._counts:
+            is_open = self._places[index] > 0 and self._slots[index] > 0
+            count = max(self._tiles[index], 0) // self._units[index] if is_open else 0
+            self._total += count - self._counts[index]
+            self._counts[index] = count
+
+    def find_all(self, need: Need, until: float = 0.0) -> Sequence[tuple[int, int]]:
+        """Return nodes, each with its tiles, with room for a job that was begun with; none: there is no room."""
+        if (index := self.find(need, until)) is not None:
+            return [(index, need[0])]
+        tiles, left, found = need[0] // need[1], need[1], list[tuple[int, int]]()
+        if self._counts and self._total >= left:
+            for index, count in sorted(self._counts.items(), key=lambda of: (-of[1], of[0])):
+                if (taken := min(count, left)) > 0:
+                    found.append((index, taken * tiles))
+                    left -= taken
+        return found
+
+    def find(self, need: Need, until: float = 0.0) -> int | None:
+        """Return a node with room for so many tiles until a time, and with labels."""
+        tiles, _, constraint = need
+        if not constraint and not (self._closes and tiles):
+            return self._find(tiles)
+        heap, passed = self._most_tiles if tiles else self._most_slots, list[tuple[int, int]]()
+        while (index := self._find(tiles)) is not None:
+            is_open = not tiles or self._closes.get(index, until) >= until
+            if is_open and constraint <= self._labels[index]:
+                break
+            passed.append(heapq.heappop(heap))
+        for entry in passed:
+            heapq.heappush(heap, entry)
+        return index
+
+    def _find(self, tiles: int) -> int | None:
+        for index in self._changed:
+            heapq.heappush(self._most_tiles, (-self._tiles[index], index))
+            if self._needs_slots:
+                heapq.heappush(self._most_slots, (-self._slots[index], index))
+        self._changed.clear()
+        heap = self._most_tiles if tiles else self._most_slots
+        while heap:
+            most, index = heap[0]
+            there = self._slots[index]
+            if tiles and there > 0:
+                there = self._tiles[index] if self._places[index] > 0 else 0
+            if there == -most:
+                return index if there >= tiles else None
+            if there > 0:
+                heapq.heapreplace(heap, (-there, index))
+            else:
+                heapq.heappop(heap)
+        return None
+
+    def take(self, index: int, tiles: int) -> None:
+        """Give a job its resources."""
+        self._slots[index] -= 1
+        if tiles:
+            self._tiles[index] -= tiles
+            self._places[index] -= 1
+
+    def give_back(self, tiles: int, ends: list[_End], more: list[_End]) -> float | None:
+        """End jobs until the one that was begun with, of so many tiles, may have room, and return when that is.
+
+        ``None``: no more jobs end.
+
+        Args:
+            ends: the earliest last; those that have ended are taken from it.
+            more: a heap of others, likewise.
+        """
+        slots, places, free = self._slots, self._places, self._tiles
+        while ends or more:
+            at, given, index = heapq.heappop(more) if more and not (ends and ends[-1] < more[0]) else ends.pop()
+            slots[index] += 1
+            if given:
+                places[index] += 1
+                free[index] += given
+            self._changed.add(index)
+            if self._counts:
+                self._count(index)
+            if self._counts or not tiles or free[index] >= tiles:
+                return at
+        return None
+
+
+def estimate_starts(
+    waiting: Sequence[QueuedJob], rooms: Sequence[NodeRoom], endings: Mapping[int, Iterable[Ending]], now: float
+) -> dict[str, float]:
+    """Estimate when jobs that wait for room start if they start in this order, and all run to their limits.
+
+    From the first one on whose time depends on a job without a limit, nothing is known.
+    """
+    outlook = _Outlook(rooms, now, needs_slots=any(not job.tiles for job in waiting))
+    ends = [(at, tiles, index) for index, of_node in endings.items() for at, tiles in of_node]
+    ends.sort(reverse=True)
+    more: list[_End] = []  # ends of jobs that wait now
+    starts: dict[str, float] = {}
+    at = now
+    for job in waiting:
+        outlook.begin(job.need)
+        while not (found := outlook.find_all(job.need, job.ends_by(at))):
+            ended = outlook.give_back(job.tiles, ends, more)
+            if ended is None:
+                return starts
+            at = max(at, ended)
+        starts[job.job_id] = at
+        for index, tiles in found:
+            outlook.take(index, tiles)
+            if job.run_limit_s is not None:
+                heapq.heappush(more, (at + job.run_limit_s, tiles, index))
+    return starts
