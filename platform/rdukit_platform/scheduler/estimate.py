@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from rdukit_platform.scheduler.model import Need, QueuedJob
@@ -10,8 +11,6 @@ from rdukit_platform.scheduler.openings import Ending
 
 #: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
 MAX_SPREAD: Final = 64
-#: When a job ends, how many tiles it gives back, and the index of its node.
-_End = tuple[float, int, int]
 
 
 class _Outlook:
@@ -117,7 +116,7 @@ class _Outlook:
             self._tiles[index] -= tiles
             self._places[index] -= 1
 
-    def give_back(self, tiles: int, ends: list[_End], more: list[_End]) -> float | None:
+    def give_back(self, tiles: int, ends: list[Ending], more: list[Ending]) -> float | None:
         """End jobs until the one that was begun with, of so many tiles, may have room, and return when that is.
 
         ``None``: no more jobs end.
@@ -149,9 +148,8 @@ def estimate_starts(
     From the first one on whose time depends on a job without a limit, nothing is known.
     """
     outlook = _Outlook(rooms, now, needs_slots=any(not job.tiles for job in waiting))
-    ends = [(at, tiles, index) for index, of_node in endings.items() for at, tiles in of_node]
-    ends.sort(reverse=True)
-    more: list[_End] = []  # ends of jobs that wait now
+    ends = sorted(chain.from_iterable(endings.values()), reverse=True)
+    more: list[Ending] = []  # ends of jobs that wait now
     starts: dict[str, float] = {}
     at = now
     for job in waiting:

@@ -82,7 +82,7 @@ class Ledger:
                 else:
                     room.take((part.tiles, part.members, NO_LABELS))
                 if ends_at is not None and not is_leaving:
-                    endings[room.index].append((ends_at if ends_at > now else now, part.tiles))
+                    endings[room.index].append((ends_at if ends_at > now else now, part.tiles, room.index))
         for of_node in endings.values():
             of_node.sort()
         rooms.count_slots()
@@ -107,7 +107,7 @@ class Ledger:
             if taken := before & ~room.mask:
                 self.held[job.job_id][room.index] = taken
             if job.run_limit_s is not None:
-                insort(self.endings[room.index], (now + job.run_limit_s, tiles))
+                insort(self.endings[room.index], (now + job.run_limit_s, tiles, room.index))
             given.append(tiles)
         return given
 
@@ -131,9 +131,9 @@ class Ledger:
                 self._forget_end(room, at, part.tiles)
 
     def _forget_end(self, room: NodeRoom, at: float, tiles: int) -> None:
-        of_node = self.endings[room.index]
-        place = bisect_left(of_node, (at, tiles))
-        if place < len(of_node) and of_node[place] == (at, tiles):
+        of_node, ending = self.endings[room.index], (at, tiles, room.index)
+        place = bisect_left(of_node, ending)
+        if place < len(of_node) and of_node[place] == ending:
             of_node.pop(place)
             self.rooms.changes.append(room.index)
 

@@ -12,8 +12,8 @@ from rdukit_platform.scheduler.model import Need
 from rdukit_platform.scheduler.node_room import NodeRoom
 from rdukit_platform.scheduler.rooms import Rooms
 
-#: When a job gives back its slot and how many tiles, at the latest.
-Ending = tuple[float, int]
+#: When a job gives back its slot and how many tiles at the latest, and the index of its node.
+Ending = tuple[float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Openings:
 def find_opening(room: NodeRoom, endings: Sequence[Ending], tiles: int) -> Opening | None:
     """Find when a node has enough tiles (pure); ``None``: never, as far as is known."""
     free = room.tiles
-    for at, given in endings:
+    for at, given, _ in endings:
         free += given
         if given and free >= tiles:
             return Opening(at, free - tiles, room)

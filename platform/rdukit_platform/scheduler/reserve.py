@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rdukit_platform.scheduler.ledger import Ledger
-from rdukit_platform.scheduler.model import Need, QueuedJob
+from rdukit_platform.scheduler.model import QueuedJob
 from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
 from rdukit_platform.scheduler.openings import Ending, Opening
 from rdukit_platform.scheduler.rooms import spread_over
@@ -68,7 +68,7 @@ def reserve(job: QueuedJob, ledger: Ledger, now: float, *, at_any_cost: bool) ->
     until = job.ends_by(now)
     nearest = [room for room in able if not room.windows or room.count_open(now, until) >= job.tiles]
     if nearest:
-        room = max(nearest, key=lambda room: room.tiles + sum(tiles for _, tiles in endings.get(room.index, ())))
+        room = max(nearest, key=lambda room: room.tiles + sum(tiles for _, tiles, _ in endings.get(room.index, ())))
         return Reservation(job, float("inf"), {room.index: 0})
     return _reserve_nearest(job, could, now)
 
@@ -78,7 +78,7 @@ def _find_in_maintained(
 ) -> Opening | None:  # fmt: skip
     """Find when a node has enough tiles beside those whose maintenance would begin before the job has ended."""
     free = room.tiles
-    for at, tiles in endings:
+    for at, tiles, _ in endings:
         free += tiles
         wanted = job.tiles + room.count_closing(now, job.ends_by(at))
         if tiles and free >= wanted:
@@ -103,7 +103,7 @@ def _reserve_spread(
 
     total = sum(map(count, nodes))
     # Of each node the end that comes next, and its place among the node's.
-    coming = [(*of_node[0], index, 0) for index in nodes if (of_node := endings.get(index))]
+    coming = [(*of_node[0], 0) for index in nodes if (of_node := endings.get(index))]
     heapq.heapify(coming)
     while coming and coming[0][0] < before:
         at, tiles, index, place = coming[0]
@@ -117,7 +117,7 @@ def _reserve_spread(
                     job, at, {room.index: free[room.index] - part[1] * unit[room.index] for room, part in places}
                 )
         if place + 1 < len(endings[index]):
-            heapq.heapreplace(coming, (*endings[index][place + 1], index, place + 1))
+            heapq.heapreplace(coming, (*endings[index][place + 1], place + 1))
         else:
             heapq.heappop(coming)
     return None
