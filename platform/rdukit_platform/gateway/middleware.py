@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import orjson
@@ -125,15 +126,23 @@ class RequestContextMiddleware:
 
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every error with ``{"error": {code, message, detail, request_id}}``."""
-    app.add_exception_handler(RdukitError, _known)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _routing)
-    app.add_exception_handler(DataError, _unstorable)
-    app.add_exception_handler(IntegrityError, _raced)
-    app.add_exception_handler(OperationalError, _away)
-    app.add_exception_handler(InterfaceError, _away)
-    app.add_exception_handler(OSError, _full_or_unknown)
-    app.add_exception_handler(Exception, _unknown)
+    for kind, answer in _answers().items():
+        app.add_exception_handler(kind, answer)
+
+
+def _answers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
+    """Return what answers an error of a class, or of one that derives from it."""
+    return {
+        RdukitError: _known, RequestValidationError: _malformed, HTTPException: _routing, DataError: _unstorable,
+        IntegrityError: _raced, OperationalError: _away, InterfaceError: _away, OSError: _full_or_unknown,
+        Exception: _unknown,
+    }  # fmt: skip
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    """Answer an error of a middleware, which the framework would take for unknown."""
+    answers = _answers()
+    return await next(answers[kind] for kind in type(error).__mro__ if kind in answers)(request, error)
 
 
 def error_response(request: Request, error: RdukitError) -> Response:
@@ -289,8 +298,8 @@ class BodyLimitMiddleware:
                 raise _too_large(limit)
             if scope["path"].startswith("/v1/") and not is_public(f"{scope['method']} {scope['path']}"):
                 await to_thread.run_sync(self._admit, scope, headers)
-        except RdukitError as refused:
-            await error_response(request, refused)(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - the framework would call each of them unknown
+            await (await _answer(request, error))(scope, receive, send)
             return
         received, is_over = 0, False
 

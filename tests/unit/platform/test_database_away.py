@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DataError
 
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
-from rdukit_platform.gateway.middleware import add_error_handlers
+from rdukit_platform.gateway.middleware import BodyLimitMiddleware, add_error_handlers
 from rdukit_platform.scheduler.lease import SchedulerLease
 from support import FakeClock
 
@@ -51,10 +52,15 @@ async def test_a_gateway_says_that_its_database_is_away(silent: Database) -> Non
         with silent.read() as session:
             session.connection()
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
-        answer = await client.get("/jobs")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
-    assert "the database does not answer" in answer.json()["error"]["message"]
+    # Who sends a body is asked before any route.
+    app.add_middleware(BodyLimitMiddleware, platform=SimpleNamespace(database=silent, clock=FakeClock()))
+    headers = {"Authorization": "Bearer rdk_something"}
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers
+    ) as client:
+        for answer in (await client.get("/jobs"), await client.post("/v1/jobs", json={})):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+            assert "the database does not answer" in answer.json()["error"]["message"]
 
 
 async def test_a_value_that_a_server_cannot_store_is_the_requests_fault() -> None:
