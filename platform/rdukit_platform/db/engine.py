@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
-from sqlalchemy.exc import ArgumentError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import ArgumentError, InterfaceError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
@@ -33,6 +34,8 @@ CONNECT_S: Final = 5
 CONNECTIONS: Final = 15
 #: A connection that was idle for longer is asked whether it still is one: what lies between may have forgotten it.
 IDLE_S: Final = 30.0
+#: What is raised where a database does not answer, or does not in time so that all connections are in use.
+AWAY: Final = (OperationalError, InterfaceError, PoolTimeout)
 #: Option of connections that write: whether their commits wait for the disk.
 _WRITES: Final = "rdukit_writes"
 _IDLE_SINCE: Final = "rdukit_idle_since"

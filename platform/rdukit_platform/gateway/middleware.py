@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter, Histogram
 from pydantic import BaseModel, JsonValue
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -46,6 +46,7 @@ from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, 
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
+from rdukit_platform.db.engine import AWAY
 from rdukit_platform.gateway.malformed import Schema, find_malformed, refusal_of
 from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
@@ -134,8 +135,7 @@ def _answers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable
     """Return what answers an error of a class, or of one that derives from it."""
     return {
         RdukitError: _known, RequestValidationError: _malformed, HTTPException: _routing, DataError: _unstorable,
-        IntegrityError: _raced, OperationalError: _away, InterfaceError: _away, OSError: _full_or_unknown,
-        Exception: _unknown,
+        IntegrityError: _raced, **dict.fromkeys(AWAY, _away), OSError: _full_or_unknown, Exception: _unknown,
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import grpc
 from anyio import to_thread
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from rdukit.errors import (
     Conflict,
@@ -35,6 +35,7 @@ from rdukit_platform.api.audit_requests import note_refused_call
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
 from rdukit_platform.api.jobs import LAST, follow_events
+from rdukit_platform.db.engine import AWAY
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
 from rdukit_platform.gateway.rpc_messages import event_message, job_message, line_message, request_from
@@ -236,7 +237,7 @@ def _error_of(broken: Exception, name: str) -> RdukitError:
             return broken
         case StopAsyncIteration():
             return MalformedRequest("the call has no message", field="request")
-        case OperationalError() | InterfaceError():
+        case _ if isinstance(broken, AWAY):
             logger.warning("database does not answer method=%s error=%s", name, broken)
             return Unavailable("the database does not answer at present; try again")
         case IntegrityError():

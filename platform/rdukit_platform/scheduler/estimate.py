@@ -116,12 +116,13 @@ class _Outlook:
             self._tiles[index] -= tiles
             self._places[index] -= 1
 
-    def give_back(self, tiles: int, ends: list[Ending], more: list[Ending]) -> float | None:
-        """End jobs until the one that was begun with, of so many tiles, may have room, and return when that is.
+    def advance(self, tiles: int, ends: list[Ending], more: list[Ending]) -> float | None:
+        """Let jobs end, the earliest first, until the one that was begun with may have room. Returns when that is.
 
         ``None``: no more jobs end.
 
         Args:
+            tiles: of the job that was begun with.
             ends: the earliest last; those that have ended are taken from it.
             more: a heap of others, likewise.
         """
@@ -155,7 +156,7 @@ def estimate_starts(
     for job in waiting:
         outlook.begin(job.need)
         while not (found := outlook.find_all(job.need, job.ends_by(at))):
-            ended = outlook.give_back(job.tiles, ends, more)
+            ended = outlook.advance(job.tiles, ends, more)
             if ended is None:
                 return starts
             at = max(at, ended)

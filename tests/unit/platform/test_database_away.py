@@ -4,6 +4,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -76,3 +78,23 @@ async def test_a_value_that_a_server_cannot_store_is_the_requests_fault() -> Non
         answer = await client.get("/jobs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid-argument")
     assert "the character NUL" in answer.json()["error"]["message"]
+
+
+async def test_a_database_all_of_whose_connections_are_waited_for_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    app = FastAPI()
+    add_error_handlers(app)
+
+    @app.get("/jobs")
+    def jobs() -> None:
+        with database.read() as session:
+            session.connection()
+
+    with closing(Database(f"sqlite:///{tmp_path / 'db.sqlite'}")) as database, ExitStack() as others:
+        monkeypatch.setattr(database.engine.pool, "_timeout", 0.01)
+        for _ in range(40):
+            others.enter_context(database.read()).connection()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            answer = await client.get("/jobs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
