@@ -107,6 +107,23 @@ def id_token_of(place: Place, subject: str) -> str:
     return str(answer.json()["id_token"])
 
 
+def test_a_secret_that_the_issuer_does_not_take_is_for_the_administrator_to_mend(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, browser = place.person("ian"), place.browser()
+    monkeypatch.delenv("RDUKIT_OIDC_CLIENT_SECRET_FILE")
+    refused = browser.log_in(subject)
+    assert refused.status_code == 503
+    assert "does not accept this platform (invalid_client)" in refused.text
+    assert "oidc.client_secret_file" in refused.text and "log in again" not in refused.text
+
+
+def test_nobody_is_invited_who_could_not_log_in(place: Place) -> None:
+    invitation = {"email": "mallory@example.com.evil.com", "role": "viewer", "tenant": "lab"}
+    answer = place.admin("POST", "/v1/members", json=invitation)
+    assert answer.status_code == 400 and "an address of example.com, example.org" in answer.text, answer.text
+
+
 def test_nobody_gets_in_without_an_invitation_or_with_an_address_that_is_not_verified(place: Place) -> None:
     stranger = place.browser().log_in(place.person("stranger", None))
     assert stranger.status_code == 403 and "a member of no tenant" in stranger.text

@@ -20,6 +20,8 @@ from rdukit_platform.api.dependencies import (
 from rdukit_platform.api.tenants import Tenant, show_tenant
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import UserRow
+from rdukit_platform.identity.claims import is_of_domain
+from rdukit_platform.identity.settings import read_allowed_domains
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.tenants import organisations as orgs
 from rdukit_platform.tenants import users
@@ -154,6 +156,11 @@ def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberV
     """Invite for ``caller``, and record it. Raises as ``users.invite``."""
     platform = platform_of(request)
     now = platform.clock.now()
+    domains = read_allowed_domains()
+    if domains and not is_of_domain(body.email.strip(), domains):
+        raise InvalidArgument(
+            f"{body.email.strip()} could not log in; legal: an address of {', '.join(domains)} (oidc.allowed_domains)"
+        )
     with platform.database.write() as session:
         tenant = users.choose_managed_tenant(session, caller, body.tenant)
         member = users.invite(session, caller, tenant, body.email, body.role, now)

@@ -21,7 +21,7 @@ from rdukit_platform.identity import logins
 from rdukit_platform.identity.claims import ClaimedIdentity, check_domain, claimed_roles
 from rdukit_platform.identity.devices import answer_device, find_device
 from rdukit_platform.identity.issuer import is_configured
-from rdukit_platform.identity.settings import OIDC_ALLOWED_DOMAINS, OIDC_CLAIM_ROLES, OIDC_ISSUER, read_claim_roles
+from rdukit_platform.identity.settings import OIDC_CLAIM_ROLES, OIDC_ISSUER, read_allowed_domains, read_claim_roles
 from rdukit_platform.settings import GATEWAY_URL
 from rdukit_platform.tenants.service import Caller, find_tenant
 from rdukit_platform.tenants.tokens import check_still_valid
@@ -78,7 +78,7 @@ def come_back(request: Request, code: str = "", state: str = "", error: str = ""
         if iss is not None and iss != resolve(OIDC_ISSUER):
             raise Unauthenticated("the answer is of another issuer (iss)")
         identity = platform.issuer.redeem(code, login.verifier, login.redirect_uri, login.nonce)
-        check_domain(identity, [d.strip().lower() for d in resolve(OIDC_ALLOWED_DOMAINS).split(",") if d.strip()])
+        check_domain(identity, read_allowed_domains())
         cookie = _open_session(request, identity)
     except RdukitError as refused:
         note_refusal(request, refused)

@@ -22,7 +22,7 @@ from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.identity.claims import ClaimedIdentity, check_domain, claimed_roles
 from rdukit_platform.identity.issuer import Issuer
 from rdukit_platform.identity.logins import choose_first_tenant, enter, open_session
-from rdukit_platform.identity.settings import OIDC_ALLOWED_DOMAINS, OIDC_CLAIM_ROLES, read_claim_roles
+from rdukit_platform.identity.settings import OIDC_CLAIM_ROLES, read_allowed_domains, read_claim_roles
 from rdukit_platform.tenants.service import Caller, authenticate_digest, find_tenant, hash_token
 from rdukit_platform.tenants.standing import tenants_of_user
 
@@ -74,7 +74,7 @@ def _digest_of(token: str, tenant: TenantRow | None) -> str:
 def _log_in(
     database: Database, identity: ClaimedIdentity, token: str, chosen: TenantRow | None, ends_at: float, now: float
 ) -> None:
-    check_domain(identity, [one.strip().lower() for one in resolve(OIDC_ALLOWED_DOMAINS).split(",") if one.strip()])
+    check_domain(identity, read_allowed_domains())
     roles = claimed_roles(identity.groups, read_claim_roles(resolve(OIDC_CLAIM_ROLES)))
     with database.write() as session:
         digest = _digest_of(token, chosen)

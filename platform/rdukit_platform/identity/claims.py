@@ -153,12 +153,16 @@ def check_domain(identity: ClaimedIdentity, allowed: Sequence[str]) -> None:
     Raises:
         PermissionDenied: this is so.
     """
-    _, mark, domain = identity.email.rpartition("@")
-    if allowed and not (mark and domain in allowed):
-        raise PermissionDenied(
-            f"{identity.email or 'an account without a verified e-mail address'} may not log in here: "
-            f"not of an allowed domain (oidc.allowed_domains)"
-        )
+    if not allowed or is_of_domain(identity.email, allowed):
+        return
+    who = "the issuer says no verified e-mail address of this account" if not identity.email else identity.email
+    raise PermissionDenied(f"{who}; only addresses of {', '.join(allowed)} may log in here (oidc.allowed_domains)")
+
+
+def is_of_domain(email: str, allowed: Sequence[str]) -> bool:
+    """Return whether an e-mail address, which may be empty, is of one of these domains (pure)."""
+    _, mark, domain = email.rpartition("@")
+    return bool(mark) and domain.lower() in allowed
 
 
 def claimed_roles(groups: frozenset[str], table: Sequence[tuple[str, str, str]]) -> dict[str, str]:

@@ -44,6 +44,8 @@ KEEP_S: Final = 3600.0
 #: However many tokens name unknown keys, the keys are asked for no more often.
 REFRESH_S: Final = 5.0
 TIMEOUT_S: Final = 10.0
+#: What an issuer says where the client is wrong, not the code: to log in again does not help.
+_NOT_US: Final = frozenset({"invalid_client", "unauthorized_client"})
 MAX_BYTES: Final = 1 << 20
 
 
@@ -100,7 +102,7 @@ class Issuer:
 
         Raises:
             Unauthenticated: the issuer refuses the code, or its ID token is not valid.
-            Unavailable: the issuer does not answer.
+            Unavailable: the issuer does not answer, or does not accept this platform.
         """
         documents, client_id, secret = self._read_documents(), _client_id(), _read_secret()
         form = {
@@ -116,6 +118,12 @@ class Issuer:
         text = answer.get("id_token")
         if status != httpx.codes.OK or not isinstance(text, str):
             said = str(answer.get("error", f"status {status}"))[:64]
+            if said in _NOT_US:
+                logger.warning("the issuer does not accept this platform error=%s client_id=%s", said, client_id)
+                raise Unavailable(
+                    f"the issuer does not accept this platform ({said}); an administrator has to look at "
+                    f"{OIDC_CLIENT_ID.name} and {OIDC_CLIENT_SECRET_FILE.name}"
+                )
             raise Unauthenticated(f"the issuer does not take this login's code ({said}); log in again")
         claims = dict(self._verify(text, nonce))
         groups_claim = resolve(OIDC_GROUPS_CLAIM)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdukit.settings import Setting, parse_bool
+from rdukit.settings import Setting, parse_bool, resolve
 
 
 def read_claim_roles(text: str) -> list[tuple[str, str, str]]:
@@ -75,3 +75,8 @@ LOGIN_DAYS: Final = Setting(
     "login.days", 30.0, "Days that the token of rdukit login lives; 0: as long as token.max_days allows.",
     parse_days,
 )  # fmt: skip
+
+
+def read_allowed_domains() -> list[str]:
+    """Read the domains whose e-mail addresses may log in; of none are all."""
+    return [domain.strip().lower() for domain in resolve(OIDC_ALLOWED_DOMAINS).split(",") if domain.strip()]
