@@ -439,8 +439,8 @@ def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
 
 
 def name_legal(names: Iterable[str]) -> str:
-    """Return ``legal: ['a', 'b']`` for an error's message, or that there is nothing to choose from (pure)."""
-    listed = list(names)
+    """Return ``legal: a, b`` for an error's message, or that there is nothing to choose from (pure)."""
+    listed = ", ".join(names)
     return f"legal: {listed}" if listed else "there are none yet"
 
 

@@ -170,7 +170,7 @@ def find_chip(name: str) -> ChipSpec:
     key = name.lower()
     chip = CHIPS.get(CHIP_ALIASES.get(key, key))
     if chip is None:
-        raise InvalidArgument(f"no chip is called {name!r}; legal: {sorted({*CHIPS, *CHIP_ALIASES})}")
+        raise InvalidArgument(f"no chip is called {name!r}; legal: {', '.join(sorted({*CHIPS, *CHIP_ALIASES}))}")
     return chip
 
 
@@ -183,4 +183,6 @@ def find_node(platform: str) -> NodeSpec:
     for name, node in NODES.items():
         if name.lower() == platform.lower():
             return node
-    raise InvalidArgument(f"no platform is called {platform!r}; legal: {sorted(NODES)}.{suggest(platform, NODES)}")
+    raise InvalidArgument(
+        f"no platform is called {platform!r}; legal: {', '.join(sorted(NODES))}.{suggest(platform, NODES)}"
+    )

@@ -220,5 +220,7 @@ def _parsed(setting: Setting[T], text: str, origin: str) -> T:
 
 def _checked(setting: Setting[T], value: T, origin: str) -> T:
     if setting.legal and value not in setting.legal:
-        raise InvalidArgument(f"{origin}: {value!r} is not legal for {setting.name}; legal: {list(setting.legal)}")
+        raise InvalidArgument(
+            f"{origin}: {value!r} is not legal for {setting.name}; legal: {', '.join(map(str, setting.legal))}"
+        )
     return value

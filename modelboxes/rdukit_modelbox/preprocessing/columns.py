@@ -67,7 +67,7 @@ class RowPreprocessRequest:
             raise IllegalValue(f"label_column {request.label_column!r} is also a feature; legal: another column")
         if request.columns and (extra := set(request.categorical) - set(request.columns)):
             raise IllegalValue(
-                f"categorical names {sorted(extra)}, not in columns; legal: {', '.join(request.columns)}"
+                f"categorical names {', '.join(sorted(extra))}, not in columns; legal: {', '.join(request.columns)}"
             )
         return request
 

@@ -54,7 +54,9 @@ class LatestModel:
             NotFound: nothing at a path.
         """
         if not set(inputs) <= _SLOTS:
-            raise InvalidArgument(f"rows take the inputs {sorted(_SLOTS)}, not {sorted(set(inputs) - _SLOTS)}")
+            raise InvalidArgument(
+                f"rows take the inputs {', '.join(sorted(_SLOTS))}, not {', '.join(sorted(set(inputs) - _SLOTS))}"
+            )
         given = {**{name: str(path) for name, path in self._paths.items()}, **inputs}
         if set(given) != _SLOTS:
             raise InvalidArgument(

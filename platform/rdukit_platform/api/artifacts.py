@@ -35,6 +35,7 @@ from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import ArtifactRow
+from rdukit_platform.jobs.service import get_job
 from rdukit_platform.tenants.scopes import JOBS_READ, allows
 
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
@@ -51,6 +52,8 @@ def list_(
 ) -> ArtifactPage:
     """Return the tenant's artifacts, newest first."""
     with platform_of(request).database.read() as session:
+        if job is not None:
+            get_job(session, caller.tenant_id, job)
         rows, following = list_artifacts(session, caller.tenant_id, kind, job, limit, cursor)
     return ArtifactPage(artifacts=[show_artifact(row) for row in rows], next_cursor=following)
 

@@ -9,11 +9,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
-from rdukit.errors import PermissionDenied
 from rdukit.strict_json import read_json
 from rdukit_platform.api.context import Platform
 from rdukit_platform.identity.bearers import authenticate_bearer, is_jwt
 from rdukit_platform.tenants import scopes
+from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.service import Caller, authenticate
 
 #: Names the tenant of a request that carries a token of the issuer's.
@@ -99,7 +99,7 @@ def check_scope(caller: Caller, scope: str) -> Caller:
         PermissionDenied: it has not.
     """
     if not scopes.allows(caller.scopes, scope):
-        raise PermissionDenied(f"this needs the scope {scope!r}; the token has {sorted(caller.scopes)}")
+        raise lacks_scope(caller.scopes, scope)
     return caller
 
 

@@ -17,6 +17,7 @@ from rdukit_platform.catalog.experts import (
     versions_of_expert,
 )
 from rdukit_platform.catalog.model import Selector
+from rdukit_platform.catalog.own import get_own
 from rdukit_platform.db.models import ExpertRow
 from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.jobs.schemas import RequestBody
@@ -92,10 +93,14 @@ def list_(
     cursor: Cursor = None,
 ) -> ExpertPage:
     """Return the versions of the tenant's experts, newest first."""
-    with platform_of(request).database.read() as session:
+    platform = platform_of(request)
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
         rows, following = list_experts(
             session, caller.tenant_id, search, box, limit, cursor, with_deprecated=deprecated
         )
+        if box and not rows and box not in boxes.boxes:
+            get_own(session, boxes, caller.tenant_id, box)
     return ExpertPage(experts=[show_expert(row) for row in rows], next_cursor=following)
 
 

@@ -8,13 +8,17 @@ from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, suggest
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.artifacts.store import BlobStore, Content, ContentDamaged, FolderEntry
 from rdukit_platform.db.models import ArtifactRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id, read_page
 
 MAX_FILE_NAME: Final = 128
+#: Kinds of artifacts that boxes' jobs make; whoever adds one may give it a kind of their own.
+KINDS: Final = ("dataset", "pef", "checkpoint", "report", "predictions", "metrics", "picture", "box")
+#: Of a tenant's own kinds an error's message names so many.
+MAX_KINDS: Final = 32
 
 
 def record_artifact(
@@ -76,13 +80,30 @@ def list_artifacts(
     limit: int = 50,
     cursor: str | None = None,
 ) -> tuple[list[ArtifactRow], str | None]:
-    """Return the tenant's artifacts, newest first, and the cursor of the next page."""
+    """Return the tenant's artifacts, newest first, and the cursor of the next page.
+
+    Raises:
+        InvalidArgument: the tenant has no artifact of the kind, and no box makes one; or the cursor is none.
+    """
     query = select(ArtifactRow).where(ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None))
     if kind is not None:
         query = query.where(ArtifactRow.kind == kind)
     if job_id is not None:
         query = query.where(ArtifactRow.job_id == job_id)
-    return read_page(session, query, ArtifactRow.created_at, ArtifactRow.id, limit, cursor)
+    rows, following = read_page(session, query, ArtifactRow.created_at, ArtifactRow.id, limit, cursor)
+    if not rows and kind is not None:
+        _check_kind(session, tenant_id, kind)
+    return rows, following
+
+
+def _check_kind(session: Session, tenant_id: str, kind: str) -> None:
+    own = select(ArtifactRow.kind).where(ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None))
+    legal = list(dict.fromkeys([*KINDS, *session.scalars(own.distinct().order_by(ArtifactRow.kind).limit(MAX_KINDS))]))
+    if kind not in legal:
+        raise InvalidArgument(
+            f"no artifact is of the kind {kind[:64]!r}; legal: {', '.join(legal)}.{suggest(kind[:64], legal)}",
+            legal=legal,
+        )
 
 
 def plain_name(text: str | None) -> str | None:
@@ -105,11 +126,13 @@ def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEnt
     entries = store.entries(row.digest)
     names = [entry.path for entry in entries]
     if path is None:
-        raise InvalidArgument(f"artifact {row.id} is a folder; say which file with ?path=, legal: {names[:20]}")
+        raise InvalidArgument(
+            f"artifact {row.id} is a folder; say which file with ?path=, legal: {', '.join(names[:20])}"
+        )
     for entry in entries:
         if entry.path == path:
             return entry
-    raise NotFound(f"artifact {row.id} has no file {path!r}; legal: {names[:20]}")
+    raise NotFound(f"artifact {row.id} has no file {path!r}; legal: {', '.join(names[:20])}")
 
 
 def parents_and_children(session: Session, row: ArtifactRow) -> tuple[Sequence[LineageRow], Sequence[LineageRow]]:

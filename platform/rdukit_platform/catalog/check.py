@@ -109,7 +109,8 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     for name in inputs:
         if name not in slots:
             raise UnknownParameter(
-                f"{where} has no input {name!r}; legal: {sorted(slots)}.{suggest(name, slots)}", legal=sorted(slots)
+                f"{where} has no input {name!r}; legal: {', '.join(sorted(slots)) or 'none'}.{suggest(name, slots)}",
+                legal=sorted(slots),
             )
         if {slots[name].kind, kinds[name]} == {"file", "folder"}:
             raise IllegalValue(
@@ -117,7 +118,7 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
             )
     missing = [slot.name for slot in verb.inputs if slot.is_required and slot.name not in inputs]
     if missing:
-        raise InvalidArgument(f"{where} needs the inputs {missing}, which are not given", missing=missing)
+        raise InvalidArgument(f"{where} needs the inputs {', '.join(missing)}, which are not given", missing=missing)
 
 
 def check_metric(box: BoxDescription, verb: BoxVerb, name: str, what: str, *, in_progress: bool = False) -> None:

@@ -186,7 +186,7 @@ def _not_found(session: Session, tenant_id: str, asked: Selector) -> NotFound:
     versions = versions_of_expert(session, tenant_id, asked.name)
     if versions:
         legal = [str(Selector(asked.name, version)) for version in versions[-MAX_NAMED:]]
-        return NotFound(f"expert {asked.name!r} has no version {asked.version}; legal: {legal}", legal=legal)
+        return NotFound(f"expert {asked.name!r} has no version {asked.version}; legal: {', '.join(legal)}", legal=legal)
     query = select(ExpertRow.name).where(ExpertRow.tenant_id == tenant_id).distinct().order_by(ExpertRow.name)
     legal = list(session.scalars(query.limit(MAX_NAMED)))
     meant = suggest(asked.name, legal)

@@ -121,7 +121,7 @@ class BoxDescription:
             if verb.name == name:
                 return verb
         legal = [verb.name for verb in self.verbs]
-        said = f"box {self.name!r} has no verb {name!r}; legal: {legal}"
+        said = f"box {self.name!r} has no verb {name!r}; legal: {', '.join(legal)}"
         raise InvalidArgument(said + _hint(name, legal), legal=legal)
 
 
@@ -154,7 +154,7 @@ def directions_of(boxes: Boxes) -> dict[str, str]:
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
     """Return the error for a name that no box has; it lists the names that boxes have."""
     legal = sorted(names)
-    said = f"no ModelBox is called {name!r}; legal: {legal}; add your own with: rdukit box install FOLDER"
+    said = f"no ModelBox is called {name!r}; legal: {', '.join(legal)}; add your own with: rdukit box install FOLDER"
     return NotFound(said + _hint(name, legal), legal=legal)
 
 

@@ -144,7 +144,7 @@ def install_box(
     if name in boxes.boxes:
         raise Conflict(
             f"a box that comes with rdukit is called {name!r}; give yours another name in its modelbox.yaml, not one "
-            f"of {sorted(boxes.boxes)}"
+            f"of {', '.join(sorted(boxes.boxes))}"
         )
     newest = session.scalars(
         select(BoxRow).where(*_installed(tenant_id), BoxRow.name == name).order_by(BoxRow.version.desc()).limit(1)
@@ -252,7 +252,7 @@ def _not_found(session: Session, boxes: Boxes, tenant_id: str, asked: Selector) 
     versions = versions_of(session, tenant_id, asked.name)
     if versions:
         legal = [str(Selector(asked.name, version)) for version in versions[-20:]]
-        return NotFound(f"box {asked.name!r} has no version {asked.version}; legal: {legal}", legal=legal)
+        return NotFound(f"box {asked.name!r} has no version {asked.version}; legal: {', '.join(legal)}", legal=legal)
     if asked.name in boxes.boxes:
         return NotFound(
             f"box {asked.name!r} comes with rdukit and has no versions; legal: {asked.name!r}", legal=[asked.name]

@@ -28,7 +28,7 @@ def artifact() -> None:
 
 
 @artifact.command("list")
-@click.option("--kind", default=None, help="Only artifacts of this kind.")
+@click.option("--kind", default=None, help="Only this kind: pef, dataset, checkpoint, …, or one of your own.")
 @click.option("--job", default=None, help="Only artifacts that this job made.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")

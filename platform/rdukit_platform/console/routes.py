@@ -17,7 +17,7 @@ from rdukit_platform.api.login import end_own_token
 from rdukit_platform.api.nodes import nodes_seen
 from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
 from rdukit_platform.artifacts.quota import read_use
-from rdukit_platform.artifacts.service import get_artifact, list_artifacts
+from rdukit_platform.artifacts.service import KINDS, get_artifact, list_artifacts
 from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import COOKIE, Visitor, check_same_site, find_visitor, give_cookie, log_in
 from rdukit_platform.console.login_pages import login_form
@@ -57,8 +57,6 @@ STATIC_TYPES: Final = {
     "icon.svg": "image/svg+xml",
 }
 
-#: Of artifacts that jobs make or take, as the list's filter has them.
-KINDS: Final = ("dataset", "pef", "checkpoint", "report", "predictions", "metrics")
 SearchWords = Annotated[str, Query(max_length=MAX_SEARCH)]
 PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 PICTURE_HEADERS: Final = {

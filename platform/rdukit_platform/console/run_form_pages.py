@@ -233,7 +233,7 @@ def find_verb(box: BoxDescription, name: str) -> BoxVerb:
     for verb in box.verbs:
         if verb.name == name:
             return verb
-    raise NotFound(f"box {box.name!r} has no verb {name!r}; legal: {[verb.name for verb in box.verbs]}")
+    raise NotFound(f"box {box.name!r} has no verb {name!r}; legal: {', '.join(verb.name for verb in box.verbs)}")
 
 
 def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:

@@ -214,7 +214,9 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
             raise Conflict(f"endpoint {row.name!r} wants revision {row.revision}, and there is none before it")
         number = max(earlier)
     if number not in numbers:
-        raise NotFound(f"endpoint {row.name!r} has no revision {number}; legal: {numbers}", legal=numbers)
+        raise NotFound(
+            f"endpoint {row.name!r} has no revision {number}; legal: {', '.join(map(str, numbers))}", legal=numbers
+        )
     if number == row.revision:
         raise Conflict(f"endpoint {row.name!r} wants revision {number} already")
     check_tiles(session, row, row.replicas, _tiles_of(session, row, number))

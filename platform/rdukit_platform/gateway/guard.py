@@ -10,6 +10,7 @@ from rdukit.errors import PermissionDenied
 from rdukit_platform.api.dependencies import check_scope, identify
 from rdukit_platform.console.access import check_same_site, identify_visitor
 from rdukit_platform.gateway.permissions import PERMISSIONS, Permission
+from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def check_permission(caller: Caller, permission: Permission) -> None:
     if len(permission.alternatives) == 1:
         for scope in sorted(permission.alternatives[0]):
             check_scope(caller, scope)
-    raise PermissionDenied(f"this needs the scope {permission}; the token has {sorted(caller.scopes)}")
+    raise lacks_scope(caller.scopes, str(permission).replace("`", ""), permission.alternatives)
 
 
 def check_routes(app: FastAPI) -> None:

@@ -20,7 +20,6 @@ from rdukit.errors import (
     Conflict,
     InvalidArgument,
     MalformedRequest,
-    PermissionDenied,
     RdukitError,
     RequestTimeout,
     Unavailable,
@@ -36,6 +35,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
 from rdukit_platform.api.jobs import LAST, follow_events
 from rdukit_platform.db.engine import AWAY
+from rdukit_platform.gateway.guard import check_permission
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
 from rdukit_platform.gateway.rpc_messages import event_message, job_message, line_message, request_from
@@ -193,9 +193,7 @@ def _served(platform: Platform, name: str, answer: Method) -> Callable[[Any, Con
         began, caller, code = time.perf_counter(), None, "OK"
         try:
             caller = await to_thread.run_sync(_enter, platform, name, context)
-            if not GRPC_PERMISSIONS[name].lets_in(caller.scopes):
-                needed = str(GRPC_PERMISSIONS[name]).replace("`", "'")
-                raise PermissionDenied(f"this needs the scope {needed}; the token has {sorted(caller.scopes)}")
+            check_permission(caller, GRPC_PERMISSIONS[name])
             message = input_class.FromString(await _in_time(anext(requests), "its message"))
             async with aclosing(answer(caller, message)) as answers:  # type: ignore[type-var]
                 async for each in answers:

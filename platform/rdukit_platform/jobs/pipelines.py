@@ -168,7 +168,7 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
             jobs = f"{len(members)} {'job' if len(members) == 1 else 'jobs'}"
             one_of = " to ".join(dict.fromkeys([members[0], members[-1]]))
             raise InvalidArgument(f"step {step.name!r} refers to {text!r}, but {group!r} has {jobs}; legal: {one_of}")
-        legal = sorted({group_of(name) for name in verbs}) or "none, it is the first"
+        legal = ", ".join(sorted({group_of(name) for name in verbs})) or "none, it is the first"
         raise InvalidArgument(
             f"step {step.name!r} refers to {text!r}, but no step before it is called {reference.step!r}; legal: {legal}"
         )
@@ -176,7 +176,7 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
     if reference.slot in outputs:
         return outputs[reference.slot]
     raise InvalidArgument(
-        f"step {step.name!r} refers to {text!r}; step {reference.step!r} has the outputs {list(outputs)}"
+        f"step {step.name!r} refers to {text!r}; step {reference.step!r} has the outputs {', '.join(outputs) or 'none'}"
     )
 
 

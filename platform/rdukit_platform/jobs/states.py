@@ -237,7 +237,7 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
     """
     after = TRANSITIONS.get((state, event))
     if after is None:
-        legal = sorted(str(e) for s, e in TRANSITIONS if s is state)
+        legal = ", ".join(sorted(e for s, e in TRANSITIONS if s is state))
         raise InvalidTransition(
             f"job {job_id} is {state}, where {event} cannot happen; legal: {legal or 'nothing, it has ended'}",
             state=str(state),

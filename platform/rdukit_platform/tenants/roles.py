@@ -6,11 +6,11 @@ available. App Developer: composes experts together to build real world solution
 decision maker; wants to see outcomes." It names no permissions: the scopes of each are ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PermissionDenied
 from rdukit_platform.tenants.scopes import (
     ARTIFACTS_WRITE,
     BOXES_WRITE,
@@ -21,6 +21,8 @@ from rdukit_platform.tenants.scopes import (
     READ,
     TOKENS,
     WRITE,
+    allows,
+    name_scopes,
 )
 
 #: The role of who manages members; administrators of an organisation have it in each of its tenants.
@@ -72,6 +74,19 @@ def get_role(name: str) -> Role:
     if name not in ROLES:
         raise InvalidArgument(f"there is no role {name[:64]!r}; legal: {', '.join(ROLES)}", legal=list(ROLES))
     return ROLES[name]
+
+
+def lacks_scope(scopes: Iterable[str], needed: str, alternatives: Iterable[Iterable[str]] = ()) -> PermissionDenied:
+    """Return the error of a token with ``scopes`` that asks for what needs another; it names the roles that have it.
+
+    ``alternatives``: sets of scopes, each of which is enough; without them ``needed`` is one scope.
+    """
+    enough = [frozenset(each) for each in alternatives] or [frozenset({needed})]
+    roles = [
+        role.name for role in ROLES.values() if any(all(allows(role.scopes, one) for one in each) for each in enough)
+    ]
+    having = f"; roles that have it: {', '.join(roles)}" if roles else ""
+    return PermissionDenied(f"this needs the scope {needed}, and the token has: {name_scopes(scopes)}{having}")
 
 
 def choose_scopes(role: str | None, scopes: Sequence[str] | None) -> list[str]:

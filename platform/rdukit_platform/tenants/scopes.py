@@ -60,6 +60,13 @@ def allows(scopes: Iterable[str], needed: str) -> bool:
     return needed in all_of(scopes)
 
 
+def name_scopes(scopes: Iterable[str]) -> str:
+    """Return ``scopes`` for a sentence: in order, without those that another one includes."""
+    own = frozenset(scopes)
+    included = frozenset().union(*(_INCLUDED[scope] - {scope} for scope in own if scope in _INCLUDED))
+    return ", ".join(scope for scope in SCOPES if scope in own - included) or "none"
+
+
 def restrict(scopes: Iterable[str], bound: Iterable[str]) -> frozenset[str]:
     """Return what a token with ``scopes`` allows where no more than ``bound`` is allowed."""
     return all_of(scopes) & all_of(bound)

@@ -32,6 +32,7 @@ from rdukit_platform.tenants.scopes import (
     choose_next_end,
     end_of_old,
     may_give,
+    name_scopes,
 )
 from rdukit_platform.tenants.service import (
     DEFAULT_TENANT,
@@ -79,7 +80,12 @@ def create_token(
         raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
-        raise InvalidArgument(f"scopes {unknown or 'are missing'}; legal: {list(SCOPES)}", legal=list(SCOPES))
+        what = (
+            f"there is no scope {', '.join(repr(each[:64]) for each in unknown[:8])}"
+            if unknown
+            else "scopes are missing"
+        )
+        raise InvalidArgument(f"{what}; legal: {', '.join(SCOPES)}", legal=list(SCOPES))
     valid = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > now))
     own = (TokenRow.tenant_id == tenant_id) & TokenRow.is_session.is_(False)
     count = session.scalar(select(func.count()).select_from(TokenRow).where(own, valid))
@@ -120,9 +126,9 @@ def give_token(
         makers_end = None if _is_admin(caller) or caller.is_session else caller.expires_at
         ends = choose_end(now, life_s, makers_end, resolve(TOKEN_MAX_DAYS) * DAY_S)
         return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id, role, caller.user_id)
-    beyond = sorted(all_of(scopes) - all_of(caller.scopes))
+    beyond = name_scopes(all_of(scopes) - all_of(caller.scopes))
     raise PermissionDenied(
-        f"nobody gives more than they have: this token lacks {beyond}; it has {sorted(caller.scopes)}"
+        f"nobody gives more than they have: this token lacks {beyond}; it has: {name_scopes(caller.scopes)}"
     )
 
 
@@ -266,6 +272,8 @@ def _get_own(session: Session, caller: Caller, token_id: str) -> TokenRow:
 
 def _checked(caller: Caller, row: TokenRow) -> TokenRow:
     if not may_give(caller.scopes, row.scopes):
-        beyond = sorted(all_of(row.scopes) - all_of(caller.scopes))
-        raise PermissionDenied(f"token {row.id} has {beyond}, which this token lacks; it has {sorted(caller.scopes)}")
+        beyond = name_scopes(all_of(row.scopes) - all_of(caller.scopes))
+        raise PermissionDenied(
+            f"token {row.id} has {beyond}, which this token lacks; it has: {name_scopes(caller.scopes)}"
+        )
     return row

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from rdukit_platform.db.models import MembershipRow, OrganisationAdminRow, TenantRow, TokenRow, UserRow
 from rdukit_platform.db.rows import new_id, read_page
-from rdukit_platform.tenants.roles import get_role
-from rdukit_platform.tenants.scopes import ADMIN, MEMBERS, all_of, allows, may_give
+from rdukit_platform.tenants.roles import get_role, lacks_scope
+from rdukit_platform.tenants.scopes import ADMIN, MEMBERS, all_of, allows, may_give, name_scopes
 from rdukit_platform.tenants.service import Caller, find_tenant
 from rdukit_platform.tenants.standing import administers_organisation
 from rdukit_platform.tenants.tokens import check_still_valid
@@ -69,7 +69,7 @@ def choose_managed_tenant(session: Session, caller: Caller, asked: str | None) -
     if tenant is None:
         raise NotFound(f"there is no tenant {asked!r} whose members are yours to manage; list them with: rdukit whoami")
     if not allows(caller.scopes, MEMBERS):
-        raise PermissionDenied(f"this needs the scope {MEMBERS!r}; the token has {sorted(caller.scopes)}")
+        raise lacks_scope(caller.scopes, MEMBERS)
     return tenant
 
 
@@ -212,7 +212,7 @@ def _only(found: Sequence[Member], asked: str) -> Member:
 
 def _check_gives(caller: Caller, role: str) -> None:
     if not may_give(caller.scopes, get_role_scopes(role)):
-        beyond = sorted(all_of(get_role_scopes(role)) - all_of(caller.scopes))
+        beyond = name_scopes(all_of(get_role_scopes(role)) - all_of(caller.scopes))
         raise PermissionDenied(f"nobody gives more than they have: the role {role!r} has {beyond}, which you lack")
 
 

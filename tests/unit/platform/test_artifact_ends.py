@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, NotFound, QuotaExceeded
+from rdukit.errors import Conflict, InvalidArgument, NotFound, QuotaExceeded
 from rdukit_platform.artifacts.needs import KNOWN, read_needs, unknown_references
 from rdukit_platform.artifacts.quota import check_quota, read_use
 from rdukit_platform.artifacts.removal import (
@@ -102,6 +102,17 @@ def train(database: Database, tenant: str, dataset: str, output: Content) -> tup
         execution.start(session, fencing, {"backend": "process", "id": "1", "limits": {}}, 2.0)
         made = execution.Output("checkpoint", "checkpoint", output.digest, output.bytes, output.is_folder)
         return job, execution.succeed(session, fencing, [made], {}, 3.0)["checkpoint"]
+
+
+def test_a_mistyped_kind_is_refused_with_those_that_there_are(
+    database: Database, store: FolderStore, tenant: str, tmp_path: Path
+) -> None:
+    own = add(database, tenant, file(store, b"own"), kind="mine")
+    with database.read() as session:
+        assert [row.id for row in list_artifacts(session, tenant, "mine")[0]] == [own]
+        assert list_artifacts(session, tenant, "checkpoint")[0] == [], "one that jobs make, of which there is none"
+        with pytest.raises(InvalidArgument, match=r"kind 'chekpoint'; legal: .*pef, .*mine.*Did you mean 'checkpoint'"):
+            list_artifacts(session, tenant, "chekpoint")
 
 
 def test_a_deleted_artifact_is_gone_but_for_the_lineage_of_others(

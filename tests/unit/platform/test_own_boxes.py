@@ -136,9 +136,9 @@ def test_the_steps_of_a_pipeline_take_versions_too(database: Database, tenant: s
 def test_what_is_not_there_is_told_with_what_is(database: Database, tenant: str) -> None:
     install(database, tenant, "a")
     install(database, tenant, "b")
-    with pytest.raises(NotFound, match=r"'mine' has no version 3; legal: \['mine:1', 'mine:2'\]"):
+    with pytest.raises(NotFound, match=r"'mine' has no version 3; legal: mine:1, mine:2"):
         submit(database, tenant, "mine:3")
-    with pytest.raises(NotFound, match=r"no ModelBox is called 'your'; legal: \['counter', 'mine'\]"):
+    with pytest.raises(NotFound, match=r"no ModelBox is called 'your'; legal: counter, mine"):
         submit(database, tenant, "your")
     with pytest.raises(NotFound, match=r"install FOLDER\. Did you mean 'counter'\?"):
         submit(database, tenant, "countr")
@@ -187,7 +187,7 @@ def test_what_a_job_takes_is_not_uninstalled(database: Database, tenant: str) ->
         assert found is not None
         service.cancel_job(session, found, 2.0)
         assert [row.version for row in own.uninstall_box(session, BOXES, tenant, "mine", 2.0)] == [1]
-    with pytest.raises(NotFound, match=r"legal: \['counter'\]"):
+    with pytest.raises(NotFound, match=r"legal: counter"):
         submit(database, tenant, "mine")
     with database.write() as session, pytest.raises(NotFound):
         own.uninstall_box(session, BOXES, tenant, "mine", 3.0)
