@@ -1,6 +1,7 @@
 """The platform's REST API, for commands and for ``Platform``: requests, streams and transfers as plain JSON values."""
 
 import hashlib
+import logging
 import math
 import time
 import uuid
@@ -34,6 +35,11 @@ MAX_REATTACH: Final = 20
 SILENCE_S: Final = 60.0
 #: Pauses before a request that may be said twice is sent again, where the gateway had answered before.
 RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
+#: Work that is under way waits so often in a row, and each time so long, where requests are limited.
+MAX_RATE_WAITS: Final = 5
+MAX_RATE_PAUSE_S: Final = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 class ApiClient(Closable):
@@ -51,6 +57,8 @@ class ApiClient(Closable):
         self.sleep = sleep
         #: Whether the gateway has answered, so that one which is away is one that restarts.
         self._was_answered = False
+        #: Whether it has done something for this client, whose work then waits where requests are limited.
+        self._was_served = False
         self._http = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
@@ -275,8 +283,15 @@ class ApiClient(Closable):
         self._http.close()
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        answer = self._request(method, path, arguments)
+        for waits_left in range(MAX_RATE_WAITS if self._was_served else 0, -1, -1):
+            answer = self._request(method, path, arguments)
+            pause_s = _rate_pause_s(answer) if waits_left else None
+            if pause_s is None:
+                break
+            logger.warning("the gateway limits requests; going on in s=%.0f", pause_s)
+            self.sleep(pause_s)
         check_answer(answer)
+        self._was_served = True
         body: dict[str, Any] = answer.json()
         return body
 
@@ -357,6 +372,12 @@ class _Stream:
 
     def __exit__(self, *details: Any) -> None:
         self._context.__exit__(*details)
+
+
+def _rate_pause_s(answer: httpx.Response) -> float | None:
+    """Return for how long a refused request is to wait, where requests are limited; None: it was not refused for it."""
+    after = answer.headers.get("retry-after", "") if answer.status_code == httpx.codes.TOO_MANY_REQUESTS else ""
+    return float(after) if after.isascii() and after.isdigit() and int(after) <= MAX_RATE_PAUSE_S else None
 
 
 def check_answer(answer: httpx.Response) -> None:
