@@ -110,6 +110,12 @@ class StoreUnavailable(Unavailable):
     code = "store-unavailable"
 
 
+class ContentDamaged(RdukitError):
+    """An artifact's content no longer matches its digest: the disk or somebody changed it. Add the artifact again."""
+
+    code = "content-damaged"
+
+
 class NotFenced(RdukitError):
     """There is more than one tenant, and what runs for them cannot be kept apart on this machine."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rdukit.errors import ContentDamaged, error_from_body
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Boxes, Selector
 from rdukit_platform.console.access import COOKIE
@@ -248,6 +249,24 @@ def test_an_upload_of_what_another_tenant_has_tells_nothing(gateway: GatewayUnde
     known, new = (answer.json() for answer in answers)
     assert {name for name in known if known[name] != new[name]} == {"id", "digest", "created_at"}
     assert set(answers[0].headers) == set(answers[1].headers)
+
+
+def test_damaged_content_is_refused_by_its_name_without_where_it_is_kept(gateway: GatewayUnderTest) -> None:
+    own = gateway.token("lab", "read", "write")
+    form: dict[str, Any] = {"files": {"files": ("a.bin", b"what is damaged")}, "data": {"kind": "data"}}
+    made = gateway.ask("POST", "/v1/artifacts", own, **form).json()
+    store = gateway.platform.store
+    assert isinstance(store, FolderStore)
+    path = store.path(made["digest"])
+    path.chmod(0o600)
+    path.write_bytes(b"What is damaged")
+    read = gateway.ask("GET", f"/v1/artifacts/{made['id']}/content", own)
+    verified = gateway.ask("POST", f"/v1/artifacts/{made['id']}/verify", own)
+    assert read.json()["error"]["code"] == "content-damaged"
+    assert type(error_from_body(read.json())) is ContentDamaged, "what commands and programs get"
+    (problem,) = verified.json()["problems"]
+    for said in (read.json()["error"]["message"], problem["problem"]):
+        assert "was changed where it is kept" in said and str(path.parents[2]) not in said, said
 
 
 def test_an_upload_does_the_same_work_whether_its_content_is_there_or_not(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import InvalidArgument, NotFound, suggest
+from rdukit.errors import ContentDamaged, InvalidArgument, NotFound, suggest
 from rdukit_platform.artifacts.quota import check_quota
-from rdukit_platform.artifacts.store import BlobStore, Content, ContentDamaged, FolderEntry
+from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
 from rdukit_platform.db.models import ArtifactRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id, read_page
 

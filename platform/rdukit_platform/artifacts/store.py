@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from rdukit.errors import Conflict, InvalidArgument, NoResources, NotFound, RdukitError
+from rdukit.errors import Conflict, ContentDamaged, InvalidArgument, NoResources, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +31,6 @@ BLOCK: Final = 1 << 20
 MAX_SOUND: Final = 10_000
 #: Seconds for which blocks of ``holding`` join one that has begun: content of that age more stays for as long as they.
 SHARED_S: Final = 1.0
-
-
-class ContentDamaged(RdukitError):
-    """Stored content no longer matches its digest: the disk or somebody changed it. Add the artifact again."""
-
-    code = "content-damaged"
 
 
 class ContentDiffers(Conflict):
@@ -404,8 +398,13 @@ class BlobStore(ABC):
             found.update(block)
             yield block
         if found.hexdigest() != digest:
-            logger.error("blob damaged digest=%s found=%s", digest, found.hexdigest())
-            raise ContentDamaged(f"content {digest} was changed in {self.where}; it is {found.hexdigest()} now")
+            logger.error("blob damaged digest=%s found=%s where=%s", digest, found.hexdigest(), self.where)
+            raise damaged(digest, found.hexdigest())
+
+
+def damaged(digest: str, found: str) -> ContentDamaged:
+    """Return the error of content that is not what it was; whoever may read it is not told where it is kept."""
+    return ContentDamaged(f"content {digest} was changed where it is kept; it is {found} now; add it again")
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import NotFound
+from rdukit.errors import ContentDamaged, NotFound
 from rdukit.settings import resolve
-from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
+from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, BoxRow, JobRow
 from rdukit_platform.settings import ARTIFACT_GRACE_S

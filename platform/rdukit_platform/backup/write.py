@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from rdukit import __version__
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, ContentDamaged, InvalidArgument, NotFound
 from rdukit.settings import CONFIG, SND_STATE, resolve
-from rdukit_platform.artifacts.store import BLOCK, BlobStore, ContentDamaged, PiecePlace
+from rdukit_platform.artifacts.store import BLOCK, BlobStore, PiecePlace
 from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.artifacts.sweep import read_roots
 from rdukit_platform.backup.database import Copied, bring_to_head, copy_out, copy_sqlite

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import ContentDamaged, InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
 from rdukit_platform.cli.complete import ARTIFACTS
@@ -198,7 +198,6 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
 
     Example: rdukit artifact verify --all
     """
-    from rdukit_platform.artifacts.store import ContentDamaged
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rdukit.cli.commands import JSON_OPTION
-from rdukit.errors import RdukitError
+from rdukit.errors import ContentDamaged
 from rdukit.units import format_bytes
 from rdukit_platform.settings import checked_home, current_home
 
@@ -39,7 +39,7 @@ def backup(place: Path, verify: bool, as_json: bool) -> None:
             verify_backup(place, on_step)
     _report(manifest, place, as_json, {"verified": verify})
     if manifest.damaged:
-        raise _Incomplete(
+        raise ContentDamaged(
             f"{len(manifest.damaged)} blobs of the store are missing or damaged, so that the backup lacks them: "
             f"{', '.join(manifest.damaged[:5])}"
         )
@@ -75,12 +75,6 @@ def restore(place: Path, force: bool, database: str, verify: bool, as_json: bool
             manifest = done.manifest
             more = {"home": str(home.folder), "migrated": done.is_migrated, "notes": done.notes}
     _report(manifest, place, as_json, more)
-
-
-class _Incomplete(RdukitError):
-    """Content that belongs to the backup could not be read."""
-
-    code = "content-damaged"
 
 
 def _report(manifest: "BackupManifest", place: Path, as_json: bool, more: dict[str, Any]) -> None:

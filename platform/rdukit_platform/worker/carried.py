@@ -14,9 +14,8 @@ from typing import Final
 
 from sqlalchemy import func, select
 
-from rdukit.errors import InvalidArgument, NotFound, StoreUnavailable
+from rdukit.errors import ContentDamaged, InvalidArgument, NotFound, StoreUnavailable
 from rdukit.files.atomic import remove_tree
-from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow
 from rdukit_platform.worker.context import WorkerContext
 

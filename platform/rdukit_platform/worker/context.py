@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import ContentDamaged, InvalidArgument, NotFound
 from rdukit.files.atomic import remove_tree
 from rdukit.interfaces import Clock
-from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
+from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.backends.contract import BoxBackend
 from rdukit_platform.backends.job_boxes import BoxRules, OwnBox

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import (
+    ContentDamaged,
     InvalidArgument,
     LeaseWithdrawn,
     NotFenced,
@@ -23,7 +24,7 @@ from rdukit.files.atomic import remove_tree
 from rdukit.pef.file import read_tiles
 from rdukit.telemetry.spans import span
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import Content, ContentDamaged, PendingContent
+from rdukit_platform.artifacts.store import Content, PendingContent
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, record
 from rdukit_platform.backends.contract import BoxFence, RunningBox
 from rdukit_platform.backends.job_boxes import OwnBox

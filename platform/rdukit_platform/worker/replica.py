@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
+    ContentDamaged,
     InvalidArgument,
     LeaseLost,
     NoResources,
@@ -32,7 +33,6 @@ from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.http.unix_sockets import parse_rest_address, rest_address
 from rdukit.settings import SND_SOCKET, resolve
-from rdukit_platform.artifacts.store import ContentDamaged
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector

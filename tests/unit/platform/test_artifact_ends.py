@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound, QuotaExceeded
+from rdukit.errors import Conflict, ContentDamaged, InvalidArgument, NotFound, QuotaExceeded
 from rdukit_platform.artifacts.needs import KNOWN, read_needs, unknown_references
 from rdukit_platform.artifacts.quota import check_quota, read_use
 from rdukit_platform.artifacts.removal import (
@@ -25,7 +25,7 @@ from rdukit_platform.artifacts.removal import (
     unpin_artifact,
 )
 from rdukit_platform.artifacts.service import get_artifact, list_artifacts, record_artifact, walk_lineage
-from rdukit_platform.artifacts.store import Content, ContentDamaged
+from rdukit_platform.artifacts.store import Content
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.catalog.model import Boxes, read_box

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from rdukit_platform.artifacts.store import BLOCK, ContentDamaged, check_digest
+from rdukit_platform.artifacts.store import BLOCK, check_digest, damaged
 
 Fetch = Callable[[int], Iterator[bytes]]
 #: Times that a copy is fetched anew which others made room with before it was opened.
@@ -63,7 +63,7 @@ class ContentCache:
                 _write(descriptor, block)
             if read.hexdigest() != digest:
                 partial.unlink(missing_ok=True)
-                raise ContentDamaged(f"content {digest} was changed where it is kept; it is {read.hexdigest()} now")
+                raise damaged(digest, read.hexdigest())
             path = self._path(digest)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             os.fchmod(descriptor, 0o400)

@@ -20,11 +20,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rdukit.errors import Conflict, DiskFull, NotFound, RdukitError, StoreUnavailable, find_system_error
+from rdukit.errors import (
+    Conflict,
+    ContentDamaged,
+    DiskFull,
+    NotFound,
+    RdukitError,
+    StoreUnavailable,
+    find_system_error,
+)
 from rdukit_platform.artifacts.store import (
     BLOCK,
     BlobStore,
-    ContentDamaged,
     ContentDiffers,
     FolderEntry,
     PendingContent,
@@ -194,8 +201,9 @@ class S3Store(BlobStore):
             return None
         try:
             return self.cache.bring(digest, entry.bytes, lambda start: self.bucket.read(entry.key, start))
-        except ContentDamaged as cause:
-            raise ContentDamaged(f"{cause.message} (object {entry.key} of {self.where})") from cause
+        except ContentDamaged:
+            logger.error("object damaged key=%s where=%s", entry.key, self.where)
+            raise
         except OSError as error:
             if isinstance(find_system_error(error), DiskFull):
                 self.cache.clear()
