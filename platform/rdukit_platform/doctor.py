@@ -25,7 +25,7 @@ from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.backends.slurm_commands import SlurmCommands, find_place
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.migrate import is_newest
+from rdukit_platform.db.migrate import HEAD, known_revisions, read_revision
 from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.settings import (
     BOX_BACKEND,
@@ -72,24 +72,23 @@ def _of_database(home: Home) -> Iterator[Finding]:
         yield Finding("tokens", FindingLevel.GOOD, f"there is no database {path} yet")
         return
     try:
-        with closing(Database.of_home(home)) as database:
-            if not is_newest(database):
-                yield Finding("tokens", FindingLevel.UNKNOWN, "the database is of another version of rdukit")
+        with closing(Database.of_home(home)) as database, database.read() as session:
+            revision = read_revision(session.connection())
+            if revision != HEAD:
+                yield schema_finding(revision)
                 return
-            with database.read() as session:
-                rows = session.execute(
-                    select(TokenRow, TenantRow.name).join(TenantRow, TenantRow.id == TokenRow.tenant_id)
-                )
-                now = SystemClock().now()
-                tokens = [
-                    TokenFacts(row.id, name, frozenset(row.scopes), row.created_at, row.expires_at, row.last_used_at,
-                               row.made_by)
-                    for row, name in rows
-                    if not is_over(now, row.revoked_at, row.expires_at)
-                ]  # fmt: skip
-                tenants = len(session.scalars(select(TenantRow.id)).all())
+            rows = session.execute(select(TokenRow, TenantRow.name).join(TenantRow, TenantRow.id == TokenRow.tenant_id))
+            now = SystemClock().now()
+            tokens = [
+                TokenFacts(row.id, name, frozenset(row.scopes), row.created_at, row.expires_at, row.last_used_at,
+                           row.made_by)
+                for row, name in rows
+                if not is_over(now, row.revoked_at, row.expires_at)
+            ]  # fmt: skip
+            tenants = len(session.scalars(select(TenantRow.id)).all())
     except SQLAlchemyError as error:
-        yield Finding("tokens", FindingLevel.UNKNOWN, f"the database does not answer: {type(error).__name__}")
+        what, todo = f"the database does not answer: {type(error).__name__}", "start it, or name another: database.url"
+        yield Finding("tokens", FindingLevel.UNKNOWN, what, todo)
         return
     yield from token_findings(tokens, now)
     yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))
@@ -165,6 +164,20 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
         )
 
 
+def schema_finding(revision: str | None) -> Finding:
+    """Say what a database is whose schema is not this code's, so that its tokens cannot be looked at."""
+    if revision is None:
+        return Finding(
+            "tokens", FindingLevel.GOOD, "the database is empty; the platform makes its tables when it starts"
+        )
+    what = f"the database has the schema {revision}, this rdukit has {HEAD}"
+    todo = (
+        "start the platform, which brings it to the newest" if revision in known_revisions()
+        else "use the rdukit that migrated it, or a newer one"
+    )  # fmt: skip
+    return Finding("tokens", FindingLevel.UNKNOWN, what, todo)
+
+
 def broker_finding(url: str) -> Finding:
     """Check that the broker asks for a password: its messages start jobs."""
     parts = urlsplit(url)
@@ -183,7 +196,7 @@ def broker_finding(url: str) -> Finding:
         return Finding(
             "broker.password", FindingLevel.WARN, f"{where} has a password, which goes over the network", todo
         )
-    return Finding("broker.password", FindingLevel.GOOD, f"{where} asks for a password")
+    return Finding("broker.password", FindingLevel.GOOD, f"{where} is asked with a password")
 
 
 def database_finding(url: str) -> Finding:
@@ -198,7 +211,7 @@ def database_finding(url: str) -> Finding:
     if "sslmode=" not in parts.query and not is_loopback(parts.hostname or ""):
         todo = "add sslmode=verify-full to database.url, or use a network of its own"
         return Finding("database.password", FindingLevel.WARN, f"{where} is asked without TLS being demanded", todo)
-    return Finding("database.password", FindingLevel.GOOD, f"{where} asks for a password")
+    return Finding("database.password", FindingLevel.GOOD, f"{where} is asked with a password")
 
 
 def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:

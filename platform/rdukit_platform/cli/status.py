@@ -23,7 +23,7 @@ def report_platform() -> Iterator[PartStatus]:
         return
     with client:
         try:
-            health = client.get("/health")
+            health = client.read_health()
         except RdukitError as error:
             if isinstance(error, Unavailable):
                 yield _without_answer(client.url)

@@ -91,6 +91,18 @@ class ApiClient(Closable):
         """
         return self._call("GET", path, params={k: v for k, v in parameters.items() if v is not None})
 
+    def read_health(self) -> dict[str, Any]:
+        """Return what the gateway says of the platform's parts, also while some are away. Raises as ``get``."""
+        answer = self._request("GET", "/health", {})
+        try:
+            body = answer.json()
+        except ValueError:
+            body = None
+        if isinstance(body, dict) and isinstance(body.get("parts"), dict):
+            return body
+        check_answer(answer)
+        raise Unavailable(f"what answers at {self.url} is no gateway: its /health tells no parts")
+
     def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send ``POST`` with a JSON body. Raises as ``get``."""
         return self._call("POST", path, json=dict(body or {}))
@@ -388,7 +400,9 @@ def check_answer(answer: httpx.Response) -> None:
         body = answer.json()
     except ValueError as cause:
         raise Unavailable(f"the gateway answered {answer.status_code} without JSON") from cause
-    said = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(body, dict):
+        raise Unavailable(f"the gateway answered {answer.status_code} with JSON that is no object")
+    said = body.get("error")
     if isinstance(said, str) and answer.status_code < 500:
         # The Open Inference protocol's error, as a box wrote it.
         raise NotFound(said) if answer.status_code == 404 else InvalidArgument(said)

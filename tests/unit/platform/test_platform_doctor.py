@@ -12,6 +12,7 @@ from rdukit_platform.doctor import (
     database_finding,
     gateway_finding,
     key_findings,
+    schema_finding,
     token_findings,
 )
 
@@ -38,6 +39,19 @@ def test_tokens_that_are_worth_a_look_are_named(tokens: list[TokenFacts], checks
     findings = list(token_findings(tokens, NOW))
     assert {each.check for each in findings} == checks
     assert all((each.level is FindingLevel.GOOD) == (each.check == "tokens") for each in findings)
+
+
+@pytest.mark.parametrize(
+    ("revision", "level", "words"),
+    [
+        (None, FindingLevel.GOOD, "is empty"),
+        ("0001", FindingLevel.UNKNOWN, "start the platform"),
+        ("9999", FindingLevel.UNKNOWN, "or a newer one"),
+    ],
+)
+def test_a_database_of_another_schema_is_told_by_which(revision: str | None, level: FindingLevel, words: str) -> None:
+    found = schema_finding(revision)
+    assert (found.level, words in found.what + found.todo) == (level, True), found
 
 
 @pytest.mark.parametrize(

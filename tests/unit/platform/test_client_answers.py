@@ -1,11 +1,14 @@
-"""Where requests are limited: work that is under way waits as it is told, a first request is refused at once."""
+"""What the client makes of answers that are none yet.
+
+Where requests are limited, work that is under way waits as it is told, and a first request is refused at once.
+"""
 
 from collections.abc import Sequence
 
 import httpx
 import pytest
 
-from rdukit.errors import Overloaded
+from rdukit.errors import Overloaded, RdukitError, Unavailable
 from rdukit_platform.client.http import MAX_RATE_WAITS, ApiClient
 
 OK = httpx.Response(200, json={"id": "x"})
@@ -44,3 +47,24 @@ def test_work_does_not_wait_without_a_short_time_to_wait_for(seconds: str | None
 def test_work_that_is_refused_again_and_again_ends() -> None:
     with pytest.raises(Overloaded, match="too many"):
         ask([OK, *[limited()] * (MAX_RATE_WAITS + 1), OK], requests=2)
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_parts_that_are_away_are_read_from_the_health_of_a_platform(status: int) -> None:
+    health = {"status": "degraded", "parts": {"database": False, "broker": True}}
+    with ApiClient("http://gateway", "t", httpx.MockTransport(lambda _: httpx.Response(status, json=health))) as client:
+        assert client.read_health() == health
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (httpx.Response(503, text="no upstream"), Unavailable),
+        (httpx.Response(503, json=["no", "object"]), RdukitError),
+        (httpx.Response(503, json={"error": {"code": "unavailable", "message": "m"}}), Unavailable),
+        (httpx.Response(200, json={"status": "of something else"}), Unavailable),
+    ],
+)
+def test_what_is_no_health_is_an_error(answer: httpx.Response, error: type[RdukitError]) -> None:
+    with ApiClient("http://gateway", "t", httpx.MockTransport(lambda _: answer)) as client, pytest.raises(error):
+        client.read_health()
