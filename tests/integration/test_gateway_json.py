@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,12 @@ from rdukit_platform.api.dependencies import StrictJsonRoute
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.app import create_app
+from rdukit_platform.gateway.middleware import REQUESTS
 from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+from support import wait_until
 from support.platform.gateway import Example, open_known_platform, serving
 from support.platform.processes import short_folder
 
@@ -137,6 +140,25 @@ def test_every_route_with_a_json_body_reads_it_strictly(platform: Platform) -> N
     strict = {route.path for route in _all_routes(app.routes) if isinstance(route, StrictJsonRoute)}
     assert found
     assert found <= strict
+
+
+def test_a_caller_that_goes_away_within_its_request_is_no_error_of_the_platform(
+    platform: Platform, client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    upload = {"kind": "data", "name": "a", "folder": False, "files": [{"path": "a", "bytes": 9, "digest": "0" * 64}]}
+    begun = client.post("/v1/uploads", json=upload).json()["id"]
+    head = f"PUT /v1/uploads/{begun}/files/0?offset=0 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+    token = f"Authorization: Bearer {platform.home.token_file.read_text().strip()}\r\n\r\n"
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
+        connection.sendall(f"{head}{token}four".encode())
+    counted = {"method": "PUT", "route": "/v1/uploads/{upload_id}/files/{number}"}
+
+    def count(status: int) -> float:
+        labels = counted | {"status": str(status)}
+        return sum(s.value for each in REQUESTS.collect() for s in each.samples if s.labels == labels)
+
+    wait_until(lambda: count(499) + count(500) > 0, timeout_s=30)
+    assert count(500) == 0 and "Traceback" not in caplog.text, caplog.text
 
 
 def test_every_parameter_that_is_no_part_of_a_path_is_described(platform: Platform) -> None:

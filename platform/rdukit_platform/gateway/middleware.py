@@ -20,6 +20,7 @@ from pydantic import BaseModel, JsonValue
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -53,6 +54,8 @@ from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 
 logger = logging.getLogger(__name__)
 
+#: Status of a request whose caller went away before all of it had come, as proxies write it; nobody reads it.
+CALLER_GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
 REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the answer's end.", ["method", "route"])
@@ -135,7 +138,8 @@ def _answers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable
     """Return what answers an error of a class, or of one that derives from it."""
     return {
         RdukitError: _known, RequestValidationError: _malformed, HTTPException: _routing, DataError: _unstorable,
-        IntegrityError: _raced, **dict.fromkeys(AWAY, _away), OSError: _full_or_unknown, Exception: _unknown,
+        IntegrityError: _raced, **dict.fromkeys(AWAY, _away), OSError: _full_or_unknown,
+        ClientDisconnect: _gone, Exception: _unknown,
     }  # fmt: skip
 
 
@@ -160,6 +164,11 @@ async def _away(request: Request, error: Exception) -> Response:
         return error_response(request, full)
     logger.warning("database does not answer path=%s error=%s", hide_tokens(request.url.path), error)
     return error_response(request, Unavailable("the database does not answer at present; try again"))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    logger.info("caller went away within its request path=%s", hide_tokens(request.url.path))
+    return Response(status_code=CALLER_GONE)
 
 
 async def _full_or_unknown(request: Request, error: Exception) -> Response:
