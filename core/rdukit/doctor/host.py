@@ -15,6 +15,8 @@ from rdukit.settings import HOME, home_folder
 #: Files that nobody else may read, below the home folder.
 SECRETS: Final = ("token", "login.json", "contexts.json", "console.key", "db.sqlite", "config.yaml", "run/admin.token")
 MIN_FREE_BYTES: Final = 1 << 30
+#: Below this workers begin nothing.
+FULL_BYTES: Final = 16 << 20
 _ROOT: Final = 0
 
 
@@ -71,10 +73,12 @@ def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Find
 
 def disk_finding(home: Path, free_bytes: int) -> Finding:
     """Judge the free disk space (pure)."""
-    is_full = free_bytes < MIN_FREE_BYTES
-    what = f"{free_bytes >> 20} MiB are free for {home}"
-    todo = "make room, or move the home folder" if is_full else ""
-    return Finding("disk.free", FindingLevel.WARN if is_full else FindingLevel.GOOD, what, todo, Topic.MACHINE)
+    what, todo = f"{free_bytes >> 20} MiB are free for {home}", "make room, or move the home folder"
+    if free_bytes < FULL_BYTES:
+        return Finding("disk.free", FindingLevel.BAD, f"{what}: no job begins", todo, Topic.MACHINE)
+    if free_bytes < MIN_FREE_BYTES:
+        return Finding("disk.free", FindingLevel.WARN, what, todo, Topic.MACHINE)
+    return Finding("disk.free", FindingLevel.GOOD, what, topic=Topic.MACHINE)
 
 
 def _fence() -> Finding:

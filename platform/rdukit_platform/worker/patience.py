@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
+from rdukit.doctor.host import FULL_BYTES
 from rdukit.errors import DiskFull, RdukitError, StoreUnavailable, find_system_error
 from rdukit.units import format_bytes
 
@@ -27,7 +28,7 @@ FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 10.0
 #: Free bytes of the disk of jobs' folders below which none begins, and below which what a box could not write is not
 #: its fault.
-MIN_FREE_BYTES: Final = 16 << 20
+MIN_FREE_BYTES: Final = FULL_BYTES
 LOW_BYTES: Final = 1 << 30
 
 

@@ -59,8 +59,9 @@ def test_a_secret_that_others_may_read_is_named() -> None:
     assert (finding.level, finding.todo) == (FindingLevel.BAD, "chmod 600 /srv/home/console.key")
 
 
-def test_little_room_is_a_warning() -> None:
-    assert disk_finding(HOME, 1 << 20).level is FindingLevel.WARN
+def test_little_room_is_a_warning_and_none_is_bad() -> None:
+    assert disk_finding(HOME, 1 << 20).level is FindingLevel.BAD
+    assert disk_finding(HOME, 17 << 20).level is FindingLevel.WARN
     assert disk_finding(HOME, 1 << 40).level is FindingLevel.GOOD
 
 
