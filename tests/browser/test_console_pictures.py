@@ -170,7 +170,8 @@ def test_every_page_fits_the_window_and_axe_finds_no_barrier(visit: Visit, jobs:
     """
     named = ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg", "catalog/gpt2/run/train",
              "catalog/logreg/pipeline", "catalog/logreg/sweep/train", "experts?deprecated=true",
-             "experts/digits:2", "experts/digits:1", "endpoints", "endpoints/read")  # fmt: skip
+             "experts/digits:2", "experts/digits:1", "endpoints", "endpoints/read", "endpoints/read/revision",
+             "new/endpoint?expert=digits:2")  # fmt: skip
     visit.page.goto(visit.address + f"/console/jobs/{jobs['succeeded']}")
     artifact = str(visit.page.locator('a[href^="/console/artifacts/art-"]').last.get_attribute("href"))
     pages = {f"/console/{name}": re.sub("[/:?=]", "-", name) or "jobs" for name in named}
@@ -201,6 +202,26 @@ def test_the_pages_of_sweeps_fit_the_window(visit: Visit, jobs: dict[str, str], 
     visit.open(f"/console/sweeps/{sweep}", "sweep")
     assert visit.page.locator("svg.parallel path.line").count() == 6
     assert visit.page.inner_text(".head .pill") == "running"
+
+
+def test_an_endpoint_is_scaled_by_the_keyboard_and_asked_about_before_it_is_deleted(
+    visit: Visit, example: Example
+) -> None:
+    name = f"small-{visit.window}"
+    example.serve(name, "digits:2")
+    visit.open(f"/console/endpoints/{name}", "endpoint-small")
+    visit.page.get_by_label("replicas").focus()
+    visit.page.keyboard.press("Control+A")
+    visit.page.keyboard.type("0")
+    visit.page.keyboard.press("Enter")
+    playwright.expect(visit.page.locator("dl.facts")).to_contain_text("0 wanted")
+    visit.page.once("dialog", lambda dialog: dialog.dismiss())
+    visit.page.get_by_role("button", name="Delete it").click()
+    assert visit.page.url.endswith(f"/console/endpoints/{name}")
+    visit.page.once("dialog", lambda dialog: dialog.accept())
+    visit.page.get_by_role("button", name="Delete it").click()
+    visit.page.wait_for_url("**/console/endpoints")
+    assert visit.page.get_by_role("link", name=name).count() == 0
 
 
 def test_an_expert_of_a_bundle_and_another_beside_it_are_chosen(visit: Visit, example: Example) -> None:

@@ -58,6 +58,9 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "PATCH /v1/members/{user}": {"json": {"role": "viewer"}},
     "POST /console/members/{user}/role": {"data": {"role": "viewer"}},
     "POST /console/jobs/{job_id}/promote": {"data": {"name": "digits"}},
+    "POST /console/endpoints/{name}/revision": {"data": {"box": "logreg"}},
+    "POST /console/endpoints/{name}/scale": {"data": {"replicas": "2"}},
+    "POST /console/experts/{name}/deprecate": {"data": {"reason": "r"}},
     "PATCH /v1/users/{user}": {"json": {"disabled": True}},
     "POST /console/nodes/maintenance": {"data": {"act": "cordon", "component": "/NODE"}},
 }

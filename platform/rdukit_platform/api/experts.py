@@ -1,6 +1,6 @@
 """Routes of experts, and how the API shows them."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, status
 from pydantic import BaseModel, Field, JsonValue
@@ -24,6 +24,9 @@ from rdukit_platform.jobs.schemas import RequestBody
 
 router = APIRouter(prefix="/v1/experts", tags=["experts"], route_class=StrictJsonRoute)
 
+#: Longest reason of a deprecation.
+MAX_REASON: Final = 500
+
 Asked = Annotated[str, Path(description="NAME, or NAME:VERSION.")]
 
 
@@ -41,7 +44,7 @@ class PromoteRequest(RequestBody):
 class DeprecateRequest(RequestBody):
     """Body of ``POST /v1/experts/{expert}/deprecate``."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
 
 
 class Expert(BaseModel):

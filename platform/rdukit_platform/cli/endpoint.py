@@ -34,7 +34,12 @@ _BUNDLE = click.option(
     help="Bundle of experts to serve: a bundle.yaml whose files are artifact://ID, or an artifact that is one.",
 )  # fmt: skip
 _BOX = click.option("--box", default=None, help="Box to serve instead, NAME or NAME:VERSION of one's own.")
-_PEF = click.option("--pef", default=None, help="Artifact with the PEF (default: the expert's).")
+_PEF = click.option(
+    "--pef",
+    default=None,
+    help="Artifact with the PEF (default: the one that the expert was trained with; a chat needs one that was "
+    "compiled with purpose=serve).",
+)
 _CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the checkpoint (default: the expert's).")
 _TILES = click.option(
     "--tiles", type=click.IntRange(1, 1024), default=None, help="Tiles of each replica [default: what the PEF needs]."

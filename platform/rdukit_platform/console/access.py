@@ -19,7 +19,7 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import check_scope, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.settings import Home
-from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, JOBS_WRITE, MEMBERS, READ, TOKENS
+from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, ENDPOINTS_WRITE, JOBS_WRITE, MEMBERS, READ, TOKENS
 from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
 
 
@@ -136,6 +136,11 @@ def _caller_of_endpoints(request: Request, caller: Annotated[Caller, Depends(_vi
     return check_scope(caller, ENDPOINTS_CALL)
 
 
+def _endpoints_editor(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
+    check_same_site(request)
+    return check_scope(caller, ENDPOINTS_WRITE)
+
+
 def _members_keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
     check_same_site(request)
     return check_scope(caller, MEMBERS)
@@ -151,6 +156,7 @@ Sender = Annotated[Caller, Depends(_sender)]
 MembersEditor = Annotated[Caller, Depends(_members_keeper)]
 Editor = Annotated[Caller, Depends(_editor)]
 Keeper = Annotated[Caller, Depends(_keeper)]
+EndpointsEditor = Annotated[Caller, Depends(_endpoints_editor)]
 Player = Annotated[Caller, Depends(_caller_of_endpoints)]
 Administrator = Annotated[Caller, Depends(_administrator)]
 

@@ -1,6 +1,8 @@
 """The console's pages of endpoints: all of them, and one with its revisions, replicas and how to call it."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from markupsafe import Markup
@@ -10,12 +12,15 @@ from starlette.responses import Response
 from rdukit.errors import NotFound
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoints import show_all, show_one
+from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.console.access import Visitor
+from rdukit_platform.console.endpoint_form import SIZE, view_fields
 from rdukit_platform.console.page import PageRoute, fragment, live, page
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
+from rdukit_platform.tenants.scopes import ENDPOINTS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console/endpoints", include_in_schema=False, route_class=PageRoute)
@@ -35,20 +40,38 @@ def endpoints(request: Request, caller: Visitor, cursor: str | None = None) -> R
         rows, following = list_endpoints(session, caller.tenant_id, 50, cursor)
         shown = show_all(session, rows, platform.clock.now())
     return page(
-        request, "endpoints.html", section="Endpoints", endpoints=shown, tones=TONES, next_cursor=following
+        request, "endpoints.html", section="Endpoints", endpoints=shown, tones=TONES, next_cursor=following,
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
     )  # fmt: skip
 
 
 @router.get("/{name}")
 def endpoint(request: Request, name: str, caller: Visitor) -> Response:
     """Show one endpoint."""
+    return endpoint_page(request, caller, name, {}, {})
+
+
+def endpoint_page(
+    request: Request, caller: Caller, name: str, given: Mapping[str, str], errors: Mapping[str, str]
+) -> Response:
+    """Return an endpoint's page, with the forms that change it as they are, or as they were ``given`` with errors."""
     part, found = _part(request, caller, name)
     url = str(request.base_url).rstrip("/") + found.path
     platform = platform_of(request)
     with platform.database.read() as session:
         is_text = makes_text(session, platform.catalog.boxes(), caller.tenant_id, found)
     commands = curl_commands(url, found, is_text=is_text)
-    return page(request, "endpoint.html", section="Endpoints", title=name, live=part, commands=commands)
+    now = {"replicas": str(found.replicas), "idle": f"{found.idle_s or 0:.15g}"}
+    now |= {"canary": str(found.canary.percent)} if found.canary else {}
+    size, (canary,) = (view_fields(names, now | dict(given), errors) for names in (SIZE, ("canary",)))
+    seen = {*SIZE, *(["canary"] if found.canary else [])}
+    return page(
+        request, "endpoint.html", 422 if errors else 200, section="Endpoints", title=name, live=part,
+        commands=commands, endpoint=found, size=size,
+        canary=replace(canary, help="Percent of the calls that it gets."), has_errors=bool(errors),
+        general="; ".join(message for field, message in errors.items() if field not in seen),
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
+    )  # fmt: skip
 
 
 @router.get("/{name}/part")
@@ -88,5 +111,10 @@ def _part(request: Request, caller: Caller, name: str) -> tuple[Markup, Endpoint
     platform = platform_of(request)
     with platform.database.read() as session:
         found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
-    part = live(request, "endpoint", f"/console/endpoints/{name}/part", "_endpoint.html", endpoint=found, tones=TONES)
+        served = None if found.expert is None else get_expert(session, caller.tenant_id, found.expert)
+    part = live(
+        request, "endpoint", f"/console/endpoints/{name}/part", "_endpoint.html", endpoint=found, tones=TONES,
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
+        deprecated=None if served is None or served.deprecated_at is None else served.deprecated_reason,
+    )  # fmt: skip
     return part, found

@@ -1,28 +1,30 @@
 """The console's pages of experts: cards to search among, and one expert with what it was made from."""
 
-from urllib.parse import urlencode
+from typing import Annotated, Final
+from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Form, Request
+from starlette.responses import RedirectResponse, Response
 
 from rdukit.errors import RdukitError
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import platform_of
-from rdukit_platform.api.experts import Expert, show_expert
+from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.experts import MAX_REASON, DeprecateRequest, Expert, show_expert
+from rdukit_platform.api.experts import deprecate as mark
 from rdukit_platform.catalog.experts import get_expert, list_experts, versions_of_expert
 from rdukit_platform.catalog.model import read_selector
 from rdukit_platform.catalog.own import box_of, find_version
-from rdukit_platform.console.access import Visitor
+from rdukit_platform.console.access import Sender, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.queries import read_artifact_page, use_commands
 from rdukit_platform.console.views import first_figures, result_figures
-from rdukit_platform.tenants.scopes import BOXES_WRITE, allows
+from rdukit_platform.tenants.scopes import BOXES_WRITE, ENDPOINTS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console/experts", include_in_schema=False, route_class=PageRoute)
 
 #: Longest search that is taken.
-MAX_SEARCH = 200
+MAX_SEARCH: Final = 200
 
 
 @router.get("")
@@ -45,15 +47,34 @@ def experts(
 @router.get("/{name}")
 def expert(request: Request, name: str, caller: Visitor) -> Response:
     """Show one version of an expert: its card, figures, and the artifacts that it was made from."""
+    return _page(request, caller, name)
+
+
+@router.post("/{name}/deprecate")
+def deprecate(
+    request: Request, name: str, caller: Sender, reason: Annotated[str, Form(max_length=4000)] = ""
+) -> Response:
+    """Mark a version of an expert as one not to begin with."""
+    check_scope(caller, BOXES_WRITE)
+    reason = reason.strip()
+    if not reason or len(reason) > MAX_REASON:
+        error = f"it has {len(reason)} characters; legal: 1 to {MAX_REASON}" if reason else "say in a few words why"
+        return _page(request, caller, name, error, reason)
+    mark(request, name, caller, DeprecateRequest(reason=reason))
+    return RedirectResponse(f"/console/experts/{quote(name, safe=':')}", 303)
+
+
+def _page(request: Request, caller: Caller, name: str, error: str = "", reason: str = "") -> Response:
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_expert(session, caller.tenant_id, name)
         shown = show_expert(row, versions_of_expert(session, caller.tenant_id, row.name))
         found = read_artifact_page(session, caller.tenant_id, row.checkpoint_id)
     return page(
-        request, "expert.html", section="Experts", expert=shown, figures=result_figures(shown.metrics),
+        request, "expert.html", 422 if error else 200, section="Experts", expert=shown, figures=result_figures(shown.metrics),
         checkpoint=found.artifact, parents=found.parents, children=found.children,
         commands=_find_commands(platform, caller, shown), can_write=allows(caller.scopes, BOXES_WRITE),
+        can_serve=allows(caller.scopes, ENDPOINTS_WRITE), error=error, reason=reason,
     )  # fmt: skip
 
 

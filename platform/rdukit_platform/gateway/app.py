@@ -37,6 +37,7 @@ from rdukit_platform.api.webhooks import router as webhooks
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.console.access_pages import router as access
 from rdukit_platform.console.catalog_pages import router as catalog_pages
+from rdukit_platform.console.endpoint_form_pages import router as endpoint_form_pages
 from rdukit_platform.console.endpoint_pages import router as endpoint_pages
 from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.job_actions import router as job_actions
@@ -153,6 +154,7 @@ def create_app(platform: Platform) -> FastAPI:
         schedule_pages,
         expert_pages,
         endpoint_pages,
+        endpoint_form_pages,
         playground_pages,
         access,
         login_pages,

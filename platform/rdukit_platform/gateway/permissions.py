@@ -64,6 +64,7 @@ def needs_one(*scopes: str) -> Permission:
 
 _VISIT: Final = needs(READ)
 _KEEPS_WEBHOOKS: Final = needs(JOBS_READ, JOBS_WRITE)
+_KEEPS_ENDPOINTS: Final = needs(READ, ENDPOINTS_WRITE)
 
 #: Method and path of each route, as the application declares them.
 PERMISSIONS: Final[Mapping[str, Permission]] = {
@@ -259,9 +260,19 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "POST /console/sweeps/{sweep_id}/cancel": needs(READ, JOBS_WRITE),
     "GET /console/experts": _VISIT,
     "GET /console/experts/{name}": _VISIT,
+    "POST /console/experts/{name}/deprecate": needs(READ, BOXES_WRITE),
     "GET /console/endpoints": _VISIT,
     "GET /console/endpoints/{name}": _VISIT,
     "GET /console/endpoints/{name}/part": _VISIT,
+    "GET /console/new/endpoint": _VISIT,
+    "POST /console/endpoints": _KEEPS_ENDPOINTS,
+    "GET /console/endpoints/{name}/revision": _VISIT,
+    "POST /console/endpoints/{name}/revision": _KEEPS_ENDPOINTS,
+    "POST /console/endpoints/{name}/scale": _KEEPS_ENDPOINTS,
+    "POST /console/endpoints/{name}/canary": _KEEPS_ENDPOINTS,
+    "POST /console/endpoints/{name}/promote": _KEEPS_ENDPOINTS,
+    "POST /console/endpoints/{name}/rollback": _KEEPS_ENDPOINTS,
+    "POST /console/endpoints/{name}/delete": _KEEPS_ENDPOINTS,
     "GET /console/endpoints/{name}/playground": _VISIT,
     "POST /console/endpoints/{name}/playground": needs(READ, ENDPOINTS_CALL),
     "GET /console/audit": _VISIT,

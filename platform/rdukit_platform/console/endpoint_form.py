@@ -1,0 +1,152 @@
+"""The forms of endpoints: their fields, what a visitor sent of them, and which field an error is about (pure)."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from pydantic import ValidationError
+
+from rdukit.errors import QuotaExceeded, RdukitError
+from rdukit_platform.console.run_form import MAX_TEXT, Field, Option, read_time, read_whole
+from rdukit_platform.endpoints.schemas import IDLE_S, MAX_REPLICAS, RevisionRequest
+
+Asked = TypeVar("Asked", bound=RevisionRequest)
+
+MAX_TILES: Final = 1024
+#: Fields that say what is served; those of the first line are texts of the request's body as they are.
+NAMED: Final = ("expert", "box", "pef", "checkpoint", "bundle")
+SERVED: Final = (*NAMED, "tiles")
+SIZE: Final = ("replicas", "idle")
+#: What the body of a request calls a field otherwise.
+_BODY: Final = {"idle": "idle_s"}
+_FIELDS: Final = {name: field for field, name in _BODY.items()}
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "tiles": lambda text: read_whole(text, 1, MAX_TILES),
+    "replicas": lambda text: read_whole(text, 0, MAX_REPLICAS),
+    "canary": lambda text: read_whole(text, 1, 99),
+    "idle": lambda text: _read_idle(text),
+}
+_EXPERT_PEF: Final = (
+    "Nothing: the one that the expert was trained with. A chat needs one that was compiled with purpose serve."
+)
+_HELP: Final = {
+    "name": ("What callers call it.", "up to 63 of a-z, 0-9, '.', '_' and '-'"),
+    "expert": ("It is served with its own checkpoint and PEF, unless others are chosen.", ""),
+    "box": ("Instead of an expert: a box with a PEF.", ""),
+    "pef": (_EXPERT_PEF, ""),
+    "checkpoint": ("Nothing: the expert's. A PEF without parameters needs none.", ""),
+    "bundle": ("Instead of all of these: many experts behind one name.", ""),
+    "tiles": ("Of each replica. Nothing: what the PEF was compiled for.", f"1 to {MAX_TILES}"),
+    "replicas": ("How many boxes answer.", f"0 to {MAX_REPLICAS}"),
+    "idle": (
+        "Time without a call after which it has no replicas until the next one. 0: it keeps them.",
+        f"0, or {IDLE_S[0]:.0f}s to {IDLE_S[1] / 86400:.0f}d",
+    ),
+    "canary": ("Percent of the calls that it gets. Nothing: all of them, one replica after the other.", "1 to 99"),
+}  # fmt: skip
+
+
+def read_form(given: Mapping[str, str], fields: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
+    """Read fields of a form: the body of a request as far as they are given, and by field what is wrong."""
+    body: dict[str, object] = {}
+    errors: dict[str, str] = {}
+    for field in fields:
+        text = given.get(field, "").strip()[:MAX_TEXT]
+        try:
+            value = _READERS[field](text) if field in _READERS else text or None
+        except ValueError as wrong:
+            errors[field] = str(wrong)
+            continue
+        if value is not None:
+            body[_BODY.get(field, field)] = value
+    return body, errors
+
+
+def _read_idle(text: str) -> float | None:
+    seconds = read_time(text)
+    if seconds and not IDLE_S[0] <= seconds <= IDLE_S[1]:
+        raise ValueError(f"{text!r} is not legal; legal: {_HELP['idle'][1]}")
+    return seconds
+
+
+def check_form(
+    given: Mapping[str, str], fields: Sequence[str], request: type[Asked]
+) -> tuple[Asked | None, dict[str, str]]:
+    """Read fields of a form as a request; ``None``, and by field what is wrong, where something is."""
+    body, errors = read_form(given, fields)
+    try:
+        asked = request.model_validate(body)
+    except ValidationError as error:
+        return None, place_error(error, given) | errors
+    return (None if errors else asked), errors
+
+
+def place_error(error: RdukitError | ValidationError, given: Mapping[str, str]) -> dict[str, str]:
+    """Return by field what an error says; under the empty text what belongs to no field.
+
+    An error that is about no field of a request is about the one that its message begins with, or whose value it has.
+    """
+    if isinstance(error, ValidationError):
+        found = {}
+        for one in error.errors():
+            name = str(one["loc"][0]) if one["loc"] else ""
+            field = _FIELDS.get(name, name)
+            legal = _HELP.get(field, ("", ""))[1]
+            found[field if field in _HELP else ""] = f"{one['msg']}; legal: {legal}" if legal else one["msg"]
+        return found
+    if isinstance(error, QuotaExceeded):
+        return {"replicas": error.message}
+    first = error.message.partition(" ")[0]
+    if _FIELDS.get(first, first) in _READERS:
+        return {_FIELDS.get(first, first): error.message}
+    if error.message.startswith("a box serves a PEF"):
+        return {"pef": error.message}
+    if error.message.startswith("an endpoint serves either"):
+        return {"expert": error.message}
+    for field in ("pef", "checkpoint", "bundle", "expert", "box", "name"):
+        value = given.get(field, "").strip()
+        if value and re.search(rf"(?<![\w.:-]){re.escape(value)}(?![\w.-])", error.message):
+            return {field: error.message}
+    return {"": error.message}
+
+
+def view_fields(
+    fields: Sequence[str],
+    given: Mapping[str, str],
+    errors: Mapping[str, str],
+    options: Mapping[str, Sequence[Option]] | None = None,
+    required: Sequence[str] = (),
+) -> tuple[Field, ...]:
+    """Return fields with the texts that were given, and what is wrong with them.
+
+    Args:
+        options: what the lists offer, by field; a field without a list is a text or a number.
+    """
+    return tuple(_view(field, given, errors, options or {}, required) for field in fields)
+
+
+def _view(
+    field: str,
+    given: Mapping[str, str],
+    errors: Mapping[str, str],
+    options: Mapping[str, Sequence[Option]],
+    required: Sequence[str],
+) -> Field:
+    words, legal = _HELP[field]
+    value = given.get(field, "")
+    attributes: dict[str, str] = {}
+    choices: tuple[Option, ...] = ()
+    if field in options:
+        widget, choices = "select", (Option("", "none"), *options[field])
+        if value not in {option.value for option in choices}:
+            choices = (*choices, Option(value, value[:200], "as given"))
+    elif field in {"tiles", "replicas", "canary"}:
+        widget = "number"
+        low, _, high = legal.partition(" to ")
+        attributes = {"min": low, "max": high, "step": "1"}
+    else:
+        widget, attributes = "text", {"maxlength": "63"}
+    return Field(
+        field, field, widget, value, words, legal, "", errors.get(field, ""), choices, attributes,
+        is_required=field in required,
+    )  # fmt: skip
