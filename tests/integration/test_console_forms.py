@@ -264,3 +264,17 @@ def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeyp
         told = client.post(form, data=given)
         assert "the 6 trials of the sweep are too many now" in told.text
         assert len(rows(platform)) == 2
+
+
+def test_a_text_of_several_lines_is_kept_with_its_line_ends(client: httpx.Client, platform: Platform) -> None:
+    path = "/console/catalog/gpt2/run/preprocess"
+    page = client.get(path).text
+    assert '<textarea id="set-prompt_prefix"' in page and '<input type="text" id="set-prompt_keyword"' in page
+    answer = client.post(path, data=filled(page) | {"set.prompt_prefix": "Question:\r\n"})
+    assert answer.status_code == 303, error_at(answer.text, "set.prompt_prefix")
+    [job] = rows(platform)
+    assert job.parameters == {"prompt_prefix": "Question:\n"}
+    again = client.get(f"{path}?job={job.id}").text
+    assert ">\nQuestion:\n</textarea>" in again
+    refused = client.post(path, data=filled(page) | {"set.prompt_prefix": "x" * 1001})
+    assert "is not legal" in error_at(refused.text, "set.prompt_prefix")

@@ -127,8 +127,9 @@ def test_an_expert_is_served_through_the_gateway_and_its_use_is_counted(
             ("GET", "/operations"),
         ):
             assert caller.http.request(method, path).status_code == 404
-    found = wait(platform, served, lambda one: one["usage"]["requests"] >= 4, 10)
-    assert found["usage"]["rows"] == 3
+        assert caller.infer(2).status_code == 200
+    found = wait(platform, served, lambda one: one["usage"]["rows"] >= 5, 10)
+    assert found["usage"]["requests"] == 3, "reads of metadata are no calls"
     assert found["usage"]["failures"] == 0
     (replica,) = found["instances"]
     assert (replica["state"], len(replica["tiles"])) == ("ready", 1)

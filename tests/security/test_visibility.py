@@ -226,10 +226,13 @@ def test_the_catalog_finds_and_compares_nothing_of_another_tenant(
         strange = re.sub(r"\w{5}\Z", "00000", text)
         other = gateway.refused("GET", "/v1/entries/compare", own, params={"entry": [strange, "gpt2"]})
         assert told[0] == other[0] == 404 and told[1].replace(text, "X") == other[1].replace(strange, "X")
+        assert gateway.refused("GET", "/v1/entries/show", own, params={"entry": text})[0] == 404
+        assert gateway.ask("GET", "/v1/entries/show", victim["token"], params={"entry": text}).status_code == 200
     boxes_only = gateway.token("victim", "boxes:read")
     seen = gateway.ask("GET", "/v1/entries", boxes_only, params=everything).json()
     assert seen["counts"]["kind"].keys() == {"box", "model", "expert"}, "artifacts are for who may read them"
     assert gateway.refused("GET", "/v1/entries/compare", boxes_only, params={"entry": [ids[0], "gpt2"]})[0] == 404
+    assert gateway.refused("GET", "/v1/entries/show", boxes_only, params={"entry": ids[0]})[0] == 404
 
 
 def test_a_cursor_of_another_tenant_opens_nothing(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:

@@ -39,6 +39,7 @@ from rdukit_platform.endpoints.routing import (
     ReadyReplica,
     choose_replica,
     choose_revision,
+    is_inference,
     merge_models,
     path_at_box,
     read_words,
@@ -198,7 +199,7 @@ class EndpointCalls:
             replica = choose_replica(target.ready, self.under_way, tried, turn, revision, holder)
             if replica is None:
                 if target.wanted == 0 or clock() > deadline:
-                    self.usage.count(target.endpoint_id, 0, Use(1, 1))
+                    self._count(request, target, 0, Use(1, 1))
                     raise last or _none_ready(name, target)
                 if target.may_idle:
                     self._called.add(target.endpoint_id)
@@ -226,6 +227,11 @@ class EndpointCalls:
                     self._hold(expert, replica.id)
                 is_list = answer.status_code == 200 and at_box.startswith("/v1/models")
                 return await self._of_all(answer, target, replica, at_box) if is_list else answer
+
+    def _count(self, request: PassedRequest, target: Target, revision: int, use: Use, model: str = "") -> None:
+        """Count a call; what only reads of the model, such as a look whether it is ready, is none."""
+        if is_inference(request.method, request.path):
+            self.usage.count(target.endpoint_id, revision, use, model)
 
     def _hold(self, expert: tuple[str, str], replica_id: str) -> None:
         """Remember the replica that answered for an expert; the one that was not asked for the longest is forgotten."""
@@ -278,7 +284,7 @@ class EndpointCalls:
             first = await anext(stream, b"")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
             await self._done(target, replica, answer, forwarded, "timeout")
-            self.usage.count(target.endpoint_id, replica.revision, Use(1, 1))
+            self._count(request, target, replica.revision, Use(1, 1))
             raise DeadlineExceeded(
                 f"the replica gave no answer within {resolve(ENDPOINT_ANSWER_S):g} s ({ENDPOINT_ANSWER_S.name})"
             ) from cause
@@ -292,11 +298,11 @@ class EndpointCalls:
         returned = returned_headers(answer.headers)
         if "content-length" in answer.headers and "content-encoding" not in answer.headers:
             returned["content-length"] = answer.headers["content-length"]
-        passed = self._pass_on(target, replica, answer, first, stream, forwarded)
+        passed = self._pass_on(request, target, replica, answer, first, stream, forwarded)
         return StreamingResponse(passed, answer.status_code, returned)
 
     async def _pass_on(
-        self, target: Target, replica: ReadyReplica, answer: httpx.Response, first: bytes,
+        self, request: PassedRequest, target: Target, replica: ReadyReplica, answer: httpx.Response, first: bytes,
         stream: AsyncIterator[bytes], forwarded: Span,
     ) -> AsyncGenerator[bytes]:  # fmt: skip
         is_events = answer.headers.get("content-type", "").startswith(EVENT_STREAM)
@@ -317,7 +323,7 @@ class EndpointCalls:
             model = answer.headers.get(EXPERT_HEADER, "").partition(";")[0]
             if known and model not in known:
                 model = read_model(bytes(head), tail, known)
-            self.usage.count(target.endpoint_id, replica.revision, use, model if known else "")
+            self._count(request, target, replica.revision, use, model if known else "")
             tell_timing(forwarded, answer.headers.get("server-timing", ""))
             await self._done(target, replica, answer, forwarded)
 

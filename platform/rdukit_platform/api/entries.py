@@ -86,6 +86,16 @@ def compare(
     return EntryComparison(entries=entries, lines=lines)
 
 
+@router.get("/show")
+def show(
+    request: Request,
+    caller: BoxesReader,
+    entry: Annotated[str, Query(max_length=MAX_WORDS, description="KIND/NAME, or a name.")],
+) -> Entry:
+    """Return one entry with all that is known of it."""
+    return show_one(platform_of(request), caller, entry)
+
+
 def search_entries(
     platform: Platform, caller: Caller, query: EntryQuery, limit: int = 50, cursor: str | None = None
 ) -> EntryList:

@@ -76,6 +76,28 @@ def search(
     click.echo(f"{shown} of {page['total']}" + (f"; more with: --cursor {more}" if more else ""), err=True)
 
 
+@catalog.command("show")
+@click.argument("entry", metavar="ENTRY")
+@JSON_OPTION
+@TOKEN_OPTION
+def show_(entry: str, as_json: bool) -> None:
+    """Show all that the catalog knows of an entry: what it is, sizes, figures, recipes.
+
+    ENTRY is a name, as search prints it, or KIND/NAME where two kinds have the name.
+
+    Example: rdukit catalog show gpt2
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get("/v1/entries/show", entry=entry)
+    if as_json:
+        show.print_json(found)
+    else:
+        show.print_fields(entry_lines(found))
+
+
 @catalog.command()
 @click.argument("entries", metavar="A B [C [D]]", nargs=-1, required=True)
 @JSON_OPTION
@@ -108,6 +130,35 @@ def compare(entries: Sequence[str], as_json: bool) -> None:
         ]
         rows.append((line["name"], *cells))
     show.print_table(("", *(entry["name"] for entry in found["entries"])), rows)
+
+
+def entry_lines(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is known of an entry, a line each (pure)."""
+    from rdukit.units import format_bytes
+    from rdukit_platform.catalog.figures import figure_text, figure_words
+    from rdukit_platform.cli import show
+
+    said = ("kind", "title", "description", "task", "family", "modality", "licence", "source", "box", "job",
+            "deprecated")  # fmt: skip
+    lines = [("entry", str(entry["name"]))]
+    lines += [(name, str(entry[name])) for name in said if entry[name] not in (None, "")]
+    if entry["parameters"] is not None:
+        lines.append(("parameters", f"{entry['parameters']:,}"))
+    lines += [(f"size {name}", f"{count:,} parameters") for name, count in entry["sizes"].items()]
+    if entry["bytes"] is not None:
+        lines.append(("size", format_bytes(entry["bytes"])))
+    if entry["created_at"] is not None:
+        lines.append(("made", show.ago(entry["created_at"])))
+    lines += [(name, figure_text(name, value)) for name, value in entry["metrics"].items()]
+    lines += [
+        (f"recipe {kind}", ", ".join(figure_words(name, value) for name, value in reached.items()))
+        for kind, reached in entry["recipes"].items()
+    ]
+    lines += [
+        (f"{chip} step", f"{figure_text('step_seconds', seconds)}, projected")
+        for chip, seconds in entry["projected"].items()
+    ]
+    return lines
 
 
 def _row(entry: Mapping[str, Any], metric: str | None) -> tuple[str, ...]:

@@ -20,12 +20,6 @@ SIZE: Final = ("replicas", "idle")
 #: What the body of a request calls a field otherwise.
 _BODY: Final = {"idle": "idle_s"}
 _FIELDS: Final = {name: field for field, name in _BODY.items()}
-_READERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "tiles": lambda text: read_whole(text, 1, MAX_TILES),
-    "replicas": lambda text: read_whole(text, 0, MAX_REPLICAS),
-    "canary": lambda text: read_whole(text, 1, 99),
-    "idle": lambda text: _read_idle(text),
-}
 _EXPERT_PEF: Final = (
     "Nothing: the one that the expert was trained with. A chat needs one that was compiled with purpose serve."
 )
@@ -46,6 +40,21 @@ _HELP: Final = {
 }  # fmt: skip
 
 
+def _read_idle(text: str) -> float | None:
+    seconds = read_time(text)
+    if seconds and not IDLE_S[0] <= seconds <= IDLE_S[1]:
+        raise ValueError(f"{text!r} is not legal; legal: {_HELP['idle'][1]}")
+    return seconds
+
+
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "tiles": lambda text: read_whole(text, 1, MAX_TILES),
+    "replicas": lambda text: read_whole(text, 0, MAX_REPLICAS),
+    "canary": lambda text: read_whole(text, 1, 99),
+    "idle": _read_idle,
+}
+
+
 def read_form(given: Mapping[str, str], fields: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
     """Read fields of a form: the body of a request as far as they are given, and by field what is wrong."""
     body: dict[str, object] = {}
@@ -60,13 +69,6 @@ def read_form(given: Mapping[str, str], fields: Sequence[str]) -> tuple[dict[str
         if value is not None:
             body[_BODY.get(field, field)] = value
     return body, errors
-
-
-def _read_idle(text: str) -> float | None:
-    seconds = read_time(text)
-    if seconds and not IDLE_S[0] <= seconds <= IDLE_S[1]:
-        raise ValueError(f"{text!r} is not legal; legal: {_HELP['idle'][1]}")
-    return seconds
 
 
 def check_form(

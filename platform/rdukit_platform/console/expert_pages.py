@@ -71,9 +71,10 @@ def _page(request: Request, caller: Caller, name: str, error: str = "", reason: 
         shown = show_expert(row, versions_of_expert(session, caller.tenant_id, row.name))
         found = read_artifact_page(session, caller.tenant_id, row.checkpoint_id)
     return page(
-        request, "expert.html", 422 if error else 200, section="Experts", expert=shown, figures=result_figures(shown.metrics),
-        checkpoint=found.artifact, parents=found.parents, children=found.children,
-        commands=_find_commands(platform, caller, shown), can_write=allows(caller.scopes, BOXES_WRITE),
+        request, "expert.html", 422 if error else 200, section="Experts", expert=shown,
+        figures=result_figures(shown.metrics), checkpoint=found.artifact, parents=found.parents,
+        children=found.children, commands=_find_commands(platform, caller, shown),
+        can_write=allows(caller.scopes, BOXES_WRITE),
         can_serve=allows(caller.scopes, ENDPOINTS_WRITE), error=error, reason=reason,
     )  # fmt: skip
 

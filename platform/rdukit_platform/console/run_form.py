@@ -272,11 +272,21 @@ def _view_parameter(
                 if isinstance(schema.get(limit), int | float):
                     attributes[attribute] = text_of(schema[limit])
         else:
-            widget = "text"
+            widget = "lines" if _takes_lines(parameter) else "text"
     return Field(
         key, parameter.name, widget, value, parameter.help, parameter.legal, default, errors.get(key, ""),
         tuple(options), attributes, is_changed=is_changed,
     )  # fmt: skip
+
+
+def _takes_lines(parameter: VerbParameter) -> bool:
+    """Return whether a text of several lines is legal, which a field of one line would lose."""
+    if parameter.type != "string" or "pattern" not in parameter.schema:
+        return False
+    try:
+        return is_legal(parameter, "a\nb", {})
+    except RdukitError:
+        return False
 
 
 def read_value(parameter: VerbParameter, text: str | None) -> object:
@@ -304,7 +314,7 @@ def read_value(parameter: VerbParameter, text: str | None) -> object:
     if parameter.type == "float":
         return parameter.default if not stripped else _read_float(stripped)
     if parameter.type == "string":
-        return text
+        return text.replace("\r\n", "\n")  # a browser ends the lines of a form so
     try:
         return json.loads(stripped) if stripped else parameter.default
     except (ValueError, RecursionError):

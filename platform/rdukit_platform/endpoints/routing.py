@@ -75,6 +75,15 @@ def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
     raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")
 
 
+def is_inference(method: str, path: str) -> bool:
+    """Return whether a request below an endpoint asks for an answer of the model, not for what there is to know of it.
+
+    Args:
+        path: as of ``path_at_box``, one that is passed on.
+    """
+    return method == "POST" and not path.endswith("/count_tokens")
+
+
 def choose_revision(wanted: int, canary: int | None, percent: int, turn: int) -> int:
     """Choose the revision for a call: of 100 calls one after the other, exactly ``percent`` go to the canary."""
     # 61 has no divisor in common with 100: the turns are spread, and each of the 100 places comes once.

@@ -137,6 +137,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/catalog/{box}/picture": needs(BOXES_READ),
     "GET /v1/entries": needs(BOXES_READ),
     "GET /v1/entries/compare": needs(BOXES_READ),
+    "GET /v1/entries/show": needs(BOXES_READ),
     "GET /v1/boxes": needs(BOXES_READ),
     "POST /v1/boxes": needs(BOXES_WRITE),
     "DELETE /v1/boxes/{box}": needs(BOXES_WRITE),

@@ -1,5 +1,7 @@
 """Entries of the catalog: what a search finds, in which order, how many of each, and side by side."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from rdukit_platform.catalog.entries import Entry, EntryKind, EntryList, EntryQu
 from rdukit_platform.catalog.figures import figure_text, figure_words, is_lower_better
 from rdukit_platform.catalog.listing import entries_of_boxes
 from rdukit_platform.catalog.model import Boxes, read_box
+from rdukit_platform.cli.catalog import entry_lines
 
 
 def entry(kind: EntryKind, name: str, **more: object) -> Entry:
@@ -131,3 +134,13 @@ def test_figures_are_told_with_units_and_separators() -> None:
     assert [is_lower_better(n) for n in ("held_out_loss", "perplexity", "accuracy", "samples_per_s", "r2")] == [
         True, True, False, False, False,
     ]  # fmt: skip
+
+
+def test_an_entry_is_shown_whole_without_what_nobody_has_said() -> None:
+    shown = entry_lines(asdict(KNOWN[0]))
+    assert shown == [
+        ("entry", "gpt2"), ("kind", "box"), ("title", "GPT-2 that writes"), ("task", "language-modelling"),
+        ("modality", "text"), ("parameters", "141,056"), ("size medium", "354,823,168 parameters"),
+        ("perplexity", "30.3"), ("sn30 step", "500 ms, projected"),
+    ]  # fmt: skip
+    assert ("deprecated", "old") in entry_lines(asdict(KNOWN[4]))

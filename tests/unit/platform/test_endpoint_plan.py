@@ -24,6 +24,7 @@ from rdukit_platform.endpoints.routing import (
     ReadyReplica,
     choose_replica,
     choose_revision,
+    is_inference,
     merge_models,
     path_at_box,
     read_words,
@@ -339,3 +340,20 @@ def test_why_a_replica_refuses_is_read_of_the_forms_of_all_apis() -> None:
     assert read_words(b'{"error": "not yet"}') == "not yet"
     assert read_words(b'{"type": "error", "error": {"type": "x", "message": "stops"}}') == "stops"
     assert read_words(b"<html>") == "<html>"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "counts"),
+    [
+        ("POST", "v2/models/read/infer", True),
+        ("POST", "v1/chat/completions", True),
+        ("POST", "api/v2/predict/generic/stream/p/read", True),
+        ("POST", "v1/messages", True),
+        ("POST", "v1/messages/count_tokens", False),
+        ("GET", "v2/models/read", False),
+        ("GET", "v2/health/ready", False),
+        ("GET", "v1/models", False),
+    ],
+)
+def test_only_inference_is_use(method: str, path: str, counts: bool) -> None:
+    assert is_inference(method, path) is counts
