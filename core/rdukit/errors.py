@@ -441,7 +441,7 @@ def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
     from difflib import get_close_matches
 
     near = list(names) if is_sure else get_close_matches(word, list(names))
-    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    return f" Did you mean {' or '.join(repr(str(name)) for name in near)}?" if near else ""
 
 
 def name_legal(names: Iterable[str]) -> str:

@@ -134,7 +134,7 @@ S3Store(Bucket({address!r}), ContentCache(Path({str(store.cache.folder)!r}), 1 <
 
 
 def test_an_object_that_was_tampered_with_is_refused_and_the_right_bytes_mend_it(
-    server: BucketServer, store: S3Store, database: Database, tmp_path: Path
+    server: BucketServer, store: S3Store, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = store.add_stream(BytesIO(b"weights"))
     with database.write() as session:
@@ -145,8 +145,10 @@ def test_an_object_that_was_tampered_with_is_refused_and_the_right_bytes_mend_it
     server.client.put_object(Bucket=NAME, Key=key, Body=b"poison!")
     assert "was changed" in verify_artifact(store, row).problems[0].problem, "it is read where it is kept"
     store.cache.clear()
-    with pytest.raises(ContentDamaged, match=key.partition("blobs/")[2]):
+    with pytest.raises(ContentDamaged, match=content.digest) as damaged:
         store.materialize(content.digest, False, tmp_path / "target")
+    object_key = key.partition("blobs/")[2]
+    assert object_key in caplog.text and object_key not in str(damaged.value), "where it is, is for the operator"
     assert copies(store) == set()
     time.sleep(1.1)  # S3 tells whole seconds, and the youngest object is read
     store.add_stream(BytesIO(b"weights"))

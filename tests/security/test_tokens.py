@@ -180,6 +180,15 @@ def test_a_tenant_does_not_rotate_or_revoke_a_token_that_may_more(gateway: Gatew
         assert (code, stronger in said) == (403, True)
 
 
+def test_another_tenant_is_not_told_from_none(gateway: GatewayUnderTest) -> None:
+    own = gateway.token("lab", "read", "tokens")
+    gateway.token("annex", "read")
+    for path in ("/v1/tenants/{}", "/v1/tokens?tenant={}"):
+        there, none = (gateway.refused("GET", path.format(name), own) for name in ("annex", "nobody"))
+        assert (there[0], there[1].replace("annex", "nobody")) == none
+        assert there == (404, "there is no tenant 'annex' that this token sees; it is of 'lab'")
+
+
 def test_a_tenant_does_not_find_another_tenants_token(gateway: GatewayUnderTest) -> None:
     theirs, text = gateway.id_and_token("other", "read")
     own = gateway.token("lab", "read", "tokens")

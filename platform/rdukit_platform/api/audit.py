@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, suggest
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, Cursor, Limit, Reader, platform_of
 from rdukit_platform.audit.chain import export, verify
@@ -142,7 +142,7 @@ def check_choices(action: str | None, outcome: str | None) -> None:
     """
     for name, value, legal in (("action", action, Act), ("outcome", outcome, AuditOutcome)):
         if value is not None and value not in list(legal):
-            raise InvalidArgument(f"{name} is {value!r}; legal: {', '.join(legal)}")
+            raise InvalidArgument(f"{name} is {value!r}; legal: {', '.join(legal)}.{suggest(value[:64], legal)}")
 
 
 def show_entry(row: AuditRow, own: Set[str] | None, emails: Mapping[str, str]) -> AuditEntry:

@@ -396,6 +396,8 @@ def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
         return found.id
     if asked in (caller.tenant_id, caller.tenant_name):
         return caller.tenant_id
+    if ADMIN not in caller.scopes:
+        raise NotFound(f"there is no tenant {asked!r} that this token sees; it is of {caller.tenant_name!r}")
     raise NotFound(f"there is no tenant {asked!r}; list them with: rdukit tenant list")
 
 

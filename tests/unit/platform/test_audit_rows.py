@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from rdukit.errors import PermissionDenied
+from rdukit.errors import InvalidArgument, PermissionDenied
+from rdukit_platform.api.audit import check_choices
 from rdukit_platform.audit.service import (
     Act,
     AuditOutcome,
@@ -22,6 +23,16 @@ from rdukit_platform.audit.writer import ROWS_OF_ALL, ROWS_OF_ONE, SOURCES, WIND
 from rdukit_platform.db.models import AuditRow
 from support import FakeClock
 from support.platform.processes import fresh_database
+
+
+def test_a_mistyped_action_is_refused_with_the_nearest() -> None:
+    check_choices("token.create", "done")
+    with pytest.raises(
+        InvalidArgument, match=r"action is 'token\.creat'; legal: request, .*Did you mean 'token\.create'"
+    ):
+        check_choices("token.creat", None)
+    with pytest.raises(InvalidArgument, match=r"outcome is 'refusd'; legal: done, refused\. Did you mean 'refused'"):
+        check_choices(None, "refusd")
 
 
 def refusal(
