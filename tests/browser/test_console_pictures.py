@@ -204,6 +204,17 @@ def test_the_pages_of_sweeps_fit_the_window(visit: Visit, jobs: dict[str, str], 
     assert visit.page.inner_text(".head .pill") == "running"
 
 
+def test_a_drain_is_asked_about_before_it_begins(visit: Visit, platform: Platform) -> None:
+    visit.open("/console/nodes", "nodes-drain")
+    asked: list[str] = []
+    visit.page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    visit.page.get_by_role("button", name="Drain").click()
+    assert asked and asked[0].startswith("Drain this part?")
+    with SndClient(platform.home.snd_socket) as administrator:
+        state = str(administrator.status())
+    assert "CORDON" not in state and "DRAIN" not in state
+
+
 def test_an_endpoint_is_scaled_by_the_keyboard_and_asked_about_before_it_is_deleted(
     visit: Visit, example: Example
 ) -> None:

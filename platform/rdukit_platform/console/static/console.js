@@ -29,7 +29,8 @@
     if (here) { nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.clientWidth) / 2; }
   });
   document.addEventListener("submit", function (event) {
-    var question = event.target.getAttribute("data-ask");
+    var button = event.submitter;
+    var question = button && button.getAttribute("data-ask") || event.target.getAttribute("data-ask");
     if (question && !window.confirm(question)) { event.preventDefault(); }
   });
 })();
