@@ -174,16 +174,18 @@ def with_plain_range(error: click.ClickException) -> click.ClickException:
 
 
 def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Parse options of the form ``NAME=VALUE``; the last value of a name counts.
+    """Parse options of the form ``NAME=VALUE``.
 
     Raises:
-        InvalidArgument: a text has no name or no ``=``; the message names ``option``.
+        InvalidArgument: a text has no name or no ``=``, or a name comes twice; the message names ``option``.
     """
     found: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise InvalidArgument(f"{option} {text!r} is not legal; legal: NAME=VALUE")
+        if name in found:
+            raise InvalidArgument(f"{option} gives {name} twice, {found[name]!r} and {value!r}; legal: once")
         found[name] = value
     return found
 

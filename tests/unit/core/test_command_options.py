@@ -10,6 +10,8 @@ from rdukit.errors import InvalidArgument
 
 def test_a_value_may_hold_the_sign_or_nothing() -> None:
     assert parse_name_values("--set", ["a=1", "b=c=d", "e="]) == {"a": "1", "b": "c=d", "e": ""}
+    with pytest.raises(InvalidArgument, match="--set gives a twice, '1' and '2'; legal: once"):
+        parse_name_values("--set", ["a=1", "b=c", "a=2"])
 
 
 @pytest.mark.parametrize("text", ["a", "=1", ""])
