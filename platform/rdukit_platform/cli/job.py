@@ -250,13 +250,21 @@ def why(job_id: str, as_json: bool) -> bool:
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
 @TOKEN_OPTION
 def logs(job_id: str, follow: bool) -> None:
-    """Print the log of a job's box.
+    """Print the log of a job's box; with --follow what becomes of the job goes to stderr.
 
     Example: rdukit job logs --follow job-7k2m9x41abcd
     """
     with _client() as client:
-        for line in client.lines(f"/v1/jobs/{job_id}/logs", follow=str(follow).lower()):
-            click.echo(line)
+        if not follow:
+            for line in client.lines(f"/v1/jobs/{job_id}/logs"):
+                click.echo(line)
+            return
+        show = _show()
+        for event in client.follow(job_id):
+            if event["kind"] == "log":
+                click.echo(event["data"].get("line", ""))
+            elif event["kind"] == "state":
+                click.echo(f"{show.clock(event['at'])}  {show.describe_event(event)}", err=True)
 
 
 @job.command()

@@ -19,7 +19,7 @@ from rdukit_platform.cli.complete import NODES
 #: Seconds between two looks whether a node has left.
 WAIT_S: Final = 0.5
 
-COMPONENT = click.argument("component", metavar="[COMPONENT]", default="/NODE")
+COMPONENT = click.argument("component", metavar="[NODE|COMPONENT]", default="/NODE")
 REASON_OPTION = click.option("--reason", default="", help="Why, for the logs and for whose jobs wait.")
 NODE_OPTION = click.option("--node", default="-", help="Name of the node (default: the platform's only one).")
 
@@ -35,8 +35,11 @@ def cordon(component: str, reason: str, node: str, as_json: bool) -> None:
 
     Needs a token with the scope admin. Without a platform: snfadm --cordon PATH.
 
-    Example: rdukit node cordon /NODE/XRDU_0/RDU_1 --reason "noisy fan"
+    NODE is a node's name, for all of it; COMPONENT a path such as /NODE/XRDU_0, of the node that --node names.
+
+    Example: rdukit node cordon /NODE/XRDU_0/RDU_1 --node blade-7 --reason "noisy fan"
     """
+    node, component = chosen_part(node, component)
     _change(node, "cordon", {"component": component, "reason": reason}, as_json)
 
 
@@ -46,10 +49,11 @@ def cordon(component: str, reason: str, node: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def uncordon(component: str, node: str, as_json: bool) -> None:
-    """Allocate a part of a node again, and all that is below it.
+    """Allocate a node, or a part of one, again, and all that is below it.
 
-    Example: rdukit node uncordon
+    Example: rdukit node uncordon blade-7
     """
+    node, component = chosen_part(node, component)
     _change(node, "uncordon", {"component": component}, as_json)
 
 
@@ -63,8 +67,9 @@ def uncordon(component: str, node: str, as_json: bool) -> None:
 def drain(component: str, deadline: float | None, reason: str, node: str, as_json: bool) -> None:
     """Cordon a part of a node, and wait for what runs there. Jobs that a deadline ends continue from checkpoints.
 
-    Example: rdukit node drain --deadline 600 --reason "new firmware"
+    Example: rdukit node drain blade-7 --deadline 600 --reason "new firmware"
     """
+    node, component = chosen_part(node, component)
     _change(node, "drain", {"component": component, "deadline_s": deadline, "reason": reason}, as_json)
 
 
@@ -99,6 +104,7 @@ def maintain(
 
     Example: rdukit node maintain --start 2026-12-01T06:00 --end 2026-12-01T10:00 --reason "power works"
     """
+    node, component = chosen_part(node, component)
     body = {
         "component": component, "starts_at": _moment(start), "ends_at": _moment(end), "grace_s": deadline,
         "reason": reason,
@@ -165,7 +171,7 @@ def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
 def leave(node: str, wait: bool, as_json: bool) -> None:
     """Give a node no more jobs; it has left when those that it has are done, and rdukit node join there ends.
 
-    Needs a token with the scope admin. To end what runs there as well: rdukit node drain --node NODE --deadline 0
+    Needs a token with the scope admin. To end what runs there as well: rdukit node drain NODE --deadline 0
 
     Example: rdukit node leave blade-7 --wait
     """
@@ -272,6 +278,21 @@ def join(
     left = run_node(variables, checked_home, announce)
     if left is not None:
         click.echo(f"node {left} has left", err=as_json)
+
+
+def chosen_part(node: str, named: str) -> tuple[str, str]:
+    """Return node and component of what a command's argument names: a component by its path, or a node (pure).
+
+    Raises:
+        InvalidArgument: ``--node`` names another node.
+    """
+    if "/" in named:
+        return node, named
+    if node not in {"-", named}:
+        raise InvalidArgument(
+            f"{named!r} is a node's name, and --node names {node!r}; legal: one of them, or a path such as /NODE/XRDU_0"
+        )
+    return named, "/NODE"
 
 
 def _move(node: str, what: str, as_json: bool, wait: bool = False) -> None:

@@ -1,0 +1,48 @@
+"""``rdukit job`` and ``rdukit node`` as a shell calls them, against a gateway."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from rdukit.errors import InvalidArgument
+from rdukit_platform.cli.job import job
+from rdukit_platform.cli.node import chosen_part
+from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
+from support.platform.processes import short_folder
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayUnderTest]:
+    with short_folder() as folder:
+        monkeypatch.setenv("RDUKIT_HOME", str(folder))
+        with gateway_under_test() as running:
+            monkeypatch.setenv("RDUKIT_GATEWAY_URL", running.url)
+            monkeypatch.setenv("RDUKIT_TOKEN", running.admin)
+            yield running
+
+
+def test_following_a_log_prints_lines_alone_and_tells_beside_them_what_becomes_of_the_job(
+    gateway: GatewayUnderTest,
+) -> None:
+    tenant = gateway.ask("GET", "/v1/me", gateway.admin).json()["tenant"]["id"]
+    example = Example(gateway.platform.database, gateway.platform.store, tenant, time.time())
+    _, trained = example.run_pipeline()
+    quiet = example.cancel()
+    found = CliRunner().invoke(job, ["logs", "--follow", trained], catch_exceptions=False)
+    assert found.exit_code == 0
+    assert found.stdout == CliRunner().invoke(job, ["logs", trained]).stdout != ""
+    assert "state     running" in found.stderr
+    assert found.stderr.endswith("state     succeeded (completed)\n")
+    nothing = CliRunner().invoke(job, ["logs", "--follow", quiet], catch_exceptions=False)
+    assert nothing.stdout == ""
+    assert "state     cancelled (cancelled-by-user)" in nothing.stderr
+
+
+def test_a_part_of_a_node_is_a_path_and_a_node_is_a_name() -> None:
+    assert chosen_part("-", "/NODE") == ("-", "/NODE")
+    assert chosen_part("blade-7", "/NODE/XRDU_0") == ("blade-7", "/NODE/XRDU_0")
+    assert chosen_part("-", "blade-7") == chosen_part("blade-7", "blade-7") == ("blade-7", "/NODE")
+    with pytest.raises(InvalidArgument, match="'blade-7' is a node's name, and --node names 'blade-8'"):
+        chosen_part("blade-8", "blade-7")
