@@ -48,6 +48,7 @@ from rdukit_platform.backends.slurm_jobs import (
     JobFiles,
     SlurmLook,
     describe_end,
+    describe_wait,
     end_of,
     make_script,
     submit_options,
@@ -311,10 +312,10 @@ class SlurmBackend:
                     raise Unavailable(f"box {spec.box} did not begin: {what}", end=str(end))
                 if not look.is_waiting and not is_given:
                     is_given, begun = True, now
-                why = f"Slurm job {job_id} waits for node {self._place.node}: {look.reason}"
-                if look.is_waiting and why != said and spec.on_wait is not None:
+                why, code = describe_wait(look, self._place.node, now - begun)
+                if why and why != said and spec.on_wait is not None:
                     said = why
-                    spec.on_wait({"backend": self.name, "id": job_id}, why, look.reason)
+                    spec.on_wait({"backend": self.name, "id": job_id}, why, code)
                 if now - begun > self._wait_s:
                     what = f"began, and its script did not in {now - begun:.0f} s" if is_given else why
                     raise NoResources(f"{what}; it was given up after {self._wait_s:g} s (slurm.wait_s)")

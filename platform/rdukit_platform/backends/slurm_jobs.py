@@ -33,6 +33,8 @@ OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
 FIELDS: Final = ("jobid", "state", "exit_code", "reason", "comment")
 #: Seconds that a job may take before and after what its run limit counts.
 MARGIN_S: Final = 60.0
+#: Seconds from its allocation after which a job's script is late.
+SLOW_BEGIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,23 @@ def describe_end(look: SlurmLook) -> str:
         OUT_OF_MEMORY: f"{name} was ended: it used more memory than it may (OUT_OF_MEMORY)",
     }
     return more.get(look.state, f"{name} ended: {look.state}")
+
+
+def describe_wait(look: SlurmLook, node: str, waited_s: float) -> tuple[str, str]:
+    """Return why the script of a job has not begun, and a code as Slurm has it; empty: it is about to begin.
+
+    Args:
+        waited_s: how long it has waited since it was submitted, or since it got its allocation.
+    """
+    if look.is_waiting:
+        return f"Slurm job {look.id} waits for node {node}: {look.reason}", look.reason
+    if waited_s < SLOW_BEGIN_S:
+        return "", ""
+    return (
+        f"Slurm job {look.id} is {look.state} on node {node}, where its script has not begun; see there whether slurmd "
+        "runs",
+        "ReqNodeNotAvail",
+    )
 
 
 def make_script(command: Sequence[str], files: "JobFiles", spec_file: Path | None) -> str:

@@ -11,6 +11,7 @@ from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, Owne
 from rdukit_platform.backends.slurm_jobs import (
     JobFiles,
     describe_end,
+    describe_wait,
     end_of,
     make_script,
     read_comment,
@@ -19,6 +20,7 @@ from rdukit_platform.backends.slurm_jobs import (
 )
 from rdukit_platform.backends.slurm_place import SlurmNode, SlurmPlace, find_node, read_nodes, read_options
 from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.worker.box_ends import outcome_of
 
 PLACE = SlurmPlace("n1", "rdu", "rdu_tile", ("--account=ml",))
@@ -67,6 +69,15 @@ def test_each_end_of_an_allocation_has_its_outcome(line: str, end: BoxEnd | None
     (look,) = read_looks(f"7|{line}|None|rdukit job-1 1 logreg|")
     assert end_of(look) == end and "Slurm job 7" in describe_end(look)
     assert outcome_of(Unavailable("gone", end=str(end)), None, Path("/")) is outcome
+
+
+def test_a_job_without_a_script_says_what_it_waits_for_also_in_its_allocation() -> None:
+    waiting, given = read_looks("7|PENDING|0|Resources|rdukit job-1 1 logreg|\n8|RUNNING|0|None|rdukit job-1 1 logreg|")
+    assert describe_wait(waiting, "n1", 0.0) == ("Slurm job 7 waits for node n1: Resources", "Resources")
+    assert describe_wait(given, "n1", 1.0) == ("", "")
+    why, code = describe_wait(given, "n1", 60.0)
+    assert "Slurm job 8 is RUNNING on node n1, where its script has not begun" in why
+    assert code in set(WaitCode)
 
 
 def test_a_script_ends_as_its_program_does_and_waits_for_one_that_takes_its_time(tmp_path: Path) -> None:
