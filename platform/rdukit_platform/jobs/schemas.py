@@ -310,6 +310,8 @@ _OF_ROW: Final = tuple(name for name in Job.model_fields if hasattr(JobRow, name
 
 def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     """Return a job, with its attempts if they are given."""
+    attempts = None if attempts is None else list(attempts)
+    outcome = attempts[-1].outcome if attempts else None
     code, waits_for, estimated_start = row.wait_code, row.waits_for, row.estimated_start
     if row.state == JobState.SUBMITTED:
         code = WaitCode.DEPENDENCY
@@ -320,7 +322,7 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     return Job.model_validate(
         {
             **{name: getattr(row, name) for name in _OF_ROW},
-            "advice": None if row.reason is None else advise(row.reason, row.id),
+            "advice": None if row.reason is None else advise(row.reason, row.id, outcome),
             "wait_code": code,
             "waits_for": waits_for,
             "estimated_start": estimated_start,

@@ -161,8 +161,8 @@ ADVICE: Final = {
         "priority or a shorter run limit lets it start earlier."
     ),
     JobReason.NOT_RETRIED: (
-        "Its retry policy does not name how the attempt ended. Submit it again with rdukit job clone {job}, and with "
-        "another --retry-on to have this tried again."
+        "Its retry policy does not name {outcome}, with which its attempt ended. To have that tried again: "
+        "rdukit job clone {job} --retry-on {outcome}, with each further cause that is to be tried again."
     ),
     JobReason.CANCELLED_BY_USER: "Submit it again if it is wanted after all: rdukit job clone {job}",
     JobReason.UPSTREAM_ENDED: (
@@ -248,6 +248,12 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
     return after
 
 
-def advise(reason: str, job_id: str) -> str:
-    """Return what to do about a job that ended for ``reason``; empty for a reason of another version."""
-    return ADVICE[JobReason(reason)].format(job=job_id) if reason in set(JobReason) else ""
+def advise(reason: str, job_id: str, outcome: str | None = None) -> str:
+    """Return what to do about a job that ended for ``reason``; empty for a reason of another version.
+
+    Args:
+        outcome: how its last attempt ended, if that is known.
+    """
+    if reason not in set(JobReason):
+        return ""
+    return ADVICE[JobReason(reason)].format(job=job_id, outcome=outcome or "OUTCOME")

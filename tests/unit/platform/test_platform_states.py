@@ -145,6 +145,9 @@ def test_every_reason_says_what_to_do_and_the_manual_has_it() -> None:
         assert f"| `{reason}` | {FINAL_STATES[reason]} | " in page
         assert words.removesuffix(".").replace("|", "\\|") in page
     assert advise("of-another-version", "JOB") == ""
+    assert advise(JobReason.NOT_RETRIED, "JOB", "box-lost").endswith(
+        "rdukit job clone JOB --retry-on box-lost, with each further cause that is to be tried again."
+    )
 
 
 def test_a_retry_policy_names_what_is_tried_again() -> None:
