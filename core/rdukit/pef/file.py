@@ -27,7 +27,7 @@ from typing import Any, Final
 from rdukit.errors import PefCorrupt, PefNotAllowed, PefNotFound, PefVersionMismatch
 from rdukit.files.atomic import sha256_of, write_atomic
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
-from rdukit.pef.model import Pef, Section, pef_from_dict, pef_to_dict
+from rdukit.pef.model import Pef, Section, SectionType, pef_from_dict, pef_to_dict
 from rdukit.pef.operators import check_operators, check_values, foreign_operators
 from rdukit.pef.trust import is_trusted, sign
 
@@ -137,8 +137,18 @@ def read_pef(path: Path | str) -> LoadedPef:
     return LoadedPef(path, pef, kernels, natives, is_ours, format_version)
 
 
-def read_tiles(path: Path) -> int:
-    """Read how many tiles the PEF at ``path`` was compiled for, from its index alone; the rest is not checked.
+@dataclass(frozen=True, slots=True)
+class PefSummary:
+    """What decides where a PEF can run."""
+
+    #: Tiles that it was compiled for.
+    tiles: int
+    #: Whether it was compiled for several processes, over which its gradients are averaged.
+    averages_gradients: bool
+
+
+def read_summary(path: Path) -> PefSummary:
+    """Read what decides where the PEF at ``path`` can run, from its index alone; the rest is not checked.
 
     Raises:
         PefNotFound: there is no file.
@@ -150,13 +160,14 @@ def read_tiles(path: Path) -> int:
             index = json.loads(_entry(archive, INDEX, MAX_INDEX_BYTES))
             _check_version(path, index)
             tiles = index["pef"]["num_tiles"]
+            averages = any(section["type"] == SectionType.REDUCE for section in index["pef"]["sections"])
     except FileNotFoundError as cause:
         raise PefNotFound(f"no PEF file at {str(path)!r}") from cause
     except _UNREADABLE as cause:
         raise PefCorrupt(f"{path.name} is not a readable PEF (truncated or overwritten?): {cause}") from cause
     if type(tiles) is not int or tiles < 1:
         raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; legal: 1 or more")
-    return tiles
+    return PefSummary(tiles, averages)
 
 
 def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:

@@ -63,7 +63,7 @@ def submit_pipeline(platform: Platform, caller: Caller, body: PipelineRequest) -
     platform.rates.check_batch(caller, len(body.steps), "pipeline", "steps")
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in body.steps]
+        steps = pipelines.with_step_tiles(platform.store, session, caller.tenant_id, body.steps)
     body = body.model_copy(update={"steps": steps})
     with platform.database.write(on_commit=platform.notifier.wake) as session:
         row, jobs = pipelines.submit_pipeline(

@@ -5,8 +5,7 @@ from fastapi import APIRouter, Request, status
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Cursor, JobsReader, JobsWriter, Limit, StrictJsonRoute, platform_of
 from rdukit_platform.audit.service import Act, record
-from rdukit_platform.jobs.fit import with_tiles
-from rdukit_platform.jobs.pipelines import check_pipeline, with_steps_expanded
+from rdukit_platform.jobs.pipelines import check_pipeline, with_step_tiles, with_steps_expanded
 from rdukit_platform.schedules import service
 from rdukit_platform.schedules.service import (
     RemovedSchedule,
@@ -30,7 +29,7 @@ def create(request: Request, caller: JobsWriter, body: ScheduleRequest) -> Sched
     boxes, now = platform.catalog.boxes(), platform.clock.now()
     expanded = with_steps_expanded(body.pipeline)
     with platform.database.read() as session:
-        steps = [with_tiles(platform.store, session, caller.tenant_id, step) for step in expanded.steps]
+        steps = with_step_tiles(platform.store, session, caller.tenant_id, expanded.steps)
     with platform.database.write() as session:
         check_pipeline(session, boxes, caller.tenant_id, expanded.model_copy(update={"steps": steps}), now)
         row = service.create_schedule(session, caller.tenant_id, body, now, caller.submitter)

@@ -22,7 +22,7 @@ from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.bundles import CheckedBundle, keep_parts
 from rdukit_platform.endpoints.quota import check_tiles
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
-from rdukit_platform.jobs.fit import check_nodes, check_pef, tiles_of
+from rdukit_platform.jobs.fit import check_nodes, check_pef, summary_of
 from rdukit_platform.nodes.registry import read_capacities
 
 #: Replicas that are shown: those that are there, and some that have ended.
@@ -81,7 +81,7 @@ def resolve_serving(
         raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF")
     if checkpoint_id is not None:
         get_artifact(session, tenant_id, checkpoint_id)
-    needed = tiles_of(store, pef.digest)
+    needed = summary_of(store, pef.digest).tiles
     if request.tiles is not None:
         check_nodes(request.tiles, read_capacities(session))
         check_pef(request.tiles, needed)

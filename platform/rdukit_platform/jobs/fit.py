@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from sqlalchemy.orm import Session
 
 from rdukit.errors import IllegalValue
-from rdukit.pef.file import read_tiles
+from rdukit.pef.file import PefSummary, read_summary
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
@@ -65,6 +65,20 @@ def check_pef(tiles: int, needed: int) -> None:
         )
 
 
+def check_averages(members: int, pef: PefSummary) -> None:
+    """Refuse several members of a PEF that was compiled for one process.
+
+    Raises:
+        IllegalValue: the message says how to compile it.
+    """
+    if members > 1 and not pef.averages_gradients:
+        raise IllegalValue(
+            f"members is {members}, but the PEF was compiled for one process and averages no gradients; legal: 1, or "
+            f"compile with members {members}",
+            legal="1",
+        )
+
+
 Request = TypeVar("Request", JobRequest, StepRequest)
 
 
@@ -72,12 +86,16 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
     """Return the request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
 
     Raises:
-        IllegalValue: no node has as many, or the PEF needs more. NotFound: the tenant has no such PEF. PefCorrupt: what
-        it gives as a PEF is none.
+        IllegalValue: no node has as many, the PEF needs more, or is one process's only. NotFound: the tenant has no
+        such PEF. PefCorrupt: what it gives as a PEF is none.
     """
     is_on_host = request.verb in HOST_VERBS
-    pef = None if is_on_host else _find_pef(session, tenant_id, request.inputs)
-    needed = 0 if pef is None else tiles_of(store, pef)
+    digest = None if is_on_host else _find_pef(session, tenant_id, request.inputs)
+    needed = 0
+    if digest is not None:
+        pef = summary_of(store, digest)
+        check_averages(request.members, pef)
+        needed = pef.tiles
     tiles = request.tiles
     if tiles is None:
         tiles = needed or default_tiles(request.verb)
@@ -91,10 +109,10 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
 
 
 @functools.lru_cache(maxsize=1024)
-def tiles_of(store: BlobStore, digest: str) -> int:
-    """Return the tiles of a PEF in the store, read once: what a blob holds does not change."""
+def summary_of(store: BlobStore, digest: str) -> PefSummary:
+    """Return the summary of a PEF in the store, read once: what a blob holds does not change."""
     with store.local(digest) as blob:
-        return read_tiles(blob)
+        return read_summary(blob)
 
 
 def _find_pef(session: Session, tenant_id: str, inputs: Mapping[str, str]) -> str | None:

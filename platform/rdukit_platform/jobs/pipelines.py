@@ -1,11 +1,13 @@
 """Pipelines: jobs whose inputs are outputs of earlier steps, written ``@step.slot``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError
+from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.check import check_metric
 from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, read_selector
 from rdukit_platform.catalog.own import with_own
@@ -14,6 +16,7 @@ from rdukit_platform.db.references import group_of, read_reference
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.changes import lock_job
 from rdukit_platform.jobs.fan_out import expand_steps
+from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import (
@@ -83,8 +86,31 @@ def check_pipeline(
         {a: artifact_kind(session, tenant_id, a) for s in request.steps for a in s.inputs.values() if a[:1] != "@"},
     )
     for step in request.steps:
-        check_deadline(step, now)
+        with _naming(step):
+            check_deadline(step, now)
     return found
+
+
+def with_step_tiles(
+    store: BlobStore, session: Session, tenant_id: str, steps: Iterable[StepRequest]
+) -> list[StepRequest]:
+    """Return the steps with their tiles. Raises as ``with_tiles``."""
+    found = list[StepRequest]()
+    for step in steps:
+        with _naming(step):
+            found.append(with_tiles(store, session, tenant_id, step))
+    return found
+
+
+@contextmanager
+def _naming(step: StepRequest) -> Iterator[None]:
+    """Let what is refused meanwhile name the step that it is about."""
+    try:
+        yield
+    except RdukitError as refused:
+        raise type(refused)(
+            f"step {step.name!r}: {refused.message}", **{**refused.detail, "step": step.name}
+        ) from refused
 
 
 def with_steps_expanded(request: PipelineRequest) -> PipelineRequest:
@@ -124,7 +150,8 @@ def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, 
             if reference is not None and reference.metric is not None:
                 first = reference.candidates(verbs)[0]
                 check_metric(found[first], verbs[first], reference.metric, f"step {step.name!r}, {text}")
-        found[step.name] = check_request(boxes, step, slots)
+        with _naming(step):
+            found[step.name] = check_request(boxes, step, slots)
         verbs[step.name] = found[step.name].verb(step.verb)
     return found
 

@@ -21,8 +21,7 @@ from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow, ScheduledRunRow, ScheduleRow
-from rdukit_platform.jobs.fit import with_tiles
-from rdukit_platform.jobs.pipelines import submit_pipeline, with_steps_expanded
+from rdukit_platform.jobs.pipelines import submit_pipeline, with_step_tiles, with_steps_expanded
 from rdukit_platform.jobs.schemas import MAX_LABELS, PipelineRequest
 from rdukit_platform.schedules.service import KEPT_RUNS, lock_schedule, runs_of
 from rdukit_platform.schedules.timing import Missed, Overlap, RunState, decide_run, find_due
@@ -106,7 +105,7 @@ def _advance(database: Database, store: BlobStore, boxes: Callable[[], Boxes], s
 def _prepare(session: Session, store: BlobStore, row: ScheduleRow) -> _Prepared:
     try:
         request = with_steps_expanded(PipelineRequest.model_validate(row.request))
-        steps = [with_tiles(store, session, row.tenant_id, step) for step in request.steps]
+        steps = with_step_tiles(store, session, row.tenant_id, request.steps)
     except Unavailable:
         raise
     except RdukitError as error:

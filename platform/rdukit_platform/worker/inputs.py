@@ -21,7 +21,7 @@ from rdukit.errors import (
 )
 from rdukit.fence.outputs import OutputLimits, open_output
 from rdukit.files.atomic import remove_tree
-from rdukit.pef.file import read_tiles
+from rdukit.pef.file import read_summary
 from rdukit.telemetry.spans import span
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import Content, PendingContent
@@ -32,7 +32,7 @@ from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import Output
-from rdukit_platform.jobs.fit import PEF, check_pef
+from rdukit_platform.jobs.fit import PEF, check_averages, check_pef
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
@@ -121,7 +121,7 @@ def bring_box(context: WorkerContext, job: JobRow, folder: Path) -> OwnBox | Non
 
 
 def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
-    """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles than the job has.
+    """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles, or is of one process only.
 
     Raises:
         AttemptFailure: it does.
@@ -129,7 +129,9 @@ def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
     path = Path(inputs.get(PEF, ""))
     if job.tiles and path.is_file():
         try:
-            check_pef(job.tiles, read_tiles(path))
+            pef = read_summary(path)
+            check_pef(job.tiles, pef.tiles)
+            check_averages(job.members, pef)
         except RdukitError as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 

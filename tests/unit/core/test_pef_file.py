@@ -9,8 +9,8 @@ import pytest
 
 from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
-from rdukit.pef.file import COMMENT, FORMAT_VERSION, INDEX
-from rdukit.pef.model import pef_from_dict, pef_to_dict
+from rdukit.pef.file import COMMENT, FORMAT_VERSION, INDEX, PefSummary, read_summary
+from rdukit.pef.model import SectionType, pef_from_dict, pef_to_dict
 from support.pefs.examples import example_kernels, example_pef, write_example_pef
 
 
@@ -30,6 +30,19 @@ def test_a_pef_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert loaded.pef == example_pef()
     assert loaded.kernels == example_kernels()
     assert set(loaded.natives) == {next(iter(example_kernels()))}
+
+
+def test_the_index_alone_says_tiles_and_whether_gradients_are_averaged(tmp_path: Path) -> None:
+    one, several = tmp_path / "one.pef", tmp_path / "several.pef"
+    pef = example_pef()
+    write_pef(one, pef, example_kernels(), {})
+    reduces = tuple(replace(section, type=SectionType.REDUCE) for section in pef.sections)
+    write_pef(several, replace(pef, sections=reduces, num_tiles=4), example_kernels(), {})
+    assert read_summary(one) == PefSummary(1, False)
+    assert read_summary(several) == PefSummary(4, True)
+    one.write_bytes(one.read_bytes()[:400])
+    with pytest.raises(PefCorrupt):
+        read_summary(one)
 
 
 def test_equal_compiles_give_equal_bytes(tmp_path: Path) -> None:

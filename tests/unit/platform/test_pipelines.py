@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.errors import Conflict, InvalidArgument
+from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.artifacts.removal import delete_artifact
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
@@ -84,6 +84,18 @@ def test_a_grid_becomes_a_job_for_each_combination_and_each_can_be_followed() ->
 def test_what_cannot_fan_out_is_refused_with_what_can(steps: list[dict[str, object]], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         expand_steps(steps_of(*steps))
+
+
+def test_what_is_refused_names_its_step(database: Database, tenant: str) -> None:
+    late = {**PREPARE, "name": "again", "deadline": "2026-11-01T00:00:00Z"}
+    for step, message in (
+        ({**PREPARE, "name": "again", "parameters": {"steps": -1}}, "step 'again': parameter 'steps'"),
+        ({**PREPARE, "name": "again", "verb": "fly"}, "step 'again': box"),
+        (late, "step 'again': deadline has passed"),
+    ):
+        with pytest.raises((InvalidArgument, NotFound), match=message) as refused:
+            submit(database, tenant, PREPARE, step, now=2e9)
+        assert refused.value.detail["step"] == "again"
 
 
 def test_the_best_is_the_first_with_the_most_or_the_least_of_a_finite_figure() -> None:
