@@ -192,7 +192,7 @@ def show_(job_id: str, as_json: bool) -> bool:
         ("waits for", found["waits_for"]),
         ("priority", found["priority"] or None),
         ("preemptible", "yes" if found["preemptible"] else None),
-        ("preempted", f"{found['preemptions']} times" if found["preemptions"] else None),
+        ("preempted", f"{n} {'time' if n == 1 else 'times'}" if (n := found["preemptions"]) else None),
         ("run limit", format_seconds(found["run_limit_s"]) if found["run_limit_s"] else None),
         ("deadline", f"{show.clock(found['deadline_at'])} UTC" if found["deadline_at"] else None),
         *(

@@ -155,11 +155,13 @@ def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
     tiles = node.get("tiles") or []
     free = sum(1 for tile in tiles if not tile.get("lease") and not tile.get("cordon"))
+    cordoned = sum(1 for tile in tiles if tile.get("cordon"))
+    closed = f", {cordoned} cordoned" if cordoned else ""
     labels = ",".join(f"{key}={value}" for key, value in sorted((node.get("labels") or {}).items()))
     heard = show.ago(node.get("beat_at"))
     return (
         node["name"], node["state"], node.get("health") or "-", node.get("platform") or "-",
-        f"{free} of {len(tiles)}" if tiles else "-", heard if heard == "-" else f"{heard} ago", labels or "-",
+        f"{free} of {len(tiles)}{closed}" if tiles else "-", heard if heard == "-" else f"{heard} ago", labels or "-",
     )  # fmt: skip
 
 

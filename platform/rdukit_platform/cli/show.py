@@ -88,7 +88,7 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     tiles, error = attempt["tiles"] or [], attempt["error"]
     where = f", {len(tiles)} {'tile' if len(tiles) == 1 else 'tiles'} from {tiles[0]}" if tiles else ""
     for part in attempt.get("parts") or ():
-        where += f", {part['members']} members on node {part['node']}"
+        where += f", {part['members']} {'member' if part['members'] == 1 else 'members'} on node {part['node']}"
     why = f": {error['message']} [{error['code']}]" if error else ""
     on = attempt["worker"] or "no worker yet"
     if attempt.get("node"):

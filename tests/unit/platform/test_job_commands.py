@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.job import job
-from rdukit_platform.cli.node import chosen_part
+from rdukit_platform.cli.node import chosen_part, node_row
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -46,3 +46,14 @@ def test_a_part_of_a_node_is_a_path_and_a_node_is_a_name() -> None:
     assert chosen_part("-", "blade-7") == chosen_part("blade-7", "blade-7") == ("blade-7", "/NODE")
     with pytest.raises(InvalidArgument, match="'blade-7' is a node's name, and --node names 'blade-8'"):
         chosen_part("blade-8", "blade-7")
+
+
+def test_the_list_of_nodes_tells_what_is_cordoned() -> None:
+    tiles = [
+        {"lease": None, "cordon": "drained"},
+        {"lease": "lease-1", "cordon": None},
+        {"lease": None, "cordon": None},
+    ]
+    node = {"name": "blade-7", "state": "up", "tiles": tiles}
+    assert "1 of 3, 1 cordoned" in node_row(node)
+    assert "2 of 2" in node_row({**node, "tiles": [{}, {}]})
