@@ -139,7 +139,7 @@ def read_pef(path: Path | str) -> LoadedPef:
 
 @dataclass(frozen=True, slots=True)
 class PefSummary:
-    """What decides where a PEF can run."""
+    """Tiles and processes that a PEF is for."""
 
     #: Tiles that it was compiled for.
     tiles: int
