@@ -76,7 +76,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
         found = round_.find(job)
         if not isinstance(found, Wait):
             round_.admit(job, found)
-        elif not round_.clear(job, found):
+        elif round_.preemptor.is_idle or not round_.clear(job, found):
             round_.keep_waiting(job, found)
             if not tells:
                 round_.pass_over(job, found)
@@ -126,15 +126,15 @@ class _Round:
 
     def find(self, job: QueuedJob) -> Spread | Wait:
         """Find the node for a job, or several for its members, or what it waits for."""
-        ledger, rooms, tenant_active = self.ledger, self.ledger.rooms, self.ledger.shares.jobs[job.tenant_id]
         if job.not_before is not None and job.not_before > self.now:
             pause_s = job.not_before - self.now
             return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
-        if self.has_limits and (limited := self._find_limit(job, tenant_active)) is not None:
+        if self.has_limits and (limited := self._find_limit(job)) is not None:
             return limited
         need = job.need
         if (known := self.full.get(need)) is not None:
             return known
+        ledger, rooms, tenant_active = self.ledger, self.ledger.rooms, self.ledger.shares.jobs[job.tenant_id]
         if ledger.slots == 0:
             return Wait(WaitCode.WORKERS_AWAY, self._why_no_worker())
         if job.constraint and (unlabelled := ledger.why_unlabelled(job.constraint)) is not None:
@@ -212,8 +212,9 @@ class _Round:
             self.firsts[kind] = Wait(WaitCode.PRIORITY, _comes_first(job, reserved))
         return self.firsts[kind]
 
-    def _find_limit(self, job: QueuedJob, tenant_active: int) -> Wait | None:
-        claim, most = self.ledger.shares.claim(job.tenant_id), self.rules.tenant_jobs
+    def _find_limit(self, job: QueuedJob) -> Wait | None:
+        shares, most = self.ledger.shares, self.rules.tenant_jobs
+        claim, tenant_active = shares.claim(job.tenant_id), shares.jobs[job.tenant_id]
         if claim.max_jobs is not None and tenant_active >= claim.max_jobs:
             return Wait(WaitCode.TENANT_JOBS, f"its tenant has {tenant_active} of {claim.max_jobs} jobs running")
         if claim.max_jobs is None and most and tenant_active >= most:
@@ -229,7 +230,7 @@ class _Round:
 
     def clear(self, job: QueuedJob, wait: Wait) -> bool:
         """Have others make room for a job that finds none. Returns whether any do; then it waits for them only."""
-        if not job.tiles or wait.code is not WaitCode.RESOURCES or self.preemptor.is_idle:
+        if not job.tiles or wait.code is not WaitCode.RESOURCES:
             return False
         closed = () if self.reserved is None else self.reserved.closed_to(job, self.now)
         found = self.preemptor.clear(job, lambda room: self._may_have(job, room, closed), closed)

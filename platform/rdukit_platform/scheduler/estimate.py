@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Final
 
 from rdukit_platform.scheduler.model import Need, QueuedJob
@@ -149,7 +150,7 @@ def estimate_starts(
     From the first one on whose time depends on a job without a limit, nothing is known.
     """
     outlook = _Outlook(rooms, now, needs_slots=any(not job.tiles for job in waiting))
-    ends = sorted(chain.from_iterable(endings.values()), reverse=True)
+    ends = sorted(chain.from_iterable(endings.values()), key=itemgetter(0), reverse=True)
     more: list[Ending] = []  # ends of jobs that wait now
     starts: dict[str, float] = {}
     at = now

@@ -71,7 +71,7 @@ class NodeRoom:
     def rank(self, need: Need) -> int | None:
         """Return how well the node fits a job, the lowest best; ``None``: not at all, now."""
         tiles, members, constraint = need
-        if self.slots <= 0 or not constraint <= self.node.labels:
+        if self.slots <= 0 or (constraint and not constraint <= self.node.labels):
             return None
         if tiles == 0:
             return (LOW - min(self.slots, LOW)) << _BITS | self.index
