@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.node.daemons import RunningDaemon, start_daemon, stop_daemon
-from support.node.fault_load import FaultLoad, percentile, run_fault_load
+from support.node.fault_load import FaultLoad, run_fault_load
 
 
 @pytest.fixture
@@ -42,11 +42,8 @@ def counted_in_the_database(home: Path) -> int:
 
 
 def holds_up(storm: FaultLoad) -> bool:
-    """Whether too few events got through (slower machines reach less; the benchmark measures how much), or others wait.
-
-    A shared machine preempts us: so the bulk of the latencies, not their maximum.
-    """
-    return storm.events < 500 or any(percentile(taken, 0.9) >= 50 for taken in storm.latencies_ms.values())
+    """Whether others hardly got a turn before its end; how long one takes is the benchmark's matter."""
+    return any(len(taken) < 3 for taken in storm.latencies_ms.values())
 
 
 @pytest.mark.parametrize("events_a_line", [10, 200])
