@@ -297,8 +297,8 @@ def test_experts_are_searched_and_tell_their_figures_and_what_they_were_made_fro
         "/console/experts/digits:2", "rdukit artifact get art-", "Made from",
     ):  # fmt: skip
         assert word in old
-    assert "rdukit expert deprecate" not in old
-    assert "rdukit expert deprecate digits:2" in client.get("/console/experts/digits").text
+    assert "/deprecate" not in old
+    assert 'action="/console/experts/digits:2/deprecate"' in client.get("/console/experts/digits").text
     assert client.get("/console/experts/digits:3").status_code == 404
     client.post("/console/logout")
     log_in(client, other_token(platform, [READ]))
