@@ -199,13 +199,20 @@ def test_another_tenants_artifact_is_no_input_and_is_not_told_from_none(
 def test_lists_and_filters_by_anothers_ids_are_empty(gateway: GatewayUnderTest, victim: dict[str, str]) -> None:
     own = gateway.token("lab", "read")
     for path in ("/v1/jobs", f"/v1/jobs?q={victim['succeeded']}", "/v1/artifacts",
-                 f"/v1/artifacts?job={victim['succeeded']}", "/v1/pipelines", "/v1/boxes",
+                 "/v1/pipelines", "/v1/boxes",
                  "/v1/sweeps", "/v1/experts", "/v1/experts?deprecated=true&search=digits",
                  "/v1/endpoints"):  # fmt: skip
         answer = gateway.ask("GET", path, own).json()
         (rows,) = [value for value in answer.values() if isinstance(value, list)]
         assert rows == [], path
         assert not any(value for name, value in answer.items() if name != "searched_to"), path
+    theirs, nobodys = (
+        gateway.refused("GET", f"/v1/artifacts?job={job_id}", own)
+        for job_id in (victim["succeeded"], "job-000000000000")
+    )
+    assert theirs[0] == 404 and theirs[1].replace(victim["succeeded"], "X") == nobodys[1].replace(
+        "job-000000000000", "X"
+    )
 
 
 def test_the_catalog_finds_and_compares_nothing_of_another_tenant(

@@ -53,7 +53,8 @@ def check_names(box: BoxDescription, verb: BoxVerb, names: Iterable[str]) -> Non
     for name in names:
         if name not in legal:
             raise UnknownParameter(
-                f"{verb.name} of box {box.name!r} has no parameter {name!r}; legal: {legal}.{suggest(name, legal)}",
+                f"{verb.name} of box {box.name!r} has no parameter {name!r}; legal: {', '.join(legal) or 'none'}."
+                f"{suggest(name, legal)}",
                 parameter=name,
                 legal=legal,
             )

@@ -89,7 +89,10 @@ def test_what_cannot_fan_out_is_refused_with_what_can(steps: list[dict[str, obje
 def test_what_is_refused_names_its_step(database: Database, tenant: str) -> None:
     late = {**PREPARE, "name": "again", "deadline": "2026-11-01T00:00:00Z"}
     for step, message in (
-        ({**PREPARE, "name": "again", "parameters": {"steps": -1}}, "step 'again': parameter 'steps'"),
+        (
+            {**PREPARE, "name": "again", "parameters": {"steps": -1}},
+            "step 'again': preprocess of .* no parameter 'steps'",
+        ),
         ({**PREPARE, "name": "again", "verb": "fly"}, "step 'again': box"),
         (late, "step 'again': deadline has passed"),
     ):
