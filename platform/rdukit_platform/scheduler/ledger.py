@@ -67,7 +67,7 @@ class Ledger:
         self._find_shapes()
 
     def _count(self, active: Collection[ActiveJob], now: float) -> None:
-        rooms, endings, keeps_all = self.rooms, self.endings, self.shares.has_quotas
+        rooms, endings = self.rooms, self.endings
         self.shares.add_all(active)
         for job in active:
             ends_at, is_leaving = job.ends_at, job.is_leaving
@@ -77,8 +77,7 @@ class Ledger:
                     continue
                 if part.holds_tiles:
                     room.slots -= 1
-                    if is_leaving or keeps_all or job.is_preemptible:
-                        self._keep(job, room)
+                    self._keep(job, room)
                 else:
                     room.take((part.tiles, part.members, NO_LABELS))
                 if ends_at is not None and not is_leaving:
