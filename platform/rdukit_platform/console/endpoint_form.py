@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from rdukit.errors import QuotaExceeded, RdukitError
+from rdukit.errors import RdukitError
 from rdukit_platform.console.run_form import MAX_TEXT, Field, Option, read_time, read_whole
 from rdukit_platform.endpoints.schemas import IDLE_S, MAX_REPLICAS, RevisionRequest
 
@@ -86,7 +86,7 @@ def check_form(
 def place_error(error: RdukitError | ValidationError, given: Mapping[str, str]) -> dict[str, str]:
     """Return by field what an error says; under the empty text what belongs to no field.
 
-    An error that is about no field of a request is about the one that its message begins with, or whose value it has.
+    An error that names no field is about the one whose value it has.
     """
     if isinstance(error, ValidationError):
         found = {}
@@ -96,15 +96,9 @@ def place_error(error: RdukitError | ValidationError, given: Mapping[str, str]) 
             legal = _HELP.get(field, ("", ""))[1]
             found[field if field in _HELP else ""] = f"{one['msg']}; legal: {legal}" if legal else one["msg"]
         return found
-    if isinstance(error, QuotaExceeded):
-        return {"replicas": error.message}
-    first = error.message.partition(" ")[0]
-    if _FIELDS.get(first, first) in _READERS:
-        return {_FIELDS.get(first, first): error.message}
-    if error.message.startswith("a box serves a PEF"):
-        return {"pef": error.message}
-    if error.message.startswith("an endpoint serves either"):
-        return {"expert": error.message}
+    named = error.detail.get("field")
+    if isinstance(named, str) and (field := _FIELDS.get(named, named)) in _HELP:
+        return {field: error.message}
     for field in ("pef", "checkpoint", "bundle", "expert", "box", "name"):
         value = given.get(field, "").strip()
         if value and re.search(rf"(?<![\w.:-]){re.escape(value)}(?![\w.-])", error.message):

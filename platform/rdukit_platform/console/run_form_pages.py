@@ -360,10 +360,8 @@ def place_error(error: RdukitError | ValidationError, prefixes: Sequence[str]) -
     parameter = error.detail.get("parameter")
     if isinstance(parameter, str) and len(prefixes) == 1:
         return {f"{prefixes[0]}set.{parameter}": error.message}
-    for field in ("tiles", "priority"):
-        if error.message.startswith(f"{field} is "):
-            return {field: error.message}
-    return {"": error.message}
+    named = error.detail.get("field")
+    return {named if isinstance(named, str) and named in QUEUE else "": error.message}
 
 
 def place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str]) -> tuple[str, str]:

@@ -79,7 +79,7 @@ def check_tiles(
                 f"{f' and {canary} tiles for its canary' if canary else ''}; {why.format(most)}, and its other "
                 f"endpoints want {used}; legal: at most {max((most - used - canary) // max(tiles, 1), 0)} replicas; an "
                 f"administrator may allow more: rdukit tenant set TENANT {option} N",
-                max_tiles=most, used=used, replicas=replicas, tiles=tiles,
+                field="replicas", max_tiles=most, used=used, replicas=replicas, tiles=tiles,
             )  # fmt: skip
 
 

@@ -61,24 +61,32 @@ def resolve_serving(
     expert_id, pef_id, checkpoint_id = None, request.pef, request.checkpoint
     if (request.expert is None) == (request.box is None):
         raise InvalidArgument(
-            "an endpoint serves either an expert, or a bundle of them, or a box with a PEF and a checkpoint; name one"
+            "an endpoint serves either an expert, or a bundle of them, or a box with a PEF and a checkpoint; name one",
+            field="expert",
         )
     if request.expert is not None:
         expert = get_expert(session, tenant_id, request.expert)
         if expert.deprecated_at is not None:
-            raise Conflict(f"expert {selector_of(expert)} is deprecated: {expert.deprecated_reason}; name another one")
+            raise Conflict(
+                f"expert {selector_of(expert)} is deprecated: {expert.deprecated_reason}; name another one",
+                field="expert",
+            )
         expert_id, asked = expert.id, str(Selector(expert.box, expert.box_version))
         pef_id, checkpoint_id = pef_id or expert.pef_id, checkpoint_id or expert.checkpoint_id
         if pef_id is None:
-            raise InvalidArgument(f"expert {selector_of(expert)} was trained without a PEF; name one to serve it by")
+            raise InvalidArgument(
+                f"expert {selector_of(expert)} was trained without a PEF; name one to serve it by", field="pef"
+            )
     else:
         asked = str(request.box)
         if pef_id is None:
-            raise InvalidArgument("a box serves a PEF; name the artifact of one, as rdukit artifact list shows")
+            raise InvalidArgument(
+                "a box serves a PEF; name the artifact of one, as rdukit artifact list shows", field="pef"
+            )
     box = with_own(session, boxes, tenant_id, [asked]).box(asked)
     pef = get_artifact(session, tenant_id, pef_id)
     if pef.is_folder:
-        raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF")
+        raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF", field="pef")
     if checkpoint_id is not None:
         get_artifact(session, tenant_id, checkpoint_id)
     needed = summary_of(store, pef.digest).tiles
@@ -94,7 +102,9 @@ def _serve_bundle(
     session: Session, boxes: Boxes, tenant_id: str, request: RevisionRequest, bundle: CheckedBundle
 ) -> ServedParts:
     if (request.expert, request.pef, request.checkpoint) != (None,) * 3:
-        raise InvalidArgument("a bundle names its own PEFs and checkpoints; leave expert, pef and checkpoint out")
+        raise InvalidArgument(
+            "a bundle names its own PEFs and checkpoints; leave expert, pef and checkpoint out", field="bundle"
+        )
     box = with_own(session, boxes, tenant_id, [asked := request.box or bundle.box]).box(asked)
     if request.tiles is not None:
         check_nodes(request.tiles, read_capacities(session))
@@ -114,7 +124,9 @@ def create_endpoint(
         QuotaExceeded: the tenant may not have so many tiles.
     """
     if _find(session, tenant_id, name) is not None:
-        raise Conflict(f"there is an endpoint {name!r} already; change it with: rdukit endpoint update {name}")
+        raise Conflict(
+            f"there is an endpoint {name!r} already; change it with: rdukit endpoint update {name}", field="name"
+        )
     row = EndpointRow(
         id=new_id("end"), tenant_id=tenant_id, name=name, held_name=name, revision=1, replicas=replicas,
         idle_s=_check_idle(idle_s), created_at=now, updated_at=now,
@@ -284,7 +296,9 @@ def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaR
 
 def _check_idle(idle_s: float) -> float | None:
     if 0 < idle_s < IDLE_S[0]:
-        raise IllegalValue(f"idle_s is {idle_s:g}; legal: 0 (never), or {IDLE_S[0]:.0f} to {IDLE_S[1]:.0f} (30 days)")
+        raise IllegalValue(
+            f"idle_s is {idle_s:g}; legal: 0 (never), or {IDLE_S[0]:.0f} to {IDLE_S[1]:.0f} (30 days)", field="idle_s"
+        )
     return idle_s or None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, QuotaExceeded, RdukitError
+from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, RdukitError
 from rdukit_platform.console.endpoint_form import check_form, place_error, view_fields
 from rdukit_platform.console.endpoint_form_pages import CREATE, REVISION
 from rdukit_platform.console.run_form import Option
@@ -33,14 +33,12 @@ def test_every_field_that_is_wrong_says_what_is_legal() -> None:
 @pytest.mark.parametrize(
     ("error", "field"),
     [
-        (Conflict("there is an endpoint 'read' already"), "name"),
-        (Conflict("expert digits:2 is deprecated: worse; name another one"), "expert"),
+        (Conflict("there is an endpoint 'read' already", field="name"), "name"),
+        (Conflict("expert digits:2 is deprecated: worse; name another one", field="expert"), "expert"),
         (NotFound("there is no artifact 'art-1'; list yours"), "pef"),
-        (InvalidArgument("expert digits:2 was trained without a PEF; name one to serve it by"), "expert"),
-        (InvalidArgument("a box serves a PEF; name the artifact of one"), "pef"),
-        (InvalidArgument("an endpoint serves either an expert, or a bundle of them; name one"), "expert"),
-        (IllegalValue("tiles is 1, but the PEF was compiled for 4"), "tiles"),
-        (QuotaExceeded("endpoint 'read' wants 2 replicas of 4 tiles"), "replicas"),
+        (InvalidArgument("expert digits:2 was trained without a PEF; name one to serve it by", field="pef"), "pef"),
+        (IllegalValue("idle_s is 1; legal: 0 (never), or 5 to 2592000 (30 days)", field="idle_s"), "idle"),
+        (IllegalValue("parameter 'lr' is 2", field="lr"), ""),
         (RdukitError("already reading: art-12 is broken"), ""),
     ],
 )
