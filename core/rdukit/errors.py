@@ -156,7 +156,7 @@ class Cancelled(RdukitError):
 
 
 class MalformedRequest(InvalidArgument):
-    """The request cannot be read: not JSON, an unknown field, or a value of another type; the detail names each."""
+    """The request cannot be read: no JSON, an unknown field or query, or another type; the detail names each."""
 
     code, http_status = "malformed-request", 422
 

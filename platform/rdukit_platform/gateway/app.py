@@ -52,7 +52,7 @@ from rdukit_platform.console.sweep_form_pages import router as sweep_forms
 from rdukit_platform.console.sweep_pages import router as sweep_pages
 from rdukit_platform.console.tenant_pages import router as tenant_pages
 from rdukit_platform.console.webhook_pages import router as webhook_pages
-from rdukit_platform.gateway.guard import check_routes, enforce_permission
+from rdukit_platform.gateway.guard import check_query, check_routes, enforce_permission
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.metrics import router as metrics
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
@@ -123,8 +123,6 @@ def create_app(platform: Platform) -> FastAPI:
     )
     app.state.platform = platform
     for each in (
-        health,
-        metrics,
         runs,
         jobs,
         sweeps,
@@ -136,13 +134,18 @@ def create_app(platform: Platform) -> FastAPI:
         entries,
         experts,
         endpoints,
-        endpoint_calls,
         nodes,
         maintenance,
         tenants,
         members,
         login,
         audit,
+    ):
+        app.include_router(each, dependencies=[Depends(check_query)])
+    for each in (
+        health,
+        metrics,
+        endpoint_calls,
         router,
         console,
         catalog_pages,

@@ -1,12 +1,15 @@
-"""The table of permissions is enforced here, before a route's own code: what is not in it is refused."""
+"""What a request may ask of its route, before the route's code runs: what is in no table of permissions is refused."""
 
 import logging
+from typing import Final
 
 from fastapi import FastAPI, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
-from rdukit.errors import PermissionDenied
+from rdukit.errors import MalformedRequest, PermissionDenied, suggest
 from rdukit_platform.api.dependencies import check_scope, identify
 from rdukit_platform.console.access import check_same_site, identify_visitor
 from rdukit_platform.gateway.permissions import PERMISSIONS, Permission
@@ -14,6 +17,9 @@ from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
+
+#: Most characters of a mistyped name that an answer repeats.
+MAX_NAME: Final = 64
 
 
 async def enforce_permission(request: Request) -> None:
@@ -38,6 +44,25 @@ async def enforce_permission(request: Request) -> None:
     check_permission(caller, permission)
     if is_page and request.method != "GET":
         check_same_site(request)
+
+
+def check_query(request: Request) -> None:
+    """Refuse query parameters that the route does not have: a list would be answered as if they filtered it.
+
+    Raises:
+        MalformedRequest: the message says what is legal.
+    """
+    if not request.query_params:
+        return
+    fields = get_flat_params(request.scope["route"].dependant)
+    legal = sorted(field.alias for field in fields if isinstance(field.field_info, Query))
+    for name in request.query_params:
+        if name not in legal:
+            raise MalformedRequest(
+                f"there is no query parameter {name[:MAX_NAME]!r}; legal: {', '.join(legal) or 'none'}."
+                f"{suggest(name[:MAX_NAME], legal)}",
+                field=name[:MAX_NAME], legal=legal,
+            )  # fmt: skip
 
 
 def check_permission(caller: Caller, permission: Permission) -> None:

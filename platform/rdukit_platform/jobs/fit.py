@@ -45,7 +45,8 @@ def check_nodes(
         )  # fmt: skip
         raise IllegalValue(
             f"members is {members}, each with {tiles} tiles: {why}; {spread}; legal: fewer of them, or fewer tiles",
-            field="members", legal=f"members times tiles up to {largest.tiles}",
+            field="members",
+            legal=f"members times tiles up to {largest.tiles}",
         )
     legal = f"1 to {largest.tiles}"
     raise IllegalValue(f"tiles is {tiles}: {why}; legal: {legal}", field="tiles", legal=legal)
@@ -61,7 +62,8 @@ def check_pef(tiles: int, needed: int) -> None:
         raise IllegalValue(
             f"tiles is {tiles}, but the PEF was compiled for {needed}; legal: {needed} or more, or compile with "
             f"num_tiles {tiles}",
-            field="tiles", legal=f"{needed} or more",
+            field="tiles",
+            legal=f"{needed} or more",
         )
 
 

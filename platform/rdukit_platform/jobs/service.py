@@ -200,7 +200,8 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
     if request.priority > highest:
         raise IllegalValue(
             f"priority is {request.priority}; legal: {LOWEST_PRIORITY} to {highest} ({JOB_MAX_PRIORITY.name})",
-            field="priority", legal=f"{LOWEST_PRIORITY} to {highest}",
+            field="priority",
+            legal=f"{LOWEST_PRIORITY} to {highest}",
         )
     check_members(request.verb, request.members, request.tiles)
     box = boxes.box(request.box)
