@@ -38,7 +38,14 @@ from rdukit_platform.console.views import (
     view_events,
     view_job,
 )
-from rdukit_platform.db.models import ArtifactRow, JobEventRow, JobRow, PipelineRow
+from rdukit_platform.db.models import (
+    ArtifactRow,
+    EndpointReplicaRow,
+    EndpointRow,
+    JobEventRow,
+    JobRow,
+    PipelineRow,
+)
 from rdukit_platform.jobs.experts import is_promotable
 from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
@@ -211,10 +218,17 @@ def read_pipeline_lines(session: Session, rows: Iterable[PipelineRow], now: floa
     return lines
 
 
-def own_jobs(session: Session, tenant_id: str, ids: Iterable[str]) -> set[str]:
-    """Return those of ``ids`` that are jobs of the tenant."""
-    query = select(JobRow.id).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(list(ids)))
-    return set(session.scalars(query))
+def holder_pages(session: Session, tenant_id: str, ids: Iterable[str]) -> dict[str, str]:
+    """Return the pages of those of ``ids`` that are jobs of the tenant, or replicas of its endpoints."""
+    found = list(ids)
+    jobs = select(JobRow.id).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(found))
+    replicas = (
+        select(EndpointReplicaRow.id, EndpointRow.name)
+        .join(EndpointRow, EndpointRow.id == EndpointReplicaRow.endpoint_id)
+        .where(EndpointRow.tenant_id == tenant_id, EndpointReplicaRow.id.in_(found))
+    )
+    pages = {id: f"/console/jobs/{id}" for id in session.scalars(jobs)}
+    return pages | {id: f"/console/endpoints/{name}" for id, name in session.execute(replicas)}
 
 
 def submit_commands(box: BoxDescription) -> dict[str, str]:

@@ -27,9 +27,9 @@ from rdukit_platform.console.queries import (
     clone_command,
     count_tones,
     draw_artifact_lineage,
+    holder_pages,
     is_picture,
     last_log_events,
-    own_jobs,
     read_artifact_page,
     read_job_page,
     read_pipeline_lines,
@@ -331,8 +331,8 @@ def _nodes_part(request: Request, caller: Caller) -> Markup:
     platform = platform_of(request)
     found = view_nodes(nodes_seen(platform, caller))
     with platform.database.read() as session:
-        own = own_jobs(session, caller.tenant_id, [job for node in found for job in node["jobs"]])
+        pages = holder_pages(session, caller.tenant_id, [job for node in found for job in node["jobs"]])
         names = {caller.tenant_id: caller.tenant_name}
         if ADMIN in caller.scopes:
             names = {tenant.id: tenant.name for tenant in list_tenants(session)}
-    return live(request, "nodes", "/console/parts/nodes", "_nodes.html", nodes=found, own_jobs=own, tenant_names=names)
+    return live(request, "nodes", "/console/parts/nodes", "_nodes.html", nodes=found, pages=pages, tenant_names=names)

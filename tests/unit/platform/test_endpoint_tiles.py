@@ -9,6 +9,7 @@ from rdukit.errors import QuotaExceeded
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Selector
+from rdukit_platform.console.queries import holder_pages
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRow, NodeRow, TenantRow
 from rdukit_platform.endpoints.quota import tiles_for_endpoints
 from rdukit_platform.endpoints.service import (
@@ -21,9 +22,11 @@ from rdukit_platform.endpoints.service import (
     roll_back,
 )
 from rdukit_platform.endpoints.states import ReplicaState
+from rdukit_platform.jobs import service
+from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses
 from rdukit_platform.tenants.service import create_tenant
-from support.platform.processes import fresh_database
+from support.platform.processes import counter_boxes, fresh_database
 
 
 def serving(tiles: int) -> ServedParts:
@@ -138,3 +141,22 @@ def test_tiles_of_a_canary_count_and_taking_over_is_checked(tmp_path: Path) -> N
         change_endpoint(session, chat, EndpointChange(replicas=2), 6.0)
         promote_canary(session, chat, 7.0)
         create_endpoint(session, tenant.id, "none", serving(0), 1, 8.0)
+
+
+def test_a_lease_leads_to_its_tenant_s_job_or_endpoint_and_to_nobody_else_s(tmp_path: Path) -> None:
+    (tmp_path / "pef").write_text("pef")
+    store = FolderStore(tmp_path / "artifacts")
+    with fresh_database(tmp_path) as database, database.write() as session:
+        lab, other = (create_tenant(session, name, 0.0) for name in ("lab", "other"))
+        for tenant in (lab, other):
+            record_artifact(session, tenant.id, "pef", "pef", store.add_path(tmp_path / "pef"), 1.0,
+                            artifact_id=f"art-{tenant.name}")  # fmt: skip
+            parts = ServedParts(Selector("counter", None), f"art-{tenant.name}", None, None, 1)
+            made = create_endpoint(session, tenant.id, f"of-{tenant.name}", parts, 1, 1.0)
+            add_replica(session, made, 1, ReplicaState.READY)
+        request = JobRequest(box="counter", verb="preprocess")
+        job = service.submit_job(session, counter_boxes(), lab.id, request, 1.0).id
+        held = ["rep-of-lab-1-ready", "rep-of-other-1-ready", job, "pid-4"]
+        assert holder_pages(session, lab.id, held) == {
+            job: f"/console/jobs/{job}", "rep-of-lab-1-ready": "/console/endpoints/of-lab",
+        }  # fmt: skip
