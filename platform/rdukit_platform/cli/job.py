@@ -228,8 +228,8 @@ def show_(job_id: str, as_json: bool) -> bool:
 def why(job_id: str, as_json: bool) -> bool:
     """Say why a job waits: a code as Slurm's squeue has it, a sentence, and when it starts at the latest.
 
-    The time is told where the run limits of the jobs before it say one. Of a job that has tiles it says which nodes,
-    and how many RDUs and XRDUs they are on.
+    The time is told where the run limits of the jobs before it say one. Of a job that was preempted it says when and
+    for which job, of one that has tiles which nodes, and how many RDUs and XRDUs they are on.
 
     Example: rdukit job why job-7k2m9x41abcd
     """
@@ -239,7 +239,10 @@ def why(job_id: str, as_json: bool) -> bool:
     if as_json:
         names = ("id", "state", "reason", "advice", "wait_code", "waits_for", "estimated_start", "error")
         place = show.describe_place(found["attempts"][-1]) if found["attempts"] else ""
-        show.print_json({**{name: found[name] for name in names}, "place": place or None})
+        preempted = show.describe_preemption(found)
+        show.print_json(
+            {**{name: found[name] for name in names}, "preempted": preempted or None, "place": place or None}
+        )
     else:
         show.print_fields(show.describe_wait(found))
     return found["ended_at"] is not None

@@ -118,11 +118,21 @@ def describe_wait(job: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("state", job["state"]),
         ("code", job["wait_code"]),
         ("why", ended if job["reason"] else job["waits_for"] or _WHY[job["state"]]),
+        ("preempted", describe_preemption(job)),
         ("do", job.get("advice")),
         ("place", describe_place(job["attempts"][-1]) if job.get("attempts") else None),
         ("starts", f"by {clock(at)} UTC, in {until(at)}" if at else None),
     ]
     return [(name, text) for name, text in lines if text]
+
+
+def describe_preemption(job: Mapping[str, Any]) -> str:
+    """Describe when and for whom the last attempt of a job that waits was preempted; empty: it was not."""
+    last = job["attempts"][-1] if job.get("attempts") else None
+    if job["state"] != "queued" or last is None or last["outcome"] != "preempted":
+        return ""
+    why = f": {last['error']['message']}" if last["error"] else ""
+    return f"attempt {last['number']}, at {clock(last['ended_at'])} UTC{why}"
 
 
 def describe_place(attempt: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ class AttemptRow(Base):
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None] = mapped_column(Double, index=True)
     outcome: Mapped[str | None] = mapped_column(String(32))
+    #: Why it did not succeed; of an open one, whom it makes room for.
     error: Mapped[dict[str, object] | None]
     tiles: Mapped[list[str] | None]
     #: Where there are further parts: as theirs.

@@ -131,14 +131,18 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
     ]
 
 
-def ask_preemption(session: Session, job_id: str, now: float) -> bool:
-    """Ask the worker of a job's attempt to end it, so that another job gets its tiles. Returns whether one has it."""
+def ask_preemption(session: Session, job_id: str, for_job: str, now: float) -> bool:
+    """Ask the worker of a job's attempt to end it, so that ``for_job`` gets its tiles. Returns whether one has it."""
     job = lock_job(session, job_id)
     attempt = find_open_attempt(session, job)
     if attempt is None or attempt.claimed_at is None or attempt.preempt_asked_at is not None:
         return False
+    winner = session.get(JobRow, for_job)
+    is_own = winner is not None and winner.tenant_id == job.tenant_id
+    whom = f"job {for_job}" if is_own else "a job of another tenant"
     attempt.preempt_asked_at = now
-    job.waits_for = "it makes room for a job that goes before it: its attempt ends"
+    attempt.error = {"code": str(AttemptOutcome.PREEMPTED), "message": f"{whom} goes before it and gets its tiles"}
+    job.waits_for = f"it makes room for {whom}, which goes before it: its attempt ends"
     session.flush()
     return True
 
@@ -344,7 +348,7 @@ def end_attempt(
     if verdict.event is JobEvent.PAUSE and outcome is AttemptOutcome.INTERRUPTED:
         outcome, error = AttemptOutcome.PAUSED, None
     if verdict.event is JobEvent.PREEMPT:
-        outcome, error = AttemptOutcome.PREEMPTED, None
+        outcome, error = AttemptOutcome.PREEMPTED, attempt.error
         columns |= {"preemptions": job.preemptions + 1, "queued_at": job.queued_at}  # it keeps its age
     attempt.ended_at, attempt.outcome = now, str(outcome)
     attempt.error = None if error is None else dict(error)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy import Row, bindparam, insert, null, select, update
 from sqlalchemy.orm import Session
 
 from rdukit_platform.artifacts.quota import check_quota, limit_of
@@ -37,6 +37,7 @@ _END_SUCCEEDED: Final = (
     update(_ATTEMPTS)
     .where(_ATTEMPTS.c.id == bindparam("ended_id"))
     .values({name: bindparam(name) for name in ("ended_at", "outcome", "started_at", "box", "spans")})
+    .values(error=null())
 )
 _ADD_ARTIFACTS: Final = insert(table_of(ArtifactRow))
 _ADD_LINEAGE: Final = insert(table_of(LineageRow))

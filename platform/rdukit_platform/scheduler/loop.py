@@ -240,7 +240,9 @@ class Scheduler:
             return []
         # A message that a power failure takes was of an attempt that it took too: the job is still queued.
         with self._database.write(is_durable=False) as session:
-            preempted = [each for each in decision.preemptions if ask_preemption(session, each.job_id, now)]
+            preempted = [
+                each for each in decision.preemptions if ask_preemption(session, each.job_id, each.for_job, now)
+            ]
             fencing_tokens, admitted = list[FencingToken](), list[tuple[JobRow, int]]()
             # Those that were cancelled since are left out.
             for first in admit_all(session, {id: decision.placements[id] for id in decision.admissions}, now):

@@ -128,7 +128,7 @@ def test_a_part_may_fail_its_attempt_but_makes_nothing_and_stands_for_no_other(d
 def test_a_pause_leaves_the_further_parts_to_the_first_one(database: Database) -> None:
     first, *others = begin(database)
     with database.write() as session:
-        assert execution.ask_preemption(session, first.job_id, 4.0)
+        assert execution.ask_preemption(session, first.job_id, "job-other", 4.0)
         assert execution.beat(session, [first, *others], LEASE_S, 4.1) == [first]
         execution.fail(session, first, AttemptOutcome.INTERRUPTED, {}, 1.0, 5.0)
         assert execution.beat(session, others, LEASE_S, 5.1) == others

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from rdukit.errors import Conflict, IllegalValue, InvalidTransition, LeaseLost
+from rdukit_platform.cli import show
 from rdukit_platform.cli.job_control import Deadline
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
@@ -307,9 +308,9 @@ def test_a_clone_has_the_policy_and_no_deadline_but_its_own(database: Database, 
     assert changed.retry.model_dump(exclude_none=True) == {"on": ["box-lost"]}
 
 
-def ask(database: Database, job_id: str, now: float = 6.0) -> bool:
+def ask(database: Database, job_id: str, for_job: str = "job-gone", now: float = 6.0) -> bool:
     with database.write() as session:
-        return execution.ask_preemption(session, job_id, now)
+        return execution.ask_preemption(session, job_id, for_job, now)
 
 
 def interrupt(database: Database, fencing: FencingToken, outcome: AttemptOutcome = AttemptOutcome.INTERRUPTED) -> str:
@@ -323,15 +324,41 @@ def test_a_preempted_job_is_queued_again_with_its_age_and_nothing_counts(
 ) -> None:
     job_id = submit(database, tenant, preemptible=True)
     fencing = begin(database, job_id, is_running=is_running)
-    assert (ask(database, job_id), ask(database, job_id)) == (True, False)
+    winner = submit(database, tenant, priority=20)
+    assert (ask(database, job_id, winner), ask(database, job_id, winner)) == (True, False)
     with database.write() as session:
         assert execution.beat(session, [fencing], 5.0, 7.0) == [fencing], "its worker is told"
-    assert read(database, job_id).waits_for == "it makes room for a job that goes before it: its attempt ends"
+    assert read(database, job_id).waits_for == f"it makes room for job {winner}, which goes before it: its attempt ends"
     assert interrupt(database, fencing) == "queued"
     job = read(database, job_id)
     assert (job.queued_at, job.not_before, job.failures, job.losses, job.preemptions) == (1.0, None, 0, 0, 1)
-    assert [(a.outcome, a.error) for a in attempts(database, job_id)] == [("preempted", None)]
+    error = {"code": "preempted", "message": f"job {winner} goes before it and gets its tiles"}
+    assert [(a.outcome, a.error) for a in attempts(database, job_id)] == [("preempted", error)]
+    shown = show_job(job, attempts(database, job_id)).model_dump()
+    told = dict(show.describe_wait(shown))["preempted"]
+    assert told == f"attempt 1, at 1970-01-01 00:00:08 UTC: job {winner} goes before it and gets its tiles"
+    assert "preempted" not in dict(show.describe_wait({**shown, "state": "running"}))
     assert begin(database, job_id).attempt_id != fencing.attempt_id
+
+
+def test_a_victim_of_another_tenant_s_job_is_not_told_which(database: Database, tenant: str) -> None:
+    with database.write() as session:
+        other = create_tenant(session, "other", 0.0).id
+    winner, victim = submit(database, other), submit(database, tenant)
+    begin(database, victim, is_running=True)
+    assert ask(database, victim, winner)
+    (attempt,) = attempts(database, victim)
+    words = f"{read(database, victim).waits_for} {(attempt.error or {}).get('message')}"
+    assert words.count("a job of another tenant") == 2 and winner not in words
+
+
+def test_an_attempt_that_succeeds_before_it_is_ended_was_not_preempted(database: Database, tenant: str) -> None:
+    job_id = submit(database, tenant)
+    fencing = begin(database, job_id, is_running=True)
+    assert ask(database, job_id)
+    with database.write() as session:
+        execution.succeed(session, fencing, [], None, 7.0)
+    assert [(a.outcome, a.error) for a in attempts(database, job_id)] == [("succeeded", None)]
 
 
 def test_who_has_nothing_to_give_is_not_asked(database: Database, tenant: str) -> None:
