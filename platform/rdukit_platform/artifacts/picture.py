@@ -12,6 +12,8 @@ WIDTH: Final = 190
 HEIGHT: Final = 46
 COLUMN_GAP: Final = 54
 ROW_GAP: Final = 16
+#: What a line is given of a column that it passes.
+LANE_HEIGHT: Final = 8
 MARGIN: Final = 12
 #: Of a larger graph the nodes next to the artifact are drawn.
 MAX_NODES: Final = 120
@@ -37,6 +39,8 @@ class LineageNode:
     path: str
     is_job: bool
     is_gone: bool = False
+    #: Colour of its state: a class of the console's style sheet; empty: it has none.
+    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class Placed:
     """Places of the nodes' upper left corners, and the picture's size."""
 
     at: Mapping[str, tuple[int, int]]
+    #: By a node and a column between it and what comes of it: where lines from it pass, left end and height.
+    lanes: Mapping[tuple[str, int], tuple[int, int]]
     width: int
     height: int
 
@@ -100,7 +106,10 @@ def nearest(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge], focus: s
 
 
 def place(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge]) -> Placed:
-    """Place nodes in columns, each right of all that it comes from, and in a column next to what it comes from."""
+    """Place nodes in columns, each right of all that it comes from, and in a column next to what it comes from.
+
+    Lines pass the columns between their ends in lanes, which they have of a column as nodes do.
+    """
     before: dict[str, list[str]] = {node.id: [] for node in nodes}
     for edge in edges:
         before[edge.target].append(edge.source)
@@ -112,22 +121,38 @@ def place(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge]) -> Placed:
             moved, column[id] = moved or after > column[id], max(column[id], after)
         if not moved:
             break
-    columns: dict[int, list[str]] = {}
-    for node in nodes:
-        columns.setdefault(column[node.id], []).append(node.id)
+    ranks = {number: rank for rank, number in enumerate(sorted(set(column.values())))}
+    rank_of = {id: ranks[number] for id, number in column.items()}
+    passed = {
+        (edge.source, rank): None
+        for edge in edges
+        for rank in range(rank_of[edge.source] + 1, rank_of[edge.target])
+    }  # fmt: skip
     at: dict[str, tuple[int, int]] = {}
-    rows: dict[str, float] = {}
-    for rank, number in enumerate(sorted(columns)):
-        wanted = {id: _middle([rows[source] for source in before[id] if source in rows]) for id in columns[number]}
-        for row, id in enumerate(sorted(columns[number], key=lambda id: wanted[id])):
-            rows[id] = row
-            at[id] = (MARGIN + rank * (WIDTH + COLUMN_GAP), MARGIN + row * (HEIGHT + ROW_GAP))
-    wide, tall = len(columns), max((len(ids) for ids in columns.values()), default=0)
-    return Placed(
-        at,
-        2 * MARGIN + wide * WIDTH + max(wide - 1, 0) * COLUMN_GAP,
-        2 * MARGIN + tall * HEIGHT + max(tall - 1, 0) * ROW_GAP,
-    )
+    lanes: dict[tuple[str, int], tuple[int, int]] = {}
+    height = 0
+    for rank in range(len(ranks)):
+
+        def come_in(source: str, rank: int = rank) -> int:
+            """Return the height at which lines from ``source`` leave the column before."""
+            return lanes[source, rank - 1][1] if (source, rank - 1) in lanes else at[source][1] + HEIGHT // 2
+
+        wanted: dict[tuple[str, bool], float] = {
+            (id, False): _middle([come_in(source) for source in before[id] if source in at])
+            for id, of in rank_of.items()
+            if of == rank
+        }
+        wanted |= {(source, True): come_in(source) for source, of in passed if of == rank}
+        x, y = MARGIN + rank * (WIDTH + COLUMN_GAP), MARGIN
+        for id, is_lane in sorted(wanted, key=lambda each: wanted[each]):
+            if is_lane:
+                lanes[id, rank] = (x, y + LANE_HEIGHT // 2)
+            else:
+                at[id] = (x, y)
+            y += (LANE_HEIGHT if is_lane else HEIGHT) + ROW_GAP
+        height = max(height, y - ROW_GAP)
+    width = len(ranks) * (WIDTH + COLUMN_GAP) - COLUMN_GAP if ranks else 0
+    return Placed(at, lanes, width + 2 * MARGIN, max(height, MARGIN) + MARGIN)
 
 
 def draw_lineage(
@@ -178,22 +203,35 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _edge(edge: LineageEdge, placed: Placed) -> str:
-    (x1, y1), (x2, y2) = placed.at[edge.source], placed.at[edge.target]
-    x1, y1, y2 = x1 + WIDTH, y1 + HEIGHT // 2, y2 + HEIGHT // 2
-    half = (x1 + x2) // 2
+    (x, y), (end, target_y) = placed.at[edge.source], placed.at[edge.target]
+    x, y = x + WIDTH, y + HEIGHT // 2
+    passed = sorted(lane for (source, _), lane in placed.lanes.items() if source == edge.source and x < lane[0] < end)
+    line = f"M{x},{y}"
+    for left, middle in (*passed, (end, target_y + HEIGHT // 2)):
+        half = (x + left) // 2
+        line += f"C{half},{y} {half},{middle} {left},{middle}"
+        x, y = left, middle
+        if left < end:
+            x += WIDTH
+            line += f"H{x}"
     title = f"<title>{_text(edge.label)}</title>" if edge.label else ""
-    return f'<path d="M{x1},{y1}C{half},{y1} {half},{y2} {x2},{y2}" marker-end="url(#arrow)">{title}</path>'
+    return f'<path d="{line}" marker-end="url(#arrow)">{title}</path>'
 
 
 def _node(node: LineageNode, at: tuple[int, int], focus: str, base_url: str) -> str:
-    classes = ["job" if node.is_job else "artifact", *(["focus"] * (node.id == focus)), *(["gone"] * node.is_gone)]
+    classes = [
+        "job" if node.is_job else "artifact",
+        *(["focus"] * (node.id == focus)),
+        *(["gone"] * node.is_gone),
+        node.tone,
+    ]
     body = (
         f"<title>{_text(f'{node.label}, {node.sub}')}</title>"
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="{HEIGHT // 2 if node.is_job else 6}"/>'
         f'<text x="12" y="20">{_text(_short(node.label))}</text>'
         f'<text class="sub" x="12" y="36">{_text(_short(node.sub, MAX_LABEL + 3))}</text>'
     )
-    group = f'<g class="{" ".join(classes)}" transform="translate({at[0]},{at[1]})">{body}</g>'
+    group = f'<g class="{" ".join(filter(None, classes))}" transform="translate({at[0]},{at[1]})">{body}</g>'
     return group if node.is_gone or not node.path else f'<a href="{_text(base_url + node.path)}">{group}</a>'
 
 

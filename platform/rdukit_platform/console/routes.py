@@ -36,7 +36,7 @@ from rdukit_platform.console.queries import (
 )
 from rdukit_platform.console.schedule_pages import read_schedule_lines
 from rdukit_platform.console.tiles import view_nodes
-from rdukit_platform.console.views import log_lines, view_job
+from rdukit_platform.console.views import TONES, log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
 from rdukit_platform.jobs import listing, pipelines, service
 from rdukit_platform.jobs.schemas import show_job
@@ -318,7 +318,7 @@ def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[
         found = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
         row = read_pipeline_lines(session, [found], platform.clock.now())[0]
     is_live = JobState(row.pipeline.state) not in FINAL
-    steps = steps_of_jobs(row.pipeline.jobs)
+    steps = steps_of_jobs(row.pipeline.jobs, TONES)
     part = live(
         request, "pipeline", f"/console/pipelines/{pipeline_id}/part", "_pipeline.html", is_live=is_live, row=row,
         picture=Markup(draw_steps(steps, row.pipeline.name)) if len(row.groups) > 1 else "",

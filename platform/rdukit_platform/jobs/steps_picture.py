@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rdukit_platform.artifacts.picture import LineageEdge, LineageNode, draw_graph
 from rdukit_platform.db.references import group_of, read_reference
 from rdukit_platform.jobs.schemas import Job, PipelineRequest
+from rdukit_platform.jobs.states import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class StepSeen:
     path: str = ""
     #: Whether a job's outputs are taken over that has made the same.
     is_cached: bool = True
+    #: Colour of its job's state: a class of the console's style sheet; empty: it has no job.
+    tone: str = ""
 
 
 def steps_of_file(request: PipelineRequest, uncached: Collection[tuple[str, str]] = ()) -> list[StepSeen]:
@@ -36,9 +40,15 @@ def steps_of_file(request: PipelineRequest, uncached: Collection[tuple[str, str]
     ]  # fmt: skip
 
 
-def steps_of_jobs(jobs: Iterable[Job]) -> list[StepSeen]:
-    """Return the steps of a pipeline that was submitted."""
-    return [StepSeen(job.step or job.name, job.state, job.references, f"/console/jobs/{job.id}") for job in jobs]
+def steps_of_jobs(jobs: Iterable[Job], tones: Mapping[JobState, str]) -> list[StepSeen]:
+    """Return the steps of a pipeline that was submitted, each in the tone of its job's state."""
+    return [
+        StepSeen(
+            job.step or job.name, "cached" if job.cached_from else job.state, job.references, f"/console/jobs/{job.id}",
+            tone=tones[JobState(job.state)],
+        )
+        for job in jobs
+    ]  # fmt: skip
 
 
 def graph_of_steps(steps: Iterable[StepSeen]) -> tuple[list[LineageNode], list[LineageEdge]]:
@@ -77,4 +87,9 @@ def _node_of(name: str, members: Sequence[StepSeen]) -> LineageNode:
     subs = Counter(member.sub for member in members)
     sub = members[0].sub if len(subs) == 1 else ", ".join(f"{count} {words}" for words, count in subs.items())
     label = name if is_one else f"{name} \N{MULTIPLICATION SIGN}{len(members)}"
-    return LineageNode(name, label, sub, members[0].path if is_one else "", is_job=True)
+    tone = min((member.tone for member in members), key=_TONES_FIRST.index)
+    return LineageNode(name, label, sub, members[0].path if is_one else "", is_job=True, tone=tone)
+
+
+#: A fan-out has the first of these tones that a job of it has: what is wrong, then what goes on, then what is done.
+_TONES_FIRST: Final = ("bad", "warn", "busy", "wait", "off", "good", "")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
 from rdukit.errors import InvalidArgument
+from rdukit_platform.artifacts.picture import HEIGHT, WIDTH, draw_graph, place
 from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.jobs.schemas import PipelineRequest
 from rdukit_platform.jobs.steps_picture import StepSeen, draw_steps, graph_of_steps
@@ -57,4 +58,30 @@ def test_steps_of_a_fan_out_are_one_node_and_names_are_text() -> None:
     nodes, edges = graph_of_steps(steps)
     assert [(node.label, node.sub) for node in nodes] == [("a", "x"), ("b ×3", "2 s0, 1 s1")]
     assert [(edge.source, edge.target, edge.label) for edge in edges] == [("a", "b", "out")]
+    assert 'class="lineage"' in draw_steps(steps, "p") and 'class="job"' in draw_steps(steps, "p")
     assert "<script>" not in draw_steps([StepSeen("a", "<script>", {}, "/console/jobs/job-1")], "<script>")
+
+
+def test_a_step_has_the_colour_of_its_state_and_a_fan_out_that_of_what_is_wrong() -> None:
+    steps = [StepSeen("a", "succeeded", {}, tone="good")]
+    steps += [StepSeen(f"b[{n}]", tone, {"in": "@a.out"}, tone=tone) for n, tone in enumerate(("good", "bad", "busy"))]
+    assert [node.tone for node in graph_of_steps(steps)[0]] == ["good", "bad"]
+    assert 'class="job good"' in draw_steps(steps, "p") and 'class="job bad"' in draw_steps(steps, "p")
+
+
+def test_a_line_passes_the_steps_between_its_ends_and_crosses_none() -> None:
+    steps = [
+        StepSeen("data", "", {}), StepSeen("build", "", {}),
+        StepSeen("train", "", {"pef": "@build.pef", "dataset": "@data.dataset"}),
+        StepSeen("judge", "", {"pef": "@build.pef", "dataset": "@data.dataset", "checkpoint": "@train.checkpoint"}),
+        StepSeen("report", "", {"dataset": "@data.dataset", "figures": "@judge.figures"}),
+    ]  # fmt: skip
+    nodes, edges = graph_of_steps(steps)
+    placed = place(nodes, edges)
+    assert set(placed.lanes) == {("data", 1), ("build", 1), ("data", 2)}
+    for lane_x, lane_y in placed.lanes.values():
+        beside = [y for x, y in placed.at.values() if x == lane_x]
+        assert beside and all(not y <= lane_y <= y + HEIGHT for y in beside)
+        assert f"{lane_x},{lane_y}H{lane_x + WIDTH}" in draw_graph(nodes, edges, "p")
+    bottom = max([y + HEIGHT for _, y in placed.at.values()] + [y for _, y in placed.lanes.values()])
+    assert bottom < placed.height
