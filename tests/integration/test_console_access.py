@@ -173,9 +173,11 @@ def test_an_endpoint_that_makes_no_text_shows_no_call_of_a_chat(gateway: Gateway
 
 
 def test_a_refused_invitation_or_token_loses_nothing_that_was_filled_in(
-    gateway: GatewayUnderTest, browser: Browser
+    gateway: GatewayUnderTest, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = browser(gateway.admin)
+    assert "<h2>Invite</h2>" not in client.get("/console/members").text, "nobody can log in"
+    monkeypatch.setenv("RDUKIT_OIDC_ISSUER", "https://login.example.com")
     told = client.post("/console/members", data={"email": "nobody", "role": "viewer"})
     assert told.status_code == 400 and "is no e-mail address" in told.text
     assert 'value="nobody"' in told.text and '<option value="viewer" selected>' in told.text

@@ -173,6 +173,8 @@ def test_failures_disable_a_webhook_and_whoever_mends_its_receiver_enables_it(
     receiver.status = 204
     assert gateway.ask("POST", f"/v1/webhooks/{hook}/enable", token).json()["disabled_at"] is None
     assert send_test(gateway, token, hook)["state"] == "delivered"
+    status, said = gateway.refused("POST", f"/v1/webhooks/{hook}/disable", token, json={"reason": "two\nlines"})
+    assert status == 400 and "reason" in said
     disabled = gateway.ask("POST", f"/v1/webhooks/{hook}/disable", token, json={"reason": "it moves"}).json()
     assert disabled["disabled_reason"] == "it moves"
 

@@ -19,6 +19,7 @@ from support.platform.processes import short_folder
 def gateway() -> Iterator[GatewayUnderTest]:
     with pytest.MonkeyPatch.context() as patch, short_folder() as folder:
         patch.setenv("RDUKIT_HOME", str(folder))
+        patch.setenv("RDUKIT_OIDC_ISSUER", "https://login.example.com")
         with gateway_under_test() as running:
             for tenant in ("lab", "annex", "victim"):
                 running.token(tenant, "read")
@@ -70,6 +71,13 @@ def test_a_member_does_what_its_role_allows_now(gateway: GatewayUnderTest) -> No
     assert (ada.asks("GET", "/v1/jobs"), ada.asks("POST", "/v1/jobs")) == (200, 403)
     entries = gateway.entries(gateway.admin, "?action=member.role")
     assert entries[0]["detail"] == f"{me['user']['email']} from ml-engineer to viewer"
+
+
+def test_nobody_is_invited_where_nobody_can_log_in(gateway: GatewayUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RDUKIT_OIDC_ISSUER")
+    body = {"email": "eve@example.com", "role": "viewer"}
+    status, said = gateway.refused("POST", "/v1/members", gateway.admin, json=body)
+    assert status == 409 and "oidc.issuer is not set" in said and "rdukit token create" in said
 
 
 def test_a_raised_role_gives_a_token_no_more_than_it_was_made_with(gateway: GatewayUnderTest) -> None:

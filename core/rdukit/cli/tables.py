@@ -2,6 +2,7 @@
 
 On a narrow screen a cell goes on at the next line, between words; a table that has too many columns even so is cut
 into bands of columns, each of which begins with the first column. A word is never broken, so that it can be copied.
+Control characters are written as escapes: a name that somebody else chose neither moves the cursor nor adds a row.
 """
 
 import os
@@ -18,6 +19,7 @@ _GAP: Final = "  "
 #: Columns of text are not made narrower than this.
 _NARROWEST: Final = 16
 #: Where a cell may go on at the next line: after a space, after a comma; not inside a time.
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _WORDS: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?|[^\s,]*,+|[^\s,]+|\s+")
 
 Styles = Mapping[str, str]
@@ -39,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], colour
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print a name and a value a line; what has no value is left out."""
+    """Print a name and a value a line; what has no value is left out, and a value of several lines keeps them."""
     rows = tuple((name, str(value)) for name, value in fields if value not in (None, ""))
     print_tables([Table("", ("", ""), rows)])
 
@@ -63,11 +65,14 @@ def format_table(table: Table, width: int | None = None, styles: Styles | None =
         width: columns of the screen; ``None``: as wide as need be.
         styles: colours by the text of a cell.
     """
-    head = [table.columns] if any(table.columns) else []
-    grid = [*head, *table.rows]
+    has_head = any(table.columns)
+    rows = [[_escaped(cell, keeps_lines=not has_head) for cell in row] for row in table.rows]
+    grid: list[Sequence[str]] = [table.columns, *rows] if has_head else [*rows]
     indent = "  " if table.title else ""
     room = None if width is None else width - len(indent)
-    natural = [max((len(line[i]) for line in grid), default=0) for i in range(len(table.columns))]
+    natural = [
+        max((len(part) for line in grid for part in line[i].split("\n")), default=0) for i in range(len(table.columns))
+    ]
     least = [min(natural[i], max(_NARROWEST, _longest_word(grid, i))) for i in range(len(table.columns))]
     least[:1] = natural[:1]
     lines = [table.title] if table.title and width is None else _wrap(table.title, width or 0) if table.title else []
@@ -119,7 +124,15 @@ def _fit(band: Sequence[int], natural: Sequence[int], least: Sequence[int], room
     return widths
 
 
+def _escaped(text: str, *, keeps_lines: bool) -> str:
+    if keeps_lines and "\n" in text:
+        return "\n".join(_escaped(line, keeps_lines=False) for line in text.splitlines())
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 def _wrap(text: str, width: int) -> list[str]:
+    if "\n" in text:
+        return [line for part in text.split("\n") for line in _wrap(part, width)]
     if len(text) <= width:
         return [text]
     lines = [""]

@@ -39,10 +39,17 @@ def check_url(url: str, field: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        host, _, names = parts.hostname, parts.port, parts.username
+        host, port, names = parts.hostname, parts.port, parts.username
     except ValueError as cause:
         raise InvalidArgument(f"{field}: {url[:200]!r} is not a URL: {cause}", field=field) from cause
-    if parts.scheme not in {"http", "https"} or not host or len(url) > MAX_URL or not url.isprintable() or " " in url:
+    if (
+        parts.scheme not in {"http", "https"}
+        or not host
+        or port == 0
+        or len(url) > MAX_URL
+        or not url.isprintable()
+        or " " in url
+    ):
         message = f"{field}: {url[:200]!r} is not legal; legal: http://HOST… or https://HOST…, {MAX_URL} characters"
         raise InvalidArgument(message, field=field)
     if names is not None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request, status
 from pydantic import BaseModel, Field
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import (
     Admin,
@@ -21,6 +21,7 @@ from rdukit_platform.api.tenants import Tenant, show_tenant
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import UserRow
 from rdukit_platform.identity.claims import is_of_domain
+from rdukit_platform.identity.issuer import is_configured
 from rdukit_platform.identity.settings import read_allowed_domains
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.tenants import organisations as orgs
@@ -153,9 +154,14 @@ def invite(request: Request, caller: MembersKeeper, body: InviteRequest) -> Memb
 
 
 def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberView:
-    """Invite for ``caller``, and record it. Raises as ``users.invite``."""
+    """Invite for ``caller``, and record it. Raises as ``users.invite``, and ``Conflict`` where nobody can log in."""
     platform = platform_of(request)
     now = platform.clock.now()
+    if not is_configured():
+        raise Conflict(
+            f"{body.email.strip()} could not log in: users log in by an issuer, and oidc.issuer is not set; for access "
+            f"without a login: rdukit token create --role {body.role}"
+        )
     domains = read_allowed_domains()
     if domains and not is_of_domain(body.email.strip(), domains):
         raise InvalidArgument(

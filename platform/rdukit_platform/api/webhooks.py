@@ -82,7 +82,7 @@ class DisableRequest(RequestBody):
     """Body of ``POST /v1/webhooks/{id}/disable``."""
 
     #: Why, for those who find it disabled.
-    reason: Annotated[str, Field(max_length=200)] = ""
+    reason: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
 
 
 class RemovedWebhook(BaseModel):

@@ -176,6 +176,8 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
     with ApiClient.of_home() as client:
         submitted = [client.submit(path, bodies[0])] if len(bodies) == 1 else _submit_together(client, bodies)
         jobs = [job for one in submitted for job in one.get("jobs", [one])]
+        if not as_json:
+            click.echo("\n".join(one["id"] for one in jobs))
         if wait:
             known = submitted[0] if len(submitted) == 1 else submitted
             with watched([one["id"] for one in jobs], "job", "cancel", lambda: known, as_json=as_json):
@@ -183,8 +185,6 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
             submitted = [client.get(f"{path}/{one['id']}") for one in submitted] if "jobs" in submitted[0] else jobs
         if as_json:
             show.print_json(submitted[0] if len(submitted) == 1 else submitted)
-        elif not wait:
-            click.echo("\n".join(one["id"] for one in jobs))
         if wait and any(one["state"] != "succeeded" for one in jobs):
             sys.exit(NOT_SUCCEEDED)
 

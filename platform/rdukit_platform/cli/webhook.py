@@ -150,7 +150,7 @@ def test(webhook_id: str, as_json: bool) -> None:
 @TOKEN_OPTION
 @watchable
 def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List the messages to a webhook, newest first, and how their last try ended.
+    """List the messages to a webhook, newest first, how their last try ended, and when the next one is.
 
     Example: rdukit webhook deliveries hook-7k2m9x41abcd --state dead
     """
@@ -163,10 +163,13 @@ def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | Non
         show.print_json(page)
         return
     rows = [
-        (d["id"], d["event"], d["state"], d["attempts"], show.ago(d["created_at"]), d["error"] or "")
+        (
+            d["id"], d["event"], d["state"], d["attempts"], show.ago(d["created_at"]),
+            show.until(d["due_at"]) if d["state"] == DeliveryState.PENDING else "-", d["error"] or "",
+        )
         for d in page["deliveries"]
-    ]
-    show.print_table(("ID", "EVENT", "STATE", "TRIES", "AGE", "LAST ERROR"), rows)
+    ]  # fmt: skip
+    show.print_table(("ID", "EVENT", "STATE", "TRIES", "AGE", "NEXT IN", "LAST ERROR"), rows)
     if page["next_cursor"]:
         click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
 

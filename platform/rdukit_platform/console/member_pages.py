@@ -9,6 +9,7 @@ from rdukit.errors import InvalidArgument, RdukitError
 from rdukit_platform.api.members import InviteRequest, add_member, change_member, read_members, remove_member
 from rdukit_platform.console.access import MembersEditor, Visitor
 from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.identity.issuer import is_configured
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEMBERS, allows, may_give
 from rdukit_platform.tenants.service import Caller
@@ -62,4 +63,5 @@ def _page(
     return page(
         request, "members.html", status, section="Members", members=found.members, error=error, roles=given,
         manages=allows(caller.scopes, MEMBERS), own=caller.user_id, email=email, chosen=role,
+        invites=is_configured(),
     )  # fmt: skip

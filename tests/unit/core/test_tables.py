@@ -66,6 +66,16 @@ def test_fields_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "id     job-1\ntiles  0\n"
 
 
+def test_a_name_with_control_characters_moves_no_cursor_and_adds_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("ID", "NAME"), [("job-1", "a\x1b[31m\nb\x9b")])
+    assert capsys.readouterr().out == "ID     NAME\njob-1  a\\x1b[31m\\nb\\x9b\n"
+
+
+def test_a_field_of_several_lines_keeps_them_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("id", "job-1"), ("error", "line 1\nstate\x1b[1m")])
+    assert capsys.readouterr().out == "id     job-1\nerror  line 1\n       state\\x1b[1m\n"
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_pefs_tables_fit_the_screen(width: int, tmp_path: Path) -> None:
     loaded = read_pef(write_example_pef(tmp_path / "example.pef", natives=True))

@@ -28,7 +28,7 @@ def test_without_events_the_final_states_are_told() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "ftp://example.com", "http://", "https:///x", "http://a b", "http://[::1", "http://x:99999", "file:///etc/passwd",
+    ["", "ftp://example.com", "http://", "https:///x", "http://a b", "http://[::1", "http://x:99999", "http://x:0", "file:///etc/passwd",
      "http://x\n", "gopher://x", "http://" + "x" * 3000],
 )  # fmt: skip
 def test_a_url_that_is_none_is_refused_by_its_field(url: str) -> None:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.job import job
 from rdukit_platform.cli.node import chosen_part, node_row
+from rdukit_platform.cli.webhook import webhook
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -38,6 +39,22 @@ def test_following_a_log_prints_lines_alone_and_tells_beside_them_what_becomes_o
     nothing = CliRunner().invoke(job, ["logs", "--follow", quiet], catch_exceptions=False)
     assert nothing.stdout == ""
     assert "state     cancelled (cancelled-by-user)" in nothing.stderr
+
+
+def test_a_submission_that_is_waited_for_prints_its_id_too(gateway: GatewayUnderTest) -> None:
+    words = ["submit", "logreg", "preprocess", "--key", "night-7"]
+    made = CliRunner().invoke(job, words, catch_exceptions=False).stdout
+    gateway.ask("POST", f"/v1/jobs/{made.strip()}/cancel", gateway.admin)
+    waited = CliRunner().invoke(job, [*words, "--wait"], catch_exceptions=False)
+    assert (waited.exit_code, waited.stdout) == (4, made)
+
+
+def test_deliveries_tell_when_the_next_try_is(gateway: GatewayUnderTest) -> None:
+    hook = gateway.ask("POST", "/v1/webhooks", gateway.admin, json={"url": "https://example.org/"}).json()["id"]
+    gateway.ask("POST", f"/v1/webhooks/{hook}/test", gateway.admin)
+    listed = CliRunner().invoke(webhook, ["deliveries", hook], catch_exceptions=False).stdout
+    assert listed.splitlines()[0].split("  ")[-2:] == ["NEXT IN", "LAST ERROR"]
+    assert listed.splitlines()[1].endswith("0 s")
 
 
 def test_a_part_of_a_node_is_a_path_and_a_node_is_a_name() -> None:
