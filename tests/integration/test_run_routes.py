@@ -51,6 +51,7 @@ def test_a_job_is_cloned_with_changes(gateway: GatewayUnderTest, token: str, exa
     assert again[0] == again[1] != compiled
     assert gateway.refused("POST", path, token, json={"idempotency_key": "k", "name": "other"})[0] == 409
     assert gateway.ask("POST", path, gateway.token("lab", "jobs:write"), json={}).status_code == 201
+    assert gateway.ask("POST", path, token).json()["name"] == "compile", "as it is"
 
 
 def test_a_step_whose_input_is_not_made_yet_is_cloned_with_another(

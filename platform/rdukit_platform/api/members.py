@@ -158,9 +158,10 @@ def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberV
     platform = platform_of(request)
     now = platform.clock.now()
     if not is_configured():
+        command = f"rdukit tenant token {body.tenant}" if body.tenant else "rdukit token create"
         raise Conflict(
             f"{body.email.strip()} could not log in: users log in by an issuer, and oidc.issuer is not set; for access "
-            f"without a login: rdukit token create --role {body.role}"
+            f"without a login: {command} --role {body.role}"
         )
     domains = read_allowed_domains()
     if domains and not is_of_domain(body.email.strip(), domains):

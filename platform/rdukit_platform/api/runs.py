@@ -56,10 +56,14 @@ def trace(request: Request, job_id: str, caller: JobsReader) -> JobTrace:
 
 @router.post("/{job_id}/clone", status_code=status.HTTP_201_CREATED)
 def clone(
-    request: Request, job_id: str, caller: JobsWriter, body: CloneRequest, idempotency_key: IdempotencyKey = None
+    request: Request,
+    job_id: str,
+    caller: JobsWriter,
+    body: CloneRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Submit a job like another one, with changed parameters, inputs or name."""
-    platform = platform_of(request)
+    """Submit a job like another one, with changed parameters, inputs or name; without a body with none."""
+    platform, body = platform_of(request), body or CloneRequest()
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()

@@ -162,8 +162,10 @@ def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
         gone = client.delete(f"/v1/tokens/{quote(token_id, safe='')}{'?with_made=true' if with_made else ''}")
     if as_json:
         show.print_json(gone)
-    else:
+    elif gone["revoked"]:
         click.echo("\n".join(gone["revoked"]))
+    else:
+        click.echo(f"{token_id} had ended already", err=True)
 
 
 def _print_new(made: Mapping[str, Any], as_json: bool) -> None:

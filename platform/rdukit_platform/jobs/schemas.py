@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, fie
 
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
+from rdukit_platform.db.references import sources_of
 from rdukit_platform.jobs.attempts import RETRIED, RETRY_CAUSES
 from rdukit_platform.jobs.states import (
     FINAL,
@@ -314,7 +315,8 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     outcome = attempts[-1].outcome if attempts else None
     code, waits_for, estimated_start = row.wait_code, row.waits_for, row.estimated_start
     if row.state == JobState.SUBMITTED:
-        code = WaitCode.DEPENDENCY
+        code, after = WaitCode.DEPENDENCY, ", ".join(sources_of(row.references))
+        waits_for = f"it takes outputs of earlier steps, which have not all ended: {after}"
     elif row.state == JobState.RETRYING:
         code, estimated_start = WaitCode.BEGIN_TIME, row.not_before
     elif row.state == JobState.PAUSED:

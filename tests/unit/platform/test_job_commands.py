@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.job import job
 from rdukit_platform.cli.node import chosen_part, node_row
+from rdukit_platform.cli.token import token
 from rdukit_platform.cli.webhook import webhook
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
@@ -47,6 +48,13 @@ def test_a_submission_that_is_waited_for_prints_its_id_too(gateway: GatewayUnder
     gateway.ask("POST", f"/v1/jobs/{made.strip()}/cancel", gateway.admin)
     waited = CliRunner().invoke(job, [*words, "--wait"], catch_exceptions=False)
     assert (waited.exit_code, waited.stdout) == (4, made)
+
+
+def test_a_token_that_has_ended_already_is_said_to_have(gateway: GatewayUnderTest) -> None:
+    made = gateway.ask("POST", "/v1/tokens", gateway.admin, json={"scopes": ["read"]}).json()["id"]
+    assert CliRunner().invoke(token, ["revoke", made], catch_exceptions=False).stdout == f"{made}\n"
+    again = CliRunner().invoke(token, ["revoke", made], catch_exceptions=False)
+    assert (again.stdout, again.stderr) == ("", f"{made} had ended already\n")
 
 
 def test_deliveries_tell_when_the_next_try_is(gateway: GatewayUnderTest) -> None:
