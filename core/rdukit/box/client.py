@@ -214,11 +214,11 @@ class BoxClient(Closable):
                     return  # all of its events were known
                 reason = "it closed the stream before the result"
             except (urllib3.exceptions.HTTPError, Unavailable, ValueError, TypeError, RecursionError) as cause:
-                reason = repr(cause)
+                reason = str(cause.args[0]) if cause.args else type(cause).__name__
             _check(stop)
             failures, answer = failures + 1, None
             if failures > MAX_REATTACH or not (is_alive is None or is_alive()):
-                raise Unavailable(f"the box at {self.url} broke off: {reason}")
+                raise Unavailable(f"the box broke off its answer: {reason}")
             time.sleep(REATTACH_PAUSE_S)
 
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:

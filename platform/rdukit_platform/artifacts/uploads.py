@@ -27,8 +27,8 @@ from rdukit_platform.db.rows import new_id
 
 #: Seconds without a piece after which an upload is given up.
 UPLOAD_KEEP_S: Final = 86400.0
-_ID: Final = re.compile(r"^upl-[0-9a-f]{32}$")
-_DIGEST: Final = re.compile(r"^[0-9a-f]{64}$")
+_ID: Final = re.compile(r"upl-[0-9a-f]{32}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Uploads:
         Raises:
             NotFound: the tenant has none of this id.
         """
-        found = self._read(upload_id) if _ID.match(upload_id) else None
+        found = self._read(upload_id) if _ID.fullmatch(upload_id) else None
         if found is None or found.tenant_id != tenant_id:
             raise NotFound(f"there is no upload {upload_id!r}; begin it again with: rdukit artifact add")
         return found
@@ -170,7 +170,7 @@ def _check(files: Sequence[FolderEntry], *, is_folder: bool) -> None:
     if not files or (not is_folder and len(files) != 1):
         raise InvalidArgument(f"{len(files)} files are to come; legal: exactly one, or some of a folder")
     for file in files:
-        if not _DIGEST.match(file.digest):
+        if not _DIGEST.fullmatch(file.digest):
             raise InvalidArgument(f"{file.digest!r} is not a SHA-256 in hexadecimal")
     if is_folder:
         check_paths([check_relative(file.path) for file in files])

@@ -13,11 +13,11 @@ from typing import Final
 from rdukit.errors import InvalidArgument
 
 _REFERENCE: Final = re.compile(
-    r"^@(?P<step>[a-z][a-z0-9_-]*)"
+    r"@(?P<step>[a-z][a-z0-9_-]*)"
     r"(\[(?P<member>\d{1,3}|\*|(?P<order>max|min): ?(?P<metric>[A-Za-z0-9_./-]{1,64}))\])?"
-    r"\.(?P<slot>[A-Za-z0-9_-]+)$"
+    r"\.(?P<slot>[A-Za-z0-9_-]+)"
 )
-_MEMBER: Final = re.compile(r"^(?P<step>[a-z][a-z0-9_-]*)\[(?P<number>\d+)\]$")
+_MEMBER: Final = re.compile(r"(?P<step>[a-z][a-z0-9_-]*)\[(?P<number>\d+)\]")
 _LEGAL: Final = "@step.slot, such as @train.checkpoint, @step[0].slot, @step[*].slot or @step[max: METRIC].slot"
 
 
@@ -49,7 +49,7 @@ def read_reference(text: str) -> StepReference | None:
     """
     if not text.startswith("@"):
         return None
-    found = _REFERENCE.match(text)
+    found = _REFERENCE.fullmatch(text)
     if found is None:
         raise InvalidArgument(f"{text[:200]!r} is not a reference; legal: {_LEGAL}")
     step, slot, member = found["step"], found["slot"], found["member"]
@@ -62,7 +62,7 @@ def read_reference(text: str) -> StepReference | None:
 
 def group_of(name: str) -> str:
     """Return the step that a member belongs to; of a step that has not fanned out its own name."""
-    found = _MEMBER.match(name)
+    found = _MEMBER.fullmatch(name)
     return name if found is None else found["step"]
 
 

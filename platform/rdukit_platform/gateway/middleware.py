@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 #: Status of a request whose caller went away before all of it had come, as proxies write it; nobody reads it.
 CALLER_GONE: Final = 499
-_REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the answer's end.", ["method", "route"])
 
@@ -97,7 +97,7 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given.decode() if _REQUEST_ID.match(given) else "req-" + secrets.token_hex(8)
+        request_id = given.decode() if _REQUEST_ID.fullmatch(given) else "req-" + secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         sent = next((value for name, value in scope["headers"] if name == TRACEPARENT.encode()), b"")
         request_span = begin_span(

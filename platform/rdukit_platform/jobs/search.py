@@ -23,7 +23,7 @@ MAX_WORDS: Final = 8
 #: Jobs that one answer looks through; measured by ``benchmarks/programs/bench_job_reads.py``.
 LOOKED_THROUGH: Final = 10_000
 #: An id as far as it is given, enough to be one of few.
-ID_PREFIX: Final = re.compile(r"^job-[0-9a-z]{4,12}$")
+ID_PREFIX: Final = re.compile(r"job-[0-9a-z]{4,12}")
 #: Jobs whose id begins so that are looked at, and people that a word may mean.
 MAX_PREFIXED: Final = 1000
 MAX_PEOPLE: Final = 100
@@ -41,7 +41,7 @@ class Search:
     @property
     def id_prefix(self) -> str:
         """Beginning of an id; empty: none was given."""
-        return next((word for word in self.words if ID_PREFIX.match(word)), "")
+        return next((word for word in self.words if ID_PREFIX.fullmatch(word)), "")
 
 
 def read_search(text: str) -> Search:
@@ -60,7 +60,7 @@ def read_search(text: str) -> Search:
     labels = {}
     for word in found:
         key, is_pair, value = word.partition("=")
-        if is_pair and LABEL_KEY.match(key) and key not in labels:
+        if is_pair and LABEL_KEY.fullmatch(key) and key not in labels:
             labels[key] = value
     return Search(tuple(dict.fromkeys(word.lower() for word in found)), labels)
 

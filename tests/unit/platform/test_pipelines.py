@@ -192,6 +192,12 @@ def test_a_cancelled_pipeline_has_ended_with_all_its_steps(database: Database, t
     assert reasons == dict.fromkeys(("prepare", "learn"), "cancelled-by-user")
 
 
+@pytest.mark.parametrize("text", ["@build", "@build.pef\n", "@build.pef x", "@Build.pef", "@build[x].pef"])
+def test_what_is_no_reference_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not a reference"):
+        read_reference(text)
+
+
 def test_a_choice_by_a_metric_that_no_result_has_says_which_there_are() -> None:
     reference = read_reference("@train[min: nosuch].checkpoint")
     assert reference is not None
