@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef
+from rdukit.pef.file import BOX_KEY
 
 #: Key of the PEF's metadata that holds what a box needs to know.
-METADATA_KEY: Final = "modelbox"
+METADATA_KEY: Final = BOX_KEY
 TRAIN: Final = "train"
 SERVE: Final = "serve"
 #: A label that counts in no loss, as torch's cross entropy has it by default.

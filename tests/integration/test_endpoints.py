@@ -142,6 +142,9 @@ def test_the_playground_calls_an_endpoint_from_a_form(platform: PlatformUnderTes
         assert browser.post("/console/login", data={"token": token}).status_code == 303
         shown_form = browser.get(path)
         assert "[[0, 0, 0" in shown_form.text, "a row of the model's size to begin with"
+        assert "?form=" not in shown_form.text and "[[0, 0, 0" in browser.get(f"{path}?form=chat").text, (
+            "it has no chat"
+        )
         answer = browser.post(path, data={"form": "rows", "rows": json.dumps([[0.5] * 784])})
         assert "largest:" in answer.text
         assert "legal: 784" in browser.post(path, data={"form": "rows", "rows": "[[1]]"}).text

@@ -21,6 +21,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ MAX_ENTRY_BYTES: Final = 256 << 20
 
 #: Every native library exports it beside its section: it runs a list of sections.
 LIST_RUNNER: Final = "rdukit_run_list"
+#: Key of a PEF's metadata under which the ModelBox that compiled it keeps its model's shape, as JSON.
+BOX_KEY: Final = "modelbox"
 
 
 def section_symbol(digest: str) -> str:
@@ -137,18 +140,29 @@ def read_pef(path: Path | str) -> LoadedPef:
     return LoadedPef(path, pef, kernels, natives, is_ours, format_version)
 
 
+class Answers(StrEnum):
+    """Kind of a PEF's answers where a ModelBox serves it."""
+
+    TEXTS = "texts"
+    ROWS = "rows"
+    #: It was compiled to train, and has no output but its loss.
+    NOTHING = "nothing"
+
+
 @dataclass(frozen=True, slots=True)
 class PefSummary:
-    """Tiles and processes that a PEF is for."""
+    """Tiles and processes that a PEF is for, and its answers."""
 
     #: Tiles that it was compiled for.
     tiles: int
     #: Whether it was compiled for several processes, over which its gradients are averaged.
     averages_gradients: bool
+    #: ``None``: no ModelBox compiled it.
+    answers: Answers | None = None
 
 
 def read_summary(path: Path) -> PefSummary:
-    """Read what decides where the PEF at ``path`` can run, from its index alone; the rest is not checked.
+    """Read where the PEF at ``path`` can run and what it answers, from its index alone; the rest is not checked.
 
     Raises:
         PefNotFound: there is no file.
@@ -161,13 +175,24 @@ def read_summary(path: Path) -> PefSummary:
             _check_version(path, index)
             tiles = index["pef"]["num_tiles"]
             averages = any(section["type"] == SectionType.REDUCE for section in index["pef"]["sections"])
+            answers = _find_answers(index["pef"])
     except FileNotFoundError as cause:
         raise PefNotFound(f"no PEF file at {str(path)!r}") from cause
     except _UNREADABLE as cause:
         raise PefCorrupt(f"{path.name} is not a readable PEF (truncated or overwritten?): {cause}") from cause
     if type(tiles) is not int or tiles < 1:
         raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; legal: 1 or more")
-    return PefSummary(tiles, averages)
+    return PefSummary(tiles, averages, answers)
+
+
+def _find_answers(pef: Mapping[str, Any]) -> Answers | None:
+    try:
+        shape = json.loads(pef["metadata"][BOX_KEY])
+        outputs, is_text = shape.get("outputs", ["logits"]), bool(shape.get("text"))
+        answers = Answers.ROWS if any(name != "loss" for name in outputs) else Answers.NOTHING
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return Answers.TEXTS if is_text else answers
 
 
 def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:

@@ -1,7 +1,7 @@
 """The console's pages of endpoints: all of them, and one with its revisions, replicas and how to call it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
@@ -9,9 +9,12 @@ from markupsafe import Markup
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from rdukit.errors import NotFound
+from rdukit.errors import RdukitError
+from rdukit.pef.file import Answers
+from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoints import show_all, show_one
+from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.catalog.own import with_own
@@ -20,6 +23,7 @@ from rdukit_platform.console.endpoint_form import SIZE, view_fields
 from rdukit_platform.console.page import PageRoute, fragment, live, page
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
+from rdukit_platform.jobs.fit import summary_of
 from rdukit_platform.tenants.scopes import ENDPOINTS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -59,8 +63,8 @@ def endpoint_page(
     url = str(request.base_url).rstrip("/") + found.path
     platform = platform_of(request)
     with platform.database.read() as session:
-        is_text = makes_text(session, platform.catalog.boxes(), caller.tenant_id, found)
-    commands = curl_commands(url, found, is_text=is_text)
+        answers = find_answers(session, platform, caller.tenant_id, found)
+    commands = curl_commands(url, found, answers)
     now = {"replicas": str(found.replicas), "idle": f"{found.idle_s or 0:.15g}"}
     now |= {"canary": str(found.canary.percent)} if found.canary else {}
     size, (canary,) = (view_fields(names, now | dict(given), errors) for names in (SIZE, ("canary",)))
@@ -80,21 +84,32 @@ def endpoint_part(request: Request, name: str, caller: Visitor) -> Response:
     return fragment(request, _part(request, caller, name)[0])
 
 
-def makes_text(session: Session, boxes: Boxes, tenant_id: str, endpoint: Endpoint) -> bool:
-    """Return whether an endpoint can be asked for a text; not where its box was uninstalled since."""
+def find_answers(session: Session, platform: Platform, tenant_id: str, endpoint: Endpoint) -> Answers | None:
+    """Return the kind of an endpoint's answers, as its PEF tells it; ``None``: no ModelBox compiled that."""
     if endpoint.models:
-        return True
+        return Answers.TEXTS
     try:
-        box = with_own(session, boxes, tenant_id, [endpoint.box]).box(endpoint.box)
-    except NotFound:
-        return False
-    return any(
-        verb.name == "infer" and any(each.name == "max_tokens" for each in verb.parameters) for verb in box.verbs
-    )
+        pef = next(one.pef for one in endpoint.revisions or () if one.number == endpoint.revision)
+        return summary_of(platform.store, get_artifact(session, tenant_id, pef).digest).answers
+    except (StopIteration, RdukitError):
+        return None
 
 
-def curl_commands(url: str, endpoint: Endpoint, *, is_text: bool) -> list[str]:
-    """Write how an endpoint is called with curl (pure)."""
+def find_text_boxes(session: Session, boxes: Boxes, tenant_id: str, names: Sequence[str]) -> set[str]:
+    """Return those of the boxes that make texts, as far as they are still there."""
+    found = set[str]()
+    for name in dict.fromkeys(names):
+        try:
+            verbs = with_own(session, boxes, tenant_id, [name]).box(name).verbs
+        except RdukitError:
+            continue
+        if any(one.name == "infer" and any(each.name == "max_tokens" for each in one.parameters) for one in verbs):
+            found.add(name)
+    return found
+
+
+def curl_commands(url: str, endpoint: Endpoint, answers: Answers | None) -> list[str]:
+    """Write how an endpoint is called with curl, in both ways if its answers are not known (pure)."""
     token = '-H "Authorization: Bearer $RDUKIT_TOKEN"'
     chat = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
     given: dict[str, object] = {"name": "NAME", "shape": [1, "N"], "datatype": "FP32", "data": ["…"]}
@@ -102,8 +117,11 @@ def curl_commands(url: str, endpoint: Endpoint, *, is_text: bool) -> list[str]:
     infer = f"curl -s {token} {url}/v2/models/{endpoint.name}/infer -d '{rows}'"
     return [
         f"curl -s {token} {url}/v2/models/{endpoint.name}",
-        *([] if endpoint.bundle else [infer]),
-        *([f"curl -s {token} {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{chat}'"] * is_text),
+        *([] if answers is Answers.TEXTS else [infer]),
+        *(
+            [f"curl -s {token} {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{chat}'"]
+            * (answers in {Answers.TEXTS, None})
+        ),
     ]
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, name_legal, suggest
+from rdukit.pef.file import Answers
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.experts import get_expert, selector_of
@@ -89,7 +90,14 @@ def resolve_serving(
         raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF", field="pef")
     if checkpoint_id is not None:
         get_artifact(session, tenant_id, checkpoint_id)
-    needed = summary_of(store, pef.digest).tiles
+    summary = summary_of(store, pef.digest)
+    needed = summary.tiles
+    if summary.answers is Answers.NOTHING:
+        raise InvalidArgument(
+            f"the PEF {pef_id} was compiled to train and answers nothing but its loss; name one that {box.name} "
+            "compiled with purpose=serve",
+            field="pef",
+        )
     if request.tiles is not None:
         check_nodes(request.tiles, read_capacities(session))
         check_pef(request.tiles, needed)

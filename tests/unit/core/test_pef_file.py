@@ -9,7 +9,7 @@ import pytest
 
 from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
-from rdukit.pef.file import COMMENT, FORMAT_VERSION, INDEX, PefSummary, read_summary
+from rdukit.pef.file import BOX_KEY, COMMENT, FORMAT_VERSION, INDEX, Answers, PefSummary, read_summary
 from rdukit.pef.model import SectionType, pef_from_dict, pef_to_dict
 from support.pefs.examples import example_kernels, example_pef, write_example_pef
 
@@ -43,6 +43,20 @@ def test_the_index_alone_says_tiles_and_whether_gradients_are_averaged(tmp_path:
     one.write_bytes(one.read_bytes()[:400])
     with pytest.raises(PefCorrupt):
         read_summary(one)
+
+
+@pytest.mark.parametrize(
+    ("shape", "answers"),
+    [
+        ('{"outputs": ["loss"]}', Answers.NOTHING), ('{"outputs": ["loss", "logits"]}', Answers.ROWS),
+        ('{"outputs": ["logits"], "text": [128, 64, 512, 4]}', Answers.TEXTS), ("{}", Answers.ROWS),
+        ("[]", None), ("{", None), ('{"outputs": 1}', None),
+    ],
+)  # fmt: skip
+def test_the_shape_that_a_box_kept_says_what_is_answered(tmp_path: Path, shape: str, answers: Answers | None) -> None:
+    pef = replace(example_pef(), metadata={BOX_KEY: shape})
+    write_pef(tmp_path / "one.pef", pef, example_kernels(), {})
+    assert read_summary(tmp_path / "one.pef").answers is answers
 
 
 def test_equal_compiles_give_equal_bytes(tmp_path: Path) -> None:

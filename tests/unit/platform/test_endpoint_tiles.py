@@ -1,17 +1,21 @@
-"""Tiles of endpoints under their tenant's limit."""
+"""Tiles of endpoints under their tenant's limit, and what they may serve."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy.orm import Session
 
-from rdukit.errors import QuotaExceeded
+from rdukit.errors import InvalidArgument, QuotaExceeded
+from rdukit.pef.file import BOX_KEY, write_pef
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.console.queries import holder_pages
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRow, NodeRow, TenantRow
 from rdukit_platform.endpoints.quota import tiles_for_endpoints
+from rdukit_platform.endpoints.schemas import RevisionRequest
 from rdukit_platform.endpoints.service import (
     EndpointChange,
     ServedParts,
@@ -19,6 +23,7 @@ from rdukit_platform.endpoints.service import (
     create_endpoint,
     delete_endpoint,
     promote_canary,
+    resolve_serving,
     roll_back,
 )
 from rdukit_platform.endpoints.states import ReplicaState
@@ -26,6 +31,7 @@ from rdukit_platform.jobs import service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses
 from rdukit_platform.tenants.service import create_tenant
+from support.pefs.examples import example_kernels, example_pef
 from support.platform.processes import counter_boxes, fresh_database
 
 
@@ -160,3 +166,19 @@ def test_a_lease_leads_to_its_tenant_s_job_or_endpoint_and_to_nobody_else_s(tmp_
         assert holder_pages(session, lab.id, held) == {
             job: f"/console/jobs/{job}", "rep-of-lab-1-ready": "/console/endpoints/of-lab",
         }  # fmt: skip
+
+
+def test_a_pef_that_answers_nothing_but_its_loss_is_not_served(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "artifacts")
+    with fresh_database(tmp_path) as database, database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0)
+        for name in ("loss", "logits"):
+            pef = replace(example_pef(), metadata={BOX_KEY: json.dumps({"outputs": [name]})})
+            write_pef(tmp_path / name, pef, example_kernels(), {})
+            record_artifact(session, tenant.id, "pef", "pef", store.add_path(tmp_path / name), 1.0,
+                            artifact_id=f"art-{name}")  # fmt: skip
+        request = RevisionRequest(box="counter", pef="art-logits")
+        assert resolve_serving(session, counter_boxes(), store, tenant.id, request).pef_id == "art-logits"
+        with pytest.raises(InvalidArgument, match=r"art-loss was compiled to train.*purpose=serve") as refused:
+            resolve_serving(session, counter_boxes(), store, tenant.id, RevisionRequest(box="counter", pef="art-loss"))
+        assert refused.value.detail["field"] == "pef"
