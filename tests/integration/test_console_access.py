@@ -73,7 +73,7 @@ def test_administrators_add_and_change_tenants_and_see_what_they_use(
     assert (told["weight"], told["max_jobs"], told["artifact_bytes"]) == (2.5, None, 1 << 29)
     assert (told["tiles"], told["active_jobs"], told["queued_jobs"]) == (2, 1, 1)
     entry = gateway.entries(gateway.admin, "?action=tenant.change")[0]
-    assert "max_jobs 4 to none" in entry["detail"]
+    assert "max_jobs 4 to none" in entry["detail"] and "quota" not in entry["detail"], "only what has changed"
 
 
 def test_wrong_limits_are_told_and_change_nothing(gateway: GatewayUnderTest, browser: Browser) -> None:

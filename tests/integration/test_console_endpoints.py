@@ -176,6 +176,8 @@ def test_an_endpoint_says_that_its_expert_is_deprecated(client: httpx.Client) ->
     assert client.post(f"{path}/deprecate", data={"reason": "digits:2 is <better>"}).headers["location"] == path
     assert "Serve it" not in (text := client.get(path).text) and "digits:2 is &lt;better&gt;" in text
     assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read").text
+    assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read/playground").text
+    assert ">deprecated</span>" in client.get("/console/endpoints").text
     assert 'value="digits:1"' not in client.get("/console/new/endpoint").text
     refused = client.post("/console/endpoints", data={"name": "old", "expert": "digits:1"})
     assert "is deprecated: digits:2 is <better>" in error_at(refused.text, "expert")

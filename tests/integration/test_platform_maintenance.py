@@ -106,6 +106,7 @@ def test_the_consoles_form_cordons_and_other_sites_cannot_send_it(platform: Plat
         assert browser.post(path, data=form, headers={"Origin": "https://evil.example"}).status_code == 403
         assert 'name="act" value="drain"' in browser.get("/console/nodes").text
         page = browser.post(path, data=form, headers={"Origin": url}).text
+        assert 'value="/NODE/XRDU_0/RDU_0"><button type="submit">Uncordon<' in page
         assert "8 cordoned" in page and "&lt;b&gt;loud" in page and 'class="tile free held"' in page
         assert browser.post(path, data={**form, "act": "explode"}, headers={"Origin": url}).status_code == 400
         browser.post(path, data={"act": "uncordon"}, headers={"Origin": url})

@@ -293,12 +293,14 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
             value = getattr(body, name)
             if name == "weight" and value is None:
                 raise InvalidArgument("weight is null; legal: a number from 0.01 to 1000")
-            changes.append(f"{name} {_or_none(getattr(row, name))} to {_or_none(value)}")
+            if value != (before := getattr(row, name)):
+                changes.append(f"{name} {_or_none(before)} to {_or_none(value)}")
             setattr(row, name, value)
         _check_limits(row)
-        if not changes:
+        if not body.model_fields_set:
             raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(TenantChange.model_fields)}")
-        record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(changes)))
+        if changes:
+            record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(changes)))
         return show_tenant(row)
 
 

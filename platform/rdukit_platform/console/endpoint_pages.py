@@ -1,7 +1,7 @@
 """The console's pages of endpoints: all of them, and one with its revisions, replicas and how to call it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
@@ -43,9 +43,10 @@ def endpoints(request: Request, caller: Visitor, cursor: str | None = None) -> R
     with platform.database.read() as session:
         rows, following = list_endpoints(session, caller.tenant_id, 50, cursor)
         shown = show_all(session, rows, platform.clock.now())
+        deprecated = {one.name for one in shown if find_deprecation(session, caller.tenant_id, one) is not None}
     return page(
         request, "endpoints.html", section="Endpoints", endpoints=shown, tones=TONES, next_cursor=following,
-        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
+        deprecated=deprecated, can_write=allows(caller.scopes, ENDPOINTS_WRITE),
     )  # fmt: skip
 
 
@@ -84,28 +85,33 @@ def endpoint_part(request: Request, name: str, caller: Visitor) -> Response:
     return fragment(request, _part(request, caller, name)[0])
 
 
+def find_deprecation(session: Session, tenant_id: str, endpoint: Endpoint) -> str | None:
+    """Return why the expert that an endpoint serves is deprecated; ``None``: it is not, or there is none."""
+    expert = None if endpoint.expert is None else get_expert(session, tenant_id, endpoint.expert)
+    return None if expert is None or expert.deprecated_at is None else expert.deprecated_reason or ""
+
+
 def find_answers(session: Session, platform: Platform, tenant_id: str, endpoint: Endpoint) -> Answers | None:
-    """Return the kind of an endpoint's answers, as its PEF tells it; ``None``: no ModelBox compiled that."""
+    """Return the kind of an endpoint's answers, as its PEF tells it, else its box; ``None``: neither does."""
     if endpoint.models:
         return Answers.TEXTS
     try:
         pef = next(one.pef for one in endpoint.revisions or () if one.number == endpoint.revision)
-        return summary_of(platform.store, get_artifact(session, tenant_id, pef).digest).answers
+        found = summary_of(platform.store, get_artifact(session, tenant_id, pef).digest).answers
     except (StopIteration, RdukitError):
-        return None
-
-
-def find_text_boxes(session: Session, boxes: Boxes, tenant_id: str, names: Sequence[str]) -> set[str]:
-    """Return those of the boxes that make texts, as far as they are still there."""
-    found = set[str]()
-    for name in dict.fromkeys(names):
-        try:
-            verbs = with_own(session, boxes, tenant_id, [name]).box(name).verbs
-        except RdukitError:
-            continue
-        if any(one.name == "infer" and any(each.name == "max_tokens" for each in one.parameters) for one in verbs):
-            found.add(name)
+        found = None
+    if found is None and makes_text(session, platform.catalog.boxes(), tenant_id, endpoint.box) is False:
+        return Answers.ROWS
     return found
+
+
+def makes_text(session: Session, boxes: Boxes, tenant_id: str, box: str) -> bool | None:
+    """Return whether a box can be asked for a text; ``None``: it is not there any more."""
+    try:
+        verbs = with_own(session, boxes, tenant_id, [box]).box(box).verbs
+    except RdukitError:
+        return None
+    return any(one.name == "infer" and any(each.name == "max_tokens" for each in one.parameters) for one in verbs)
 
 
 def curl_commands(url: str, endpoint: Endpoint, answers: Answers | None) -> list[str]:
@@ -129,10 +135,9 @@ def _part(request: Request, caller: Caller, name: str) -> tuple[Markup, Endpoint
     platform = platform_of(request)
     with platform.database.read() as session:
         found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
-        served = None if found.expert is None else get_expert(session, caller.tenant_id, found.expert)
+        deprecated = find_deprecation(session, caller.tenant_id, found)
     part = live(
         request, "endpoint", f"/console/endpoints/{name}/part", "_endpoint.html", endpoint=found, tones=TONES,
-        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
-        deprecated=None if served is None or served.deprecated_at is None else served.deprecated_reason,
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE), deprecated=deprecated,
     )  # fmt: skip
     return part, found

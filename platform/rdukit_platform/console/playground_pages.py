@@ -16,7 +16,7 @@ from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoint_calls import PassedRequest, calls_of
 from rdukit_platform.api.endpoints import show_all, show_one
 from rdukit_platform.console.access import Player, Visitor
-from rdukit_platform.console.endpoint_pages import find_answers, find_text_boxes
+from rdukit_platform.console.endpoint_pages import find_answers, find_deprecation, makes_text
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.playground import (
     MAX_TEXT,
@@ -62,18 +62,33 @@ class Played:
         return self.answer.completion_tokens / self.seconds if self.answer and self.seconds > 0 else None
 
 
+@dataclass(frozen=True, slots=True)
+class SeenEndpoint:
+    """An endpoint as its playground shows it."""
+
+    endpoint: Endpoint
+    #: Forms that it answers, the likelier one first.
+    kinds: tuple[str, ...]
+    #: What may answer beside it.
+    others: list[Answerer]
+    #: Why its expert is deprecated; ``None``: it is not.
+    deprecated: str | None
+
+
 @router.get("/{name}/playground")
 async def playground(request: Request, name: str, caller: Visitor, form: str | None = None) -> Response:
     """Show the form: a chat for a text model, else rows."""
-    found, kinds, others = await to_thread.run_sync(_look, request, caller, name)
-    kind = form if form in kinds else kinds[0]
+    seen = await to_thread.run_sync(_look, request, caller, name)
+    kind = form if form in seen.kinds else seen.kinds[0]
     rows = ""
-    if kind == ROWS and found.ready and allows(caller.scopes, ENDPOINTS_CALL):  # an idle one is not woken by a look
+    if (
+        kind == ROWS and seen.endpoint.ready and allows(caller.scopes, ENDPOINTS_CALL)
+    ):  # an idle one is not woken by a look
         try:
             rows = example_rows(await _metadata(request, caller, name))
         except RdukitError:
             rows = ""
-    return _page(request, caller, found, kinds, others, kind, {"rows": rows})
+    return _page(request, caller, seen, kind, {"rows": rows})
 
 
 @router.post("/{name}/playground")
@@ -95,27 +110,27 @@ async def play(
     act: Annotated[str, Form()] = "",
 ) -> Response:
     """Call the endpoint, and a second one or another expert where that is asked for, and show what they answer."""
-    found, kinds, others = await to_thread.run_sync(_look, request, caller, name)
+    seen = await to_thread.run_sync(_look, request, caller, name)
     options = ChatOptions(max_tokens, temperature, top_p, seed, system)
     given = {"prompt": prompt, "rows": rows, "model": model, "beside": beside, **asdict(options)}
     place = Answerer(name, model)
     places = [place, *([read_answerer(beside)] if beside and read_answerer(beside) != place else [])]
     if form == ROWS:
         played = await asyncio.gather(*(_infer(request, caller, each, rows) for each in places))
-        return _page(request, caller, found, kinds, others, ROWS, given, played)
+        return _page(request, caller, seen, ROWS, given, played)
     try:
         chat = [] if act == "new" else read_history(history)
     except InvalidArgument as error:
-        return _page(request, caller, found, kinds, others, CHAT, given, [Played(place, 0.0, error=error.message)])
+        return _page(request, caller, seen, CHAT, given, [Played(place, 0.0, error=error.message)])
     if not prompt.strip():
         shown = [] if act == "new" else [Played(place, 0.0, error="Write something first.")]
-        return _page(request, caller, found, kinds, others, CHAT, given, shown, chat)
+        return _page(request, caller, seen, CHAT, given, shown, chat)
     asked = [*chat, {"role": "user", "content": prompt}]
     played = await asyncio.gather(*(_chat(request, caller, each, asked, options) for each in places))
     if (answer := played[0].answer) is not None:
         chat = [*asked, {"role": "assistant", "content": answer.text[:MAX_TEXT]}]
         given["prompt"] = ""
-    return _page(request, caller, found, kinds, others, CHAT, given, played, chat)
+    return _page(request, caller, seen, CHAT, given, played, chat)
 
 
 async def _chat(
@@ -182,24 +197,24 @@ def _error_words(text: bytes) -> str:
     return str(words)[:500] if words else ""
 
 
-def _look(request: Request, caller: Caller, name: str) -> tuple[Endpoint, tuple[str, ...], list[Answerer]]:
-    """Return an endpoint, the forms that it answers, the likelier one first, and what may answer beside it."""
+def _look(request: Request, caller: Caller, name: str) -> SeenEndpoint:
     platform = platform_of(request)
     with platform.database.read() as session:
         found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
         answers = find_answers(session, platform, caller.tenant_id, found)
         rows = [row for row in list_endpoints(session, caller.tenant_id, MAX_BESIDE)[0] if row.name != name]
         served = {one.name: one for one in show_all(session, rows, platform.clock.now())}
-        boxes = [found.box, *(one.box for one in served.values())]
-        text_boxes = find_text_boxes(session, platform.catalog.boxes(), caller.tenant_id, boxes)
-        makes_text = found.box in text_boxes if answers is None else answers is Answers.TEXTS
+        boxes = {found.box, *(one.box for one in served.values())}
+        is_text = {box: makes_text(session, platform.catalog.boxes(), caller.tenant_id, box) for box in boxes}
+        chats = bool(is_text[found.box]) if answers is None else answers is Answers.TEXTS
         others = [Answerer(name, model.name) for model in found.models or ()]
         for row in rows:
             models = served_models(session, row)
-            if makes_text == (bool(models) or served[row.name].box in text_boxes):
+            if chats == (bool(models) or bool(is_text[served[row.name].box])):
                 others += [Answerer(row.name, model) for model in models or [""]]
-    kinds = (CHAT, ROWS) if makes_text else (ROWS, CHAT)
-    return found, kinds if answers is None else kinds[:1], others
+        kinds = (CHAT, ROWS) if chats else (ROWS, CHAT)
+        deprecated = find_deprecation(session, caller.tenant_id, found)
+    return SeenEndpoint(found, kinds if answers is None else kinds[:1], others, deprecated)
 
 
 def _model_of(request: Request, caller: Caller, name: str) -> str:
@@ -209,13 +224,12 @@ def _model_of(request: Request, caller: Caller, name: str) -> str:
 
 
 def _page(
-    request: Request, caller: Caller, found: Endpoint, kinds: tuple[str, ...], others: list[Answerer], kind: str,
-    given: dict[str, object], played: list[Played] | tuple[Played, ...] = (),
-    chat: list[dict[str, str]] | tuple[()] = (),
+    request: Request, caller: Caller, seen: SeenEndpoint, kind: str, given: dict[str, object],
+    played: list[Played] | tuple[Played, ...] = (), chat: list[dict[str, str]] | tuple[()] = (),
 ) -> Response:  # fmt: skip
     defaults: dict[str, object] = {"prompt": "", "rows": "", "model": "", "beside": "", **asdict(ChatOptions())}
     return page(
-        request, "playground.html", section="Endpoints", endpoint=found, others=others, kind=kind, kinds=kinds,
-        given={**defaults, **given}, played=list(played), chat=list(chat), history=orjson.dumps(list(chat)).decode(),
-        can_call=allows(caller.scopes, ENDPOINTS_CALL),
+        request, "playground.html", section="Endpoints", endpoint=seen.endpoint, others=seen.others, kind=kind,
+        kinds=seen.kinds, deprecated=seen.deprecated, given={**defaults, **given}, played=list(played),
+        chat=list(chat), history=orjson.dumps(list(chat)).decode(), can_call=allows(caller.scopes, ENDPOINTS_CALL),
     )  # fmt: skip

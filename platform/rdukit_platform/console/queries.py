@@ -31,6 +31,7 @@ from rdukit_platform.console.views import (
     JobView,
     StepGroup,
     attempt_words,
+    date_words,
     fault_of,
     group_steps,
     result_figures,
@@ -44,6 +45,7 @@ from rdukit_platform.db.models import (
     EndpointRow,
     JobEventRow,
     JobRow,
+    NodeRow,
     PipelineRow,
 )
 from rdukit_platform.jobs.experts import is_promotable
@@ -126,6 +128,25 @@ class JobListing:
     #: What its checkpoint is an expert as, and whether it could be one.
     experts: Sequence[Expert]
     is_promotable: bool
+
+
+def find_drain(session: Session, attempt: Attempt | None) -> str:
+    """Say when a drain ends an attempt, as its node told last; empty: none does."""
+    if attempt is None or attempt.ended_at is not None or attempt.node is None:
+        return ""
+    report = session.scalar(select(NodeRow.report).where(NodeRow.name == attempt.node)) or {}
+    return drain_words(report.get("cordons"), attempt.tiles or [])
+
+
+def drain_words(cordons: object, tiles: Sequence[str]) -> str:
+    """Say when a drain among a node's cordons ends what runs on some tiles; empty: none does (pure)."""
+    for row in cordons if isinstance(cordons, list) else ():
+        part, deadline = str(row.get("component")), row.get("deadline")
+        if row.get("state") == "draining" and deadline and any(f"{tile}/".startswith(f"{part}/") for tile in tiles):
+            why = f" ({row['reason']})" if row.get("reason") else ""
+            at = date_words(int(deadline) / 1e9)
+            return f"Its tiles are being drained{why}. If it runs on until {at}, its attempt is ended and queued again."
+    return ""
 
 
 def is_picture(artifact: Artifact) -> bool:

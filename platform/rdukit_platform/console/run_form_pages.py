@@ -50,6 +50,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 #: Artifacts that a list offers, newest first.
 MAX_OFFERED: Final = 100
+UPLOADED: Final = "uploaded"
 #: Fields that a form may have.
 MAX_FIELDS: Final = 500
 #: Verbs that the form of a pipeline starts with; the others wait to be ticked.
@@ -376,12 +377,14 @@ def place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str])
 
 
 def find_makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[Option]]) -> dict[str, str]:
-    """Return, for each required input that nothing fits, the verb of the box that makes one (pure)."""
+    """Return, for each required input for which no job has made one, the verb of the box that does (pure)."""
     makers = {output.name: one.name for one in reversed(box.verbs) for output in one.outputs}
     return {
         slot.name: makers[slot.name]
         for slot in verb.inputs
-        if slot.is_required and not options.get(slot.name) and makers.get(slot.name, verb.name) != verb.name
+        if slot.is_required
+        and makers.get(slot.name, verb.name) != verb.name
+        and all(option.group == UPLOADED for option in options.get(slot.name, ()))
     }
 
 
@@ -395,9 +398,9 @@ def offer_artifacts(
         for artifact, job_box in _fitting(session, tenant_id, slot, MAX_OFFERED):
             size = format_bytes(artifact.bytes)
             label = f"{artifact.name[:60]} · {size} · {age_words(artifact.created_at, now)} · {artifact.id}"
-            group = "uploaded" if job_box is None else f"made by {'this box' if job_box == box.name else 'other boxes'}"
+            group = UPLOADED if job_box is None else f"made by {'this box' if job_box == box.name else 'other boxes'}"
             options.append(Option(artifact.id, label, group))
-        order = ("made by this box", "made by other boxes", "uploaded")
+        order = ("made by this box", "made by other boxes", UPLOADED)
         offered[slot.name] = sorted(options, key=lambda option: order.index(option.group))
     return offered
 

@@ -9,7 +9,7 @@ from rdukit_platform.catalog.own import newest_own
 from rdukit_platform.console import parallel as picture
 from rdukit_platform.console.access import Editor, Visitor
 from rdukit_platform.console.page import PageRoute, fragment, live, page
-from rdukit_platform.console.views import TONES
+from rdukit_platform.console.views import TONES, progress_words
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.sweeps import service
 from rdukit_platform.sweeps.model import Goal, SweepState
@@ -79,7 +79,10 @@ def _sweep_part(request: Request, caller: Caller, sweep_id: str) -> tuple[Markup
     part = live(
         request, "sweep", f"/console/sweeps/{sweep_id}/part", "_sweep.html",
         is_live=found.state == SweepState.RUNNING, sweep=found, tone=SWEEP_TONES[SweepState(found.state)],
-        trials=[(trial, TONES[JobState(trial.state)]) for trial in trials], names=varied(trials), picture=(
+        trials=[
+            (trial, TONES[JobState(trial.state)], progress_words(trial.progress or {}, JobState(trial.state)))
+            for trial in trials
+        ], names=varied(trials), picture=(
             picture.draw_parallel(measured, str(objective["metric"]), is_more_better=objective["goal"] == Goal.MAXIMIZE)
         ),
         size=(picture.WIDTH, picture.HEIGHT, picture.TOP, picture.HEIGHT - picture.BOTTOM),

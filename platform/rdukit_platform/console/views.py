@@ -113,7 +113,7 @@ def view_job(job: Job, now: float) -> JobView:
         tone=TONES[state],
         is_final=state in FINAL,
         percent=_percent(job, state),
-        progress=_progress_words(job, state),
+        progress=progress_words(job.progress or {}, state),
         why=why_words(job),
         took=_took(job, now),
         attempt=f"{job.attempt} of {job.max_attempts}" if job.attempt else "–",
@@ -145,6 +145,20 @@ def why_words(job: Job) -> str:
         message = str((job.error or {}).get("message") or "")
         return f"{words}: {message}" if message else words
     return job.waits_for or WAITING.get(state, "")
+
+
+def progress_words(progress: Mapping[str, Any], state: JobState) -> str:
+    """Describe how far a job in a state is, by what it told last."""
+    if state is JobState.SUCCEEDED or not progress:
+        return ""
+    words = [str(progress["stage"])] if progress.get("stage") else []
+    if progress.get("total"):
+        words.append(f"{_whole(progress.get('step'))} of {_whole(progress.get('total'))}")
+    if loss := progress.get("loss"):
+        words.append(f"loss {loss:.4g}" if isinstance(loss, int | float) else f"loss {loss}")
+    if state is JobState.RUNNING and isinstance(eta := progress.get("eta_s"), int | float) and eta > 0:
+        words.append(f"{format_seconds(round(eta, 1))} to go")
+    return " · ".join(words)
 
 
 def view_events(events: Iterable[EventRecord]) -> list[EventView]:
@@ -242,20 +256,6 @@ def _percent(job: Job, state: JobState) -> int | None:
     if not isinstance(step, int | float) or not isinstance(total, int | float) or not total:
         return None
     return max(0, min(100, int(100 * step / total)))
-
-
-def _progress_words(job: Job, state: JobState) -> str:
-    progress = job.progress or {}
-    if state is JobState.SUCCEEDED or not progress:
-        return ""
-    words = [str(progress["stage"])] if progress.get("stage") else []
-    if progress.get("total"):
-        words.append(f"{_whole(progress.get('step'))} of {_whole(progress.get('total'))}")
-    if loss := progress.get("loss"):
-        words.append(f"loss {loss:.4g}" if isinstance(loss, int | float) else f"loss {loss}")
-    if state is JobState.RUNNING and isinstance(eta := progress.get("eta_s"), int | float) and eta > 0:
-        words.append(f"{format_seconds(round(eta, 1))} to go")
-    return " · ".join(words)
 
 
 def _whole(value: object) -> str:

@@ -10,6 +10,7 @@ from rdukit_platform.console import curve
 from rdukit_platform.console.access import ConsoleSession, find_session, seal
 from rdukit_platform.console.curve import draw_curve, draw_metrics, metric_title, nice_ticks
 from rdukit_platform.console.page import safe_next
+from rdukit_platform.console.queries import drain_words
 from rdukit_platform.console.run_form import read_time, submit_command
 from rdukit_platform.console.tiles import draw_node
 from rdukit_platform.console.views import (
@@ -20,6 +21,7 @@ from rdukit_platform.console.views import (
     fault_of,
     group_steps,
     log_lines,
+    progress_words,
     result_figures,
     tile_words,
     view_events,
@@ -271,3 +273,21 @@ def test_all_metrics_that_were_told_at_two_steps_have_a_curve_the_loss_first() -
         ("loss", 2.0, 0.0), ("accuracy", 0.25, 0.75),
     ]  # fmt: skip
     assert [metric_title(name) for name in ("loss", "held_out_loss")] == ["Training loss", "Held out loss"]
+
+
+def test_a_drain_is_told_to_whom_it_ends() -> None:
+    drain = {"component": "/NODE/XRDU_0", "state": "draining", "deadline": 60 * 10**9, "reason": "firmware"}
+    tiles = ["/NODE/XRDU_0/RDU_1/TILE_0"]
+    assert drain_words([drain], tiles) == (
+        "Its tiles are being drained (firmware). If it runs on until 1970-01-01 00:01:00 UTC, its attempt is ended and "
+        "queued again."
+    )
+    for other in ({**drain, "deadline": None}, {**drain, "state": "cordoned"}, {**drain, "component": "/NODE/XRDU_01"}):
+        assert drain_words([other], tiles) == ""
+    assert drain_words(None, tiles) == drain_words([drain], []) == ""
+
+
+def test_a_trial_that_runs_says_how_far_it_is() -> None:
+    told = {"stage": "train", "step": 3, "total": 12, "loss": 0.5}
+    assert progress_words(told, JobState.RUNNING) == "train · 3 of 12 · loss 0.5"
+    assert progress_words(told, JobState.SUCCEEDED) == progress_words({}, JobState.RUNNING) == ""
