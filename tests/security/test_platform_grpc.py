@@ -155,6 +155,9 @@ def test_a_job_is_submitted_found_and_cancelled(callers: Callers) -> None:
     first = callers.call("List", "viewer", pb.ListRequest(page_size=1))
     second = callers.call("List", "viewer", pb.ListRequest(page_size=1, page_token=first.next_page_token))
     assert first.jobs[0].id != second.jobs[0].id
+    with pytest.raises(grpc.RpcError) as refused:
+        callers.call("List", "viewer", pb.ListRequest(page_size=201))
+    assert refused.value.details() == "page_size is 201; legal: 1 to 200"
 
     told: list[str] = []
     stream = callers.stub.Watch(pb.WatchRequest(id=job.id), metadata=metadata(callers.tokens["viewer"]), timeout=60)

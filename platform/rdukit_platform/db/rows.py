@@ -48,14 +48,14 @@ def read_page(
     return cut_page(session.scalars(query).all(), limit)
 
 
-def check_limit(limit: int) -> int:
-    """Return ``limit`` if it is legal.
+def check_limit(limit: int, name: str = "limit") -> int:
+    """Return ``limit`` if it is legal; ``name`` is what its caller calls it.
 
     Raises:
         InvalidArgument: it is not.
     """
     if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidArgument(f"limit is {limit}; legal: 1 to {MAX_LIMIT}")
+        raise InvalidArgument(f"{name} is {limit}; legal: 1 to {MAX_LIMIT}")
     return limit
 
 

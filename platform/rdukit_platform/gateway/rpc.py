@@ -35,6 +35,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
 from rdukit_platform.api.jobs import LAST, follow_events
 from rdukit_platform.db.engine import AWAY
+from rdukit_platform.db.rows import check_limit
 from rdukit_platform.gateway.guard import check_permission
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
@@ -78,7 +79,7 @@ class JobsRpc:
             job_calls.list_jobs,
             caller,
             message.state or None,
-            message.page_size or 50,
+            check_limit(message.page_size or 50, "page_size"),
             message.page_token or None,
             labels,
             message.search,
