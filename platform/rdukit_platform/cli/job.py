@@ -2,12 +2,13 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
+from click.core import ParameterSource
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.cli.watch import watchable
@@ -93,17 +94,13 @@ def submit(
     Example: rdukit job submit logreg train --input pef=art-1 --input dataset=art-2 --set epochs=2
     """
     if file is not None:
-        given = click.get_current_context().params
-        others = [name for name, value in given.items() if value and name not in {"file", "dry_run", "wait", "as_json"}]
-        if others:
-            raise InvalidArgument(f"-f does not go with {', '.join(others)}; the file says it")
+        _check_alone("-f", {"file", "dry_run", "wait", "as_json"})
         submit_file(file, is_dry=dry_run, wait=wait, as_json=as_json)
         return
     if pipeline is not None:
         if dry_run:
             raise InvalidArgument("--dry-run does not go with --pipeline; legal: a job, or -f FILE")
-        if box or verb:
-            raise InvalidArgument("--pipeline does not go with BOX and VERB; the file names the boxes")
+        _check_alone("--pipeline", {"pipeline", "key", "wait", "as_json"})
         path, body = "/v1/pipelines", read_pipeline(pipeline, key)
     else:
         if not box or not verb:
@@ -125,6 +122,19 @@ def submit(
             check_bodies([body], as_json=as_json)
             return
     submit_body(path, body, wait=wait, as_json=as_json)
+
+
+def _check_alone(option: str, allowed: Collection[str]) -> None:
+    """Raise ``InvalidArgument`` where the command has more than ``allowed`` next to an option that names a file."""
+    context = click.get_current_context()
+    others = [
+        each.opts[0] if isinstance(each, click.Option) else str(each.name).upper()
+        for each in context.command.params
+        if each.name in context.params and each.name not in allowed
+        and context.get_parameter_source(each.name) == ParameterSource.COMMANDLINE
+    ]  # fmt: skip
+    if others:
+        raise InvalidArgument(f"{option} does not go with {', '.join(others)}; the file says it")
 
 
 @job.command("list")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
-from rdukit_platform.cli.job import read_pipeline
+from rdukit_platform.cli.job import job, read_pipeline
 from rdukit_platform.cli.job_files import read_jobs
 
 HEAD = "apiVersion: rdukit.dev/v1\nkind: Job\n"
@@ -47,6 +48,23 @@ def test_documents_are_requests_of_the_same_keys() -> None:
 def test_what_is_wrong_is_told_by_document_and_key(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         read_jobs(text, "f")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--pipeline", "p.yaml", "--priority", "0", "--label", "a=b"],
+            "--pipeline does not go with --priority, --label",
+        ),
+        (["--pipeline", "p.yaml", "logreg"], "--pipeline does not go with BOX"),
+        (["-f", "jobs.yaml", "--key", "night-7"], "-f does not go with --key"),
+    ],
+)
+def test_what_a_file_says_is_not_said_next_to_it(words: list[str], said: str) -> None:
+    refused = CliRunner().invoke(job, ["submit", *words])
+    assert isinstance(refused.exception, InvalidArgument)
+    assert refused.exception.message == f"{said}; the file says it"
 
 
 def test_the_cause_of_a_retry_in_a_pipeline_file_is_the_word_on_and_no_truth_value(tmp_path: Path) -> None:
