@@ -9,8 +9,12 @@ out are ours.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
+from rdukit.hardware import NODES
+from rdukit_node.faults.catalogue import class_by_error_type
+from rdukit_node.inventory import ComponentKind, components
 from rdukit_node.telemetry.emulated import emulated_readings
 from rdukit_node.telemetry.sampling import SHARES, Reading, TileShares, tile_shares
 
@@ -138,7 +142,8 @@ def _platform_samples(observed: Observed) -> Iterator[Sample]:
     yield Sample("rdukit_node_info", tuple(_text(status.get(k)) for k in ("node", "platform", "chip", "version")), 1.0)
     yield Sample("rdukit_node_uptime_seconds", (), float(status["uptime_s"]))
     yield Sample("sambanova_platform_error_count", (), float(sum(int(row["err_count"]) for row in observed.errors)))
-    by_type: Counter[tuple[str, ...]] = Counter()
+    # Zeros for what has not happened yet: ``increase`` counts nothing of a series that begins with its first errors.
+    by_type = Counter(dict.fromkeys(_error_labels(str(status["platform"])), 0))
     for row in observed.errors:
         by_type[str(row["comp_name"]), str(row["err_type"])] += int(row["err_count"])
     yield from (Sample("rdukit_errors_total", labels, float(count)) for labels, count in by_type.items())
@@ -202,6 +207,18 @@ def _lease_samples(observed: Observed) -> Iterator[Sample]:
             yield Sample("rdukit_lease_phase_seconds_total", (*who, phase), row[f"{phase}_ns"] / 1e9)
         for name, (metric, _) in _LEASE_COUNTERS.items():
             yield Sample(metric, who, float(row[name]))
+
+
+@cache
+def _error_labels(platform: str) -> tuple[tuple[str, str], ...]:
+    """Return each component of a node with each type of error that it can have; none of an unknown platform."""
+    if platform not in NODES:
+        return ()
+    types: dict[ComponentKind, list[str]] = {}
+    for error_type, entry in class_by_error_type().items():
+        types.setdefault(entry.kind, []).append(error_type)
+    present = [each for each in components(NODES[platform]) if not each.is_empty_slot]
+    return tuple((each.path, error_type) for each in present for error_type in types.get(each.kind, ()))
 
 
 def _by_word(metric: str, words: Iterable[str], legal: Sequence[str]) -> Iterator[Sample]:

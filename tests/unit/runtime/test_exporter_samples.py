@@ -1,6 +1,6 @@
 """What the exporter says of a node."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
+from rdukit.hardware import NODES
+from rdukit_node.inventory import components
 from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, node_samples
 from rdukit_node.telemetry.exporter_process import (
     ExporterSettings,
@@ -85,9 +87,18 @@ def test_errors_are_counted_with_their_repeats_and_only_active_faults_are_shown(
     ]
     found = by_name(observe(node))
     assert found["sambanova_platform_error_count"] == {(): 15}
-    assert found["rdukit_errors_total"] == {(component, "ETYPE_DDR_CE"): 15}
+    assert +Counter(found["rdukit_errors_total"]) == {(component, "ETYPE_DDR_CE"): 15}
     assert found["rdukit_faults_active"] == {("Minor",): 0, ("Major",): 1, ("Critical",): 0}
     assert list(found["rdukit_fault_info"]) == [("f1", component, "FTYPE_DDR", "Major")]
+
+
+def test_what_a_component_can_report_is_counted_from_zero() -> None:
+    found = by_name(observe(FakeNode("SN10-8")))["rdukit_errors_total"]
+    assert set(found.values()) == {0}
+    assert ("/NODE/XRDU_0/RDU_0/TILE_0", "ETYPE_TILE_HANG") in found and ("/NODE", "ETYPE_SND_RESTART") in found
+    assert ("/NODE", "ETYPE_DDR_CE") not in found
+    empty = {each.path for each in components(NODES["SN10-8"]) if each.is_empty_slot}
+    assert empty and not empty & {component for component, _ in found}
 
 
 def test_leases_carry_their_jobs_labels_and_totals() -> None:
