@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rdukit.snd import SndClient
+from support import wait_until
 from support.node.daemons import RunningDaemon, environment, running_daemon
 
 SCRIPT = "import sys; sys.argv[0] = 'snfadm'; from rdukit_node.cli.snfadm import main; main()"
@@ -63,6 +64,17 @@ def test_a_broken_tile_fails_and_ends_it_early(node: RunningDaemon) -> None:
     assert status == 1
     assert "fail" in {result["verdict"] for result in found.values()}
     assert not any(name.startswith("memory") for name in found)
+
+
+def test_a_fault_that_occurs_while_tiles_are_tried_is_told(node: RunningDaemon) -> None:
+    command = [sys.executable, "-c", SCRIPT, "diag", "-r", "2", "--json"]
+    settings = environment(node.home, RDUKIT_KERNELS="portable")
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) as asked:
+        wait_until(lambda: bool(node.leases()), 60)
+        assert snfadm(node, "--inject", "thermal-shutdown", "-c", RDU).returncode == 0
+        told, _ = asked.communicate(timeout=60)
+    verdicts = {(c["check"], c["component"]): c["verdict"] for c in json.loads(told)["checks"]}
+    assert (asked.returncode, verdicts["faults", RDU], verdicts["state", RDU]) == (1, "fail", "fail"), told
 
 
 def test_a_component_that_there_is_not_is_refused(node: RunningDaemon) -> None:

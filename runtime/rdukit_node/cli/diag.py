@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -46,18 +46,15 @@ def diag(
     """
     if as_json and as_csv:
         raise InvalidArgument("--json and --csv do not go together; choose one")
-    with connect(socket_file) as node:
-        status = dict(node.status())
-        where = _find(str(status["platform"]), component)
-        faults = node.call("faults", component=where)["faults"]
-        found = check_node(status, node.call("inventory")["components"], faults, __version__, where)
-        socket = node.path
+    status, where, socket, found = _ask(socket_file, component)
     if level > 1:
         plan = plan_tiles(status, where)
         found += plan.results
         tried = check_tiles(plan, str(status["chip"]), level, socket)
         if not (fail_early and worst(found) is CheckVerdict.FAIL):
-            found += _shown(_until_failure(tried) if fail_early else tried, count_checks(plan, level))
+            of_tiles = _shown(_until_failure(tried) if fail_early else tried, count_checks(plan, level))
+            *_, found = _ask(socket_file, component)  # what happened to the node meanwhile counts, too
+            found += [*plan.results, *of_tiles]
     verdict = worst(found)
     if as_json:
         document = {"node": status["node"], "platform": status["platform"], "level": level, "verdict": str(verdict)}
@@ -97,6 +94,16 @@ def result_lines(results: Iterable[CheckResult]) -> list[str]:
         if result.advice and result.verdict is not CheckVerdict.PASS:
             lines.append(f"    {result.advice}")
     return lines
+
+
+def _ask(socket_file: Path | None, component: str | None) -> tuple[dict[str, Any], str, Path, list[CheckResult]]:
+    """Return a node's status, the component's path there, its daemon's socket, and the checks of level 1."""
+    with connect(socket_file) as node:
+        status = dict(node.status())
+        where = _find(str(status["platform"]), component)
+        faults = node.call("faults", component=where)["faults"]
+        found = check_node(status, node.call("inventory")["components"], faults, __version__, where)
+        return status, where, node.path, found
 
 
 def _shown(results: Iterator[CheckResult], count: int) -> list[CheckResult]:
