@@ -17,6 +17,11 @@ def format_bytes(count: int) -> str:
     return f"{value:.3g} TiB"
 
 
+def elapsed_s(began: float, ended: float) -> float:
+    """Return the seconds between two times of the wall clock; 0 where that was set back between them."""
+    return max(ended - began, 0.0)
+
+
 def format_seconds(seconds: float) -> str:
     """Format ``0.00012`` as ``120 us``; from a minute ``2 min 5 s``, an hour ``1 h 2 min``, a day ``1 d 2 h``.
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
-from rdukit.units import format_seconds
+from rdukit.units import elapsed_s, format_seconds
 from rdukit_platform.cli.complete import JOBS
 
 #: Characters of a bar; its eighths.
@@ -43,16 +43,16 @@ def waterfall(spans: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for span in spans:
         depth[span["span_id"]] = depth.get(span["parent_id"], -1) + 1
-        end = last if span["end"] is None else span["end"]
+        took_s = elapsed_s(span["start"], last if span["end"] is None else span["end"])
         emulated = span["attributes"].get("rdukit.emulated.seconds")
         rows.append(
             (
                 "  " * depth[span["span_id"]] + span["name"] + (f" [{span['error']}]" if span["error"] else ""),
                 span["service"],
                 format_seconds(round(span["start"] - first, 6)),
-                format_seconds(end - span["start"]) + ("" if span["end"] else " …"),
+                format_seconds(took_s) + ("" if span["end"] else " …"),
                 "" if emulated is None else format_seconds(emulated),
-                draw_bar(span["start"] - first, end - first, last - first),
+                draw_bar(span["start"] - first, span["start"] + took_s - first, last - first),
             )
         )
     return rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rdukit.settings import resolve
-from rdukit.units import format_bytes, format_count, format_seconds
+from rdukit.units import elapsed_s, format_bytes, format_count, format_seconds
 from rdukit_platform.settings import GATEWAY_HOST, GATEWAY_PORT, checked_home
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def read_outcome(client: "ApiClient", pipeline: dict[str, Any], home: Path, runn
 
 
 def _took(job: dict[str, Any]) -> float | None:
-    return round(job["ended_at"] - job["started_at"], 3) if job["ended_at"] and job["started_at"] else None
+    return round(elapsed_s(job["started_at"], job["ended_at"]), 3) if job["ended_at"] and job["started_at"] else None
 
 
 def _print_outcome(outcome: dict[str, Any]) -> None:

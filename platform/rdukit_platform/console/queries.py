@@ -10,7 +10,7 @@ from markupsafe import Markup
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.units import format_seconds
+from rdukit.units import elapsed_s, format_seconds
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.experts import Expert, show_expert
 from rdukit_platform.artifacts.picture import draw_lineage, graph_of
@@ -293,7 +293,7 @@ def _shell_value(value: object) -> str:
 
 def _attempt_line(attempt: Attempt, now: float) -> AttemptLine:
     began = attempt.started_at
-    took = "–" if began is None else format_seconds(round((attempt.ended_at or now) - began, 1))
+    took = "–" if began is None else format_seconds(round(elapsed_s(began, attempt.ended_at or now), 1))
     return AttemptLine(attempt, tile_words(attempt.tiles or []), took, attempt_words(attempt), fault_of(attempt))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rdukit.units import format_seconds
+from rdukit.units import elapsed_s, format_seconds
 from rdukit_platform.catalog.figures import figure_text, figures_of, headline, is_projected
 from rdukit_platform.db.references import group_of, sources_of
 from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
@@ -265,4 +265,4 @@ def _whole(value: object) -> str:
 def _took(job: Job, now: float) -> str:
     if job.started_at is None:
         return "–"
-    return format_seconds(round((job.ended_at or now) - job.started_at, 1))
+    return format_seconds(round(elapsed_s(job.started_at, job.ended_at or now), 1))

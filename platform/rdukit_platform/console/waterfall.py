@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit.units import format_seconds
+from rdukit.units import elapsed_s, format_seconds
 from rdukit_platform.jobs.trace import TraceSpan, depths
 
 #: Width of the picture that a bar lies in, and its least width.
@@ -35,7 +35,7 @@ def span_lines(spans: Sequence[TraceSpan], now: float) -> list[SpanLine]:
     whole = max(max(now if span.end is None else span.end for span in spans) - first, 1e-9)
     lines = []
     for span, depth in zip(spans[:MAX_LINES], depths(spans), strict=False):
-        seconds = max((now if span.end is None else span.end) - span.start, 0.0)
+        seconds = elapsed_s(span.start, now if span.end is None else span.end)
         emulated = span.attributes.get("rdukit.emulated.seconds")
         width = min(max(seconds / whole * WIDTH, LEAST), WIDTH)
         lines.append(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, JsonValue
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument
+from rdukit.units import elapsed_s
 from rdukit_platform.catalog.figures import figures_of
 from rdukit_platform.catalog.model import BoxDescription, Boxes
 from rdukit_platform.catalog.own import box_of, find_version
@@ -104,7 +105,7 @@ def durations_of(job: Job) -> dict[str, float | None]:
     """Return how long a job waited before its first start, ran from there, and took in all; None: not over (pure)."""
 
     def between(begin: float | None, end: float | None) -> float | None:
-        return None if begin is None or end is None else round(end - begin, 3)
+        return None if begin is None or end is None else round(elapsed_s(begin, end), 3)
 
     return {
         "waited_s": between(job.created_at, job.started_at),

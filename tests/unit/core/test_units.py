@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdukit.units import format_bytes, format_count, format_seconds
+from rdukit.units import elapsed_s, format_bytes, format_count, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,7 @@ def test_seconds_have_a_fitting_unit(seconds: float, text: str) -> None:
 )
 def test_counts_have_a_decimal_prefix(count: float, text: str) -> None:
     assert format_count(count) == text
+
+
+def test_what_ended_before_it_began_by_a_clock_set_back_took_no_time() -> None:
+    assert (elapsed_s(1.0, 3.5), elapsed_s(7200.0, 60.0)) == (2.5, 0.0)

@@ -72,6 +72,15 @@ def test_a_waterfall_shows_each_span_under_its_parent_where_it_was() -> None:
     assert rows[1][5] == " " * (BAR // 2) + "█" * (BAR // 2)
 
 
+def test_what_began_before_the_clock_was_set_back_lasted_no_less_than_nothing() -> None:
+    spans = [shown(1, 0, 7200.0, 60.0), shown(2, 1, 50.0, 60.0)]
+    assert [row[2:4] for row in waterfall([span.model_dump() for span in spans])] == [
+        ("1 h 59 min", "0 s"),
+        ("0 s", "10 s"),
+    ]
+    assert [line.took for line in span_lines(spans, 60.0)] == ["0 s", "10 s"]
+
+
 def test_a_bar_is_never_nothing_and_never_leaves_its_column() -> None:
     assert draw_bar(0.0, 0.0, 10.0) == "▏"
     assert draw_bar(10.0, 10.0, 10.0) == " " * (BAR - 1) + "▏"
