@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -91,6 +93,27 @@ def test_the_status_of_a_platform_that_is_on_its_way_or_away_is_no_success(home:
         coming.communicate(b"\n")
     assert "not running" in run_rdukit(home, "status", "platform").stdout, "its lock is left"
     assert "legal: node, platform, box" in run_rdukit(home, "status", "gateway").stderr
+
+
+def talk_otherwise(listener: socket.socket) -> None:
+    """Answer each connection as a program that speaks no HTTP."""
+    with suppress(OSError):
+        while True:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-other\r\n")
+
+
+def test_another_program_at_the_gateways_port_is_no_platform_that_was_not_started(home: Path) -> None:
+    (home / "token").write_text("of an earlier start")
+    (home / "token").chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        talk = threading.Thread(target=talk_otherwise, args=(other,))
+        talk.start()
+        told = run_rdukit(home, "status", RDUKIT_GATEWAY_PORT=str(port))
+        other.shutdown(socket.SHUT_RDWR)
+        talk.join()
+    assert (told.returncode, f":{port} does not answer as a gateway does" in told.stdout) == (7, True), told.stdout
 
 
 def test_a_taken_port_is_named(home: Path) -> None:

@@ -26,7 +26,7 @@ def report_platform() -> Iterator[PartStatus]:
             health = client.read_health()
         except RdukitError as error:
             if isinstance(error, Unavailable):
-                yield _without_answer(client.url)
+                yield _without_answer(client.url, error)
             else:
                 yield PartStatus("platform", "unknown", error.message, {"url": client.url})
             return
@@ -43,12 +43,18 @@ def report_platform() -> Iterator[PartStatus]:
         yield PartStatus("jobs", "running" if shown else "stopped", ", ".join(shown) or "none open", {"open": counts})
 
 
-def _without_answer(url: str) -> PartStatus:
-    """Say of a platform that does not answer whether one of this home is under way."""
+def _without_answer(url: str, error: Unavailable | None = None) -> PartStatus:
+    """Say of a platform that does not answer whether one of this home is under way, or something else has its port."""
+    import httpx
+
     from rdukit_platform.client.contexts import find_up, own_url
 
     home = current_home()
     detail = {"url": url} if url else {}
     if url not in {"", own_url(home)} or find_up(home) is None:
+        cause = None if error is None else error.__cause__
+        if error is not None and not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+            text = error.message if cause is None else f"what listens at {url} does not answer as a gateway does"
+            return PartStatus("platform", "unknown", text, detail)
         return PartStatus("platform", "stopped", "not running; start one: rdukit up", detail)
     return PartStatus("platform", "starting", f"not ready yet; its logs are in {home.logs}", detail)

@@ -31,6 +31,8 @@ from rdukit_platform.settings import Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
+#: Seconds in which a gateway says how it is; the broker and the database that it asks have less.
+HEALTH_S: Final = 10.0
 #: A stream that is silent for so long is attached to anew: the gateway sends a comment every 10 s.
 SILENCE_S: Final = 60.0
 #: Pauses before a request that may be said twice is sent again, where the gateway had answered before.
@@ -93,7 +95,7 @@ class ApiClient(Closable):
 
     def read_health(self) -> dict[str, Any]:
         """Return what the gateway says of the platform's parts, also while some are away. Raises as ``get``."""
-        answer = self._request("GET", "/health", {})
+        answer = self._request("GET", "/health", {"timeout": HEALTH_S})
         try:
             body = answer.json()
         except ValueError:
