@@ -3,8 +3,10 @@
 A bucket of artifacts is tried with an object that is removed again.
 """
 
+import errno
 import ipaddress
 import os
+import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +18,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from rdukit.doctor.cli import Finding, FindingLevel
+from rdukit.doctor.cli import Finding, FindingLevel, Topic
 from rdukit.errors import RdukitError
 from rdukit.fence.probe import what_holds
 from rdukit.interfaces import SystemClock
@@ -27,11 +29,14 @@ from rdukit_platform.backends.slurm_commands import SlurmCommands, find_place
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import HEAD, known_revisions, read_revision
 from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import (
     BOX_BACKEND,
     BROKER_PASSWORD_FILE,
+    BROKER_URL,
     FENCE,
     GATEWAY_HOST,
+    GATEWAY_PORT,
     GATEWAY_PROXIES,
     GATEWAY_TLS_CERTIFICATE,
     GATEWAY_TLS_KEY,
@@ -43,6 +48,7 @@ from rdukit_platform.settings import (
 )
 from rdukit_platform.tenants.scopes import ADMIN, is_over
 from rdukit_platform.tenants.tokens import GLASS
+from rdukit_platform.up.run import gateway_url, read_health
 
 
 def check_platform() -> Iterator[Finding]:
@@ -50,10 +56,8 @@ def check_platform() -> Iterator[Finding]:
     home = current_home()
     yield gateway_finding(resolve(GATEWAY_HOST), bool(resolve(GATEWAY_TLS_CERTIFICATE)), resolve(GATEWAY_PROXIES))
     yield from key_findings(_modes([resolve(GATEWAY_TLS_KEY), resolve(TLS_KEY), resolve(BROKER_PASSWORD_FILE)]))
-    try:
-        yield broker_finding(home.broker_url())
-    except RdukitError as error:
-        yield Finding("broker.password", FindingLevel.UNKNOWN, error.message)
+    yield from _of_broker(home)
+    yield from _of_port(home, resolve(GATEWAY_HOST), resolve(GATEWAY_PORT))
     yield database_finding(home.database_url())
     if resolve(BOX_BACKEND) == SLURM:
         yield slurm_finding()
@@ -64,6 +68,50 @@ def check_platform() -> Iterator[Finding]:
 
 def _modes(files: Iterable[str]) -> list[tuple[str, int]]:
     return [(file, stat.S_IMODE(Path(file).stat().st_mode)) for file in files if file and Path(file).exists()]
+
+
+def _of_broker(home: Home) -> Iterator[Finding]:
+    try:
+        url = home.broker_url()
+    except RdukitError as error:
+        yield Finding("broker.password", FindingLevel.UNKNOWN, error.message)
+        return
+    yield broker_finding(url)
+    if not resolve(BROKER_URL):
+        return  # rdukit up starts it, and platform.state tells of it
+    try:
+        with closing(Notifier(url)) as broker:
+            yield broker_state_finding(broker.is_up())
+    except ValueError as error:
+        what = f"{BROKER_URL.name} is not the URL of a broker: {error}"
+        yield Finding("broker.state", FindingLevel.BAD, what, "such as redis://mq:6379/0", Topic.MACHINE)
+
+
+def broker_state_finding(is_up: bool) -> Finding:
+    """Judge whether the broker that the settings name answers."""
+    if is_up:
+        return Finding("broker.state", FindingLevel.GOOD, "the broker answers", topic=Topic.MACHINE)
+    todo = f"start it, or name another: {BROKER_URL.name}"
+    return Finding("broker.state", FindingLevel.BAD, "the broker does not answer", todo, Topic.MACHINE)
+
+
+def _of_port(home: Home, host: str, port: int) -> Iterator[Finding]:
+    # A gateway that something else than rdukit up has started has its port, too.
+    if home.find_up() is None and is_taken(host, port) and "parts" not in read_health(gateway_url(host, port)):
+        what, todo = (
+            f"another program listens on {host}:{port}",
+            f"choose another: rdukit up --port, {GATEWAY_PORT.name}",
+        )
+        yield Finding("gateway.port", FindingLevel.BAD, what, todo, Topic.MACHINE)
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Return whether a program listens at a port of this machine; of port 0 none does."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _of_database(home: Home) -> Iterator[Finding]:
@@ -87,8 +135,10 @@ def _of_database(home: Home) -> Iterator[Finding]:
             ]  # fmt: skip
             tenants = len(session.scalars(select(TenantRow.id)).all())
     except SQLAlchemyError as error:
-        what, todo = f"the database does not answer: {type(error).__name__}", "start it, or name another: database.url"
-        yield Finding("tokens", FindingLevel.UNKNOWN, what, todo)
+        why = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
+        what, todo = f"the database does not answer: {why}", "start it, or name another: database.url"
+        yield Finding("database.state", FindingLevel.BAD, what, todo, Topic.MACHINE)
+        yield Finding("tokens", FindingLevel.UNKNOWN, "the database, which has them, does not answer", todo)
         return
     yield from token_findings(tokens, now)
     yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))

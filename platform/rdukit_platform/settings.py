@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -350,6 +351,18 @@ class Home:
     def up_lock(self) -> Path:
         """File that ``rdukit up`` has locked, with its process id."""
         return self.run / "up.lock"
+
+    def find_up(self) -> int | None:
+        """Return the process of the ``rdukit up`` that has this home; ``None``: there is none.
+
+        Its lock is not tried, which would keep one from beginning just now.
+        """
+        with suppress(OSError, ValueError):
+            pid = int(self.up_lock.read_text())
+            # One that was killed leaves the file, and its number may be another's by now.
+            if b"up" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return pid
+        return None
 
     @property
     def address_file(self) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from rdukit.cli.status import PartStatus, read_status
 from rdukit.doctor.cli import Finding, FindingLevel, Topic
 from rdukit.files.home import Folder, HomeAction, judge_home
 from rdukit.pef.trust import key_path
@@ -30,6 +31,17 @@ def check_host() -> Iterator[Finding]:
         yield from secret_findings([(path, _mode_of(path)) for path in (key_path(), *(home / n for n in SECRETS))])
         yield disk_finding(home, shutil.disk_usage(home).free)
     yield _fence()
+    yield from (part_finding(part, home) for part in read_status())
+
+
+def part_finding(part: PartStatus, home: Path) -> Finding:
+    """Judge what ``rdukit status`` says of a part; one that was not started lacks nothing (pure)."""
+    level = {
+        "running": FindingLevel.GOOD, "stopped": FindingLevel.GOOD, "starting": FindingLevel.WARN,
+        "degraded": FindingLevel.BAD,
+    }.get(part.state, FindingLevel.UNKNOWN)  # fmt: skip
+    todo = "" if level is FindingLevel.GOOD else f"see its log in {home / 'logs'}"
+    return Finding(f"{part.part}.state", level, part.text, todo, Topic.MACHINE)
 
 
 def home_finding(home: Path, found: Folder | None, user: int) -> Finding:

@@ -47,11 +47,11 @@ def _without_answer(url: str, error: Unavailable | None = None) -> PartStatus:
     """Say of a platform that does not answer whether one of this home is under way, or something else has its port."""
     import httpx
 
-    from rdukit_platform.client.contexts import find_up, own_url
+    from rdukit_platform.client.contexts import own_url
 
     home = current_home()
     detail = {"url": url} if url else {}
-    if url not in {"", own_url(home)} or find_up(home) is None:
+    if url not in {"", own_url(home)} or home.find_up() is None:
         cause = None if error is None else error.__cause__
         if error is not None and not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
             text = error.message if cause is None else f"what listens at {url} does not answer as a gateway does"

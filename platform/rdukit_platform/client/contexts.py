@@ -7,9 +7,7 @@ setting ``gateway.url``, the context that is in use, who is logged in, and the p
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from rdukit.cli.commands import given_context, given_token, token_option
@@ -152,19 +150,6 @@ def own_url(home: Home) -> str:
         return f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
 
 
-def find_up(home: Home) -> int | None:
-    """Return the process of the ``rdukit up`` that has this home; ``None``: there is none.
-
-    Its lock is not tried, which would keep one from beginning just now.
-    """
-    with suppress(OSError, ValueError):
-        pid = int(home.up_lock.read_text())
-        # One that was killed leaves the file, and its number may be another's by now.
-        if b"up" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            return pid
-    return None
-
-
 def find_context(
     home: Home, url: str | None = None, context: str | None = None
 ) -> tuple[str, GatewayContext | None]:  # fmt: skip
@@ -206,7 +191,7 @@ def find_place(
     login, own = read_login(home), own_url(home)
     elsewhere = url or ("" if name else resolve(GATEWAY_URL)) or (login["url"] if login else "")
     place = elsewhere or own
-    if not elsewhere and not home.address_file.exists() and find_up(home) is not None:
+    if not elsewhere and not home.address_file.exists() and home.find_up() is not None:
         raise Unavailable(f"the platform of {home.folder} is starting; rdukit status tells when it is ready")
     found = token or given_token()
     if not found and login is not None and place == (login["url"] or own):

@@ -1,6 +1,7 @@
 """``rdukit up`` from its lock to its end."""
 
 import fcntl
+import http.client
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Final
@@ -64,9 +66,7 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
     listener = _listen(host, port)
     try:
         home.broker.mkdir(mode=0o700, exist_ok=True)
-        bound = listener.getsockname()[1]
-        scheme = "https" if resolve(GATEWAY_TLS_CERTIFICATE) else "http"
-        url = f"{scheme}://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{bound}"
+        url = gateway_url(host, listener.getsockname()[1])
         environment = {**os.environ, HOME.variable: str(home.folder)}
         environment.setdefault(LOG_LEVEL.variable, "INFO")
         supervisor = Supervisor(list_children(home, listener.fileno()), home.logs, environment)
@@ -126,25 +126,32 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from cause
 
 
+def gateway_url(host: str, port: int) -> str:
+    """Return where a gateway that listens there is reached from this machine."""
+    scheme = "https" if resolve(GATEWAY_TLS_CERTIFICATE) else "http"
+    return f"{scheme}://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"
+
+
 def _is_ready(url: str) -> bool:
-    return _health(url).get("status") == "ready"
+    return read_health(url).get("status") == "ready"
 
 
-def _health(url: str) -> dict[str, object]:
+def read_health(url: str) -> dict[str, object]:
+    """Return what the gateway there says of its parts, also while some are away; empty if none answers."""
     context = client_context() if url.startswith("https://") else None
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=4.0, context=context) as answer:
-            body: dict[str, object] = json.load(answer)
-            return body
-    except urllib.error.HTTPError as error:
-        error.close()
-        return {}
-    except (OSError, ValueError):
-        return {}
+    body: object = None
+    with suppress(OSError, ValueError, http.client.HTTPException):
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=4.0, context=context) as answer:
+                body = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                body = json.load(error)
+    return body if isinstance(body, dict) else {}
 
 
 def _why_not_ready(url: str, home: Home, supervisor: Supervisor) -> str:
-    parts = _health(url).get("parts", "the gateway does not answer")
+    parts = read_health(url).get("parts", "the gateway does not answer")
     store, why = open_store(home), ""
     if isinstance(store, S3Store):
         try:

@@ -2,14 +2,18 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rdukit.cli.status import PartStatus
 from rdukit.doctor.cli import Finding, FindingLevel, exit_status, in_order, worst_of
-from rdukit.doctor.host import above_findings, disk_finding, home_finding, secret_findings
+from rdukit.doctor.host import above_findings, disk_finding, home_finding, part_finding, secret_findings
 from rdukit.files.home import Folder
 
 OURS, THEIRS = 1000, 1001
@@ -65,6 +69,22 @@ def test_little_room_is_a_warning_and_none_is_bad() -> None:
     assert disk_finding(HOME, 1 << 40).level is FindingLevel.GOOD
 
 
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        ("running", FindingLevel.GOOD),
+        ("stopped", FindingLevel.GOOD),
+        ("starting", FindingLevel.WARN),
+        ("degraded", FindingLevel.BAD),
+        ("unknown", FindingLevel.UNKNOWN),
+    ],
+)
+def test_a_part_that_does_not_serve_is_found_with_its_log(state: str, level: FindingLevel) -> None:
+    found = part_finding(PartStatus("platform", state, "as it is"), HOME)
+    assert (found.check, found.level, found.what) == ("platform.state", level, "as it is")
+    assert ("/srv/home/logs" in found.todo) == (level is not FindingLevel.GOOD)
+
+
 def test_the_worst_comes_first_and_decides_the_exit_status() -> None:
     levels = [FindingLevel.GOOD, FindingLevel.BAD, FindingLevel.WARN, FindingLevel.UNKNOWN]
     findings = [Finding(str(level), level, "") for level in levels]
@@ -88,6 +108,15 @@ def doctor(home: Path, *arguments: str, **environment: str) -> tuple[int, dict[s
     return done.returncode, {each["check"]: each for each in found}
 
 
+def serve_otherwise(listener: socket.socket) -> None:
+    """Answer all requests as a server of something else."""
+    with suppress(OSError):
+        while True:
+            with listener.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nhello")
+
+
 def test_the_command_finds_what_is_wrong_and_changes_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     status, good = doctor(home, "--security")
@@ -106,4 +135,21 @@ def test_the_command_finds_what_is_wrong_and_changes_nothing(tmp_path: Path) -> 
     wrong = {check for check, each in bad.items() if each["level"] == "bad"}
     assert {"home.secrets", "gateway.tls", "broker.password", "box.tokens", "compose.password"} <= wrong
     assert all(bad[check]["todo"] for check in wrong)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        threading.Thread(target=serve_otherwise, args=(other,)).start()
+        nowhere = {
+            "RDUKIT_BROKER_URL": "redis://:a@127.0.0.1:1/0",
+            "RDUKIT_DATABASE_URL": "postgresql://u:p@127.0.0.1:1/x",
+        }
+        status, away = doctor(home, RDUKIT_GATEWAY_PORT=port, **nowhere)
+        other.shutdown(socket.SHUT_RDWR)
+    assert status == 1
+    for check, words in (
+        ("broker.state", "broker.url"),
+        ("database.state", "database.url"),
+        ("gateway.port", "--port"),
+    ):
+        assert (away[check]["level"], words in away[check]["todo"]) == ("bad", True), away[check]
+    assert away["node.state"]["level"] == "good", "none was started"
     assert (home / "token").stat().st_mode & 0o777 == 0o644
