@@ -10,6 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.tenants.service import find_tenant
 from support.pefs.examples import write_example_pef
@@ -181,3 +182,21 @@ def test_an_endpoint_says_that_its_expert_is_deprecated(client: httpx.Client) ->
     assert 'value="digits:1"' not in client.get("/console/new/endpoint").text
     refused = client.post("/console/endpoints", data={"name": "old", "expert": "digits:1"})
     assert "is deprecated: digits:2 is <better>" in error_at(refused.text, "expert")
+
+
+def test_experts_that_are_all_deprecated_are_said_to_be_there(gateway: GatewayUnderTest) -> None:
+    token = gateway.token("old", "read", "write")
+    with gateway.platform.database.read() as session:
+        tenant = find_tenant(session, "old")
+        assert tenant is not None
+        tenant_id = tenant.id
+    example = Example(gateway.platform.database, gateway.platform.store, tenant_id, time.time())
+    with log_in(gateway, token) as visitor:
+        assert "No experts yet" in visitor.get("/console/experts").text
+        example.promote(example.run_pipeline()[1])
+        with gateway.platform.database.write() as session:
+            deprecate_expert(session, tenant_id, "digits:1", "it is old", 3.0)
+        assert "All experts are deprecated" in visitor.get("/console/experts").text
+        assert "No expert has these words" in visitor.get("/console/experts?search=letters").text
+        found = visitor.get("/console/experts?search=digits").text
+        assert "All experts with these words are deprecated" in found and "deprecated=true&amp;search=digits" in found

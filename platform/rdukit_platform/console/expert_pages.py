@@ -36,11 +36,15 @@ def experts(
     with platform_of(request).database.read() as session:
         rows, following = list_experts(session, caller.tenant_id, search, None, 30, cursor, with_deprecated=deprecated)
         cards = [(expert, first_figures(expert.metrics)) for expert in map(show_expert, rows)]
+        is_empty = not cards and cursor is None and not deprecated
+        are_hidden = is_empty and bool(
+            list_experts(session, caller.tenant_id, search, None, 1, None, with_deprecated=True)[0]
+        )
     asked = {"search": search, "deprecated": "true" if deprecated else ""}
     here = "/console/experts?" + urlencode({key: value for key, value in asked.items() if value})
     return page(
         request, "experts.html", section="Experts", cards=cards, search=search, deprecated=deprecated,
-        next_cursor=following, here=here.rstrip("?"),
+        next_cursor=following, here=here.rstrip("?"), are_hidden=are_hidden,
     )  # fmt: skip
 
 
