@@ -249,7 +249,7 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     if as_json:
         show.print_json(found)
     elif output is None:
-        names = {node.id: node.label for node in nodes}
+        names = {node.id: f"{node.label} (deleted)" if node.is_gone else node.label for node in nodes}
         rows = [(edge.source, names[edge.source], edge.label, edge.target, names[edge.target]) for edge in edges]
         show.print_table(("FROM", "", "SLOT", "TO", ""), rows)
 

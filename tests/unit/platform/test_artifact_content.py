@@ -223,7 +223,9 @@ def test_the_command_draws_a_lineage_and_a_token_without_jobs_sees_ids_only(
     refused = run("lineage", checkpoint["id"], "-o", str(tmp_path / "lineage.png"))
     assert (refused.returncode, list(tmp_path.iterdir())) == (2, [target])
     assert "legal: a name that ends in .svg" in refused.stderr
-    assert [line.split()[0] for line in run("lineage", checkpoint["id"]).stdout.splitlines()[1:]]
+    (pef,) = gateway.ask("GET", f"/v1/artifacts?job={compiled}", gateway.admin).json()["artifacts"]
+    assert gateway.ask("DELETE", f"/v1/artifacts/{pef['id']}", gateway.admin).status_code == 200
+    assert f"{pef['id']}  {pef['name']} (deleted)" in run("lineage", checkpoint["id"]).stdout
     narrow = gateway.token("default", "artifacts:read")
     jobs = gateway.ask("GET", f"/v1/artifacts/{checkpoint['id']}/lineage", narrow).json()["jobs"]
     assert [(job["id"], job["name"]) for job in jobs] == [(compiled, None), (trained, None)]
