@@ -94,7 +94,8 @@ def _describe(
         names = [name for o in _options(schema_at(path[:-1], schema, definitions), definitions) for name in _keys(o)]
         around = f" in {_written(path[:-1])}" if path[:-1] else ""
         near = suggest(str(path[-1]), names)
-        return f"there is no key {str(path[-1])[:_SHOWN]!r}{around}; legal: {', '.join(names) or 'none'}.{near}"
+        legal = f"{', '.join(names) or 'none'}{near and '.' + near}"
+        return f"there is no key {str(path[-1])[:_SHOWN]!r}{around}; legal: {legal}"
     key_said = _describe_key(error, path)
     if key_said is not None:
         return key_said

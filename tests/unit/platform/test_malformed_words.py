@@ -68,3 +68,4 @@ def test_all_that_is_wrong_is_said_and_each_key_once() -> None:
     body = {"job": {"box": 7}, "space": {"lr": 5}, "objective": {"metric": ""}}
     assert said(SweepRequest, body).split("; legal: ")[0] == "job.box is 7"
     assert said(SweepRequest, body).count("space.lr") == 1
+    assert ".;" not in said(JobRequest, {**JOB, "zzz": 1, "yyy": 2})
