@@ -1,7 +1,14 @@
 """Client of the platform, which programs and notebooks import; the command line uses it too."""
 
 from rdukit_platform.client.artifacts import Artifact
-from rdukit_platform.client.asynchronous import AsyncPlatform
+from rdukit_platform.client.asynchronous import (
+    AsyncArtifact,
+    AsyncEndpoint,
+    AsyncJob,
+    AsyncPipeline,
+    AsyncPlatform,
+    AsyncSweep,
+)
 from rdukit_platform.client.jobs import Job
 from rdukit_platform.client.pipelines import Pipeline, PipelineInfo
 from rdukit_platform.client.platform import Platform
@@ -14,7 +21,12 @@ from rdukit_platform.client.webhooks import DeliveryInfo, WebhookInfo
 __all__ = [
     "Artifact",
     "ArtifactInfo",
+    "AsyncArtifact",
+    "AsyncEndpoint",
+    "AsyncJob",
+    "AsyncPipeline",
     "AsyncPlatform",
+    "AsyncSweep",
     "AttemptInfo",
     "DeliveryInfo",
     "EndpointInfo",

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform import client
 from rdukit_platform.artifacts import service
 from rdukit_platform.client import asynchronous, bridge, sweeps, values, webhooks
 from rdukit_platform.client.asynchronous import AsyncPlatform
@@ -48,6 +49,11 @@ def test_the_asynchronous_client_has_each_method_of_the_other() -> None:
                 assert isinstance(vars(cls)[each], property) or vars(cls)[each].__doc__ == vars(sync)[each].__doc__
     platform = vars(Platform("http://127.0.0.1:1", "token"))
     assert set(platform) - {"api"} <= set(vars(AsyncPlatform("http://127.0.0.1:1", "token")))
+
+
+def test_annotations_find_the_asynchronous_classes_next_to_the_others() -> None:
+    things = {"Artifact", "Job", "Pipeline", "Platform", "Sweep"}
+    assert {"AsyncEndpoint", *things, *(f"Async{name}" for name in things)} <= set(client.__all__)
 
 
 def test_blocking_code_in_a_coroutine_waits_by_awaiting_and_ends_when_that_is_cancelled() -> None:
