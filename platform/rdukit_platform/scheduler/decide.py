@@ -224,8 +224,10 @@ class _Round:
             if used + job.tiles > claim.max_tiles:
                 served = f" and its endpoints {claim.served}" if claim.served else ""
                 have = f"its tenant's jobs have {used - claim.served}{served}"
-                why = f"it needs {job.tiles} tiles, {have} of {claim.max_tiles} that they may"
-                return Wait(WaitCode.TENANT_TILES, why)
+                why = f"{have} of the {claim.max_tiles} that they may have"
+                if job.tiles > claim.max_tiles:
+                    why = f"and its tenant may have {claim.max_tiles}: it waits for a new limit"
+                return Wait(WaitCode.TENANT_TILES, f"it needs {job.tiles} tiles, {why}")
         return None
 
     def clear(self, job: QueuedJob, wait: Wait) -> bool:

@@ -66,7 +66,7 @@ def test_what_others_leave_unused_is_lent_up_to_the_limit() -> None:
     assert decision.admissions == ("j0", "j1")
     wait = decision.waits["j2"]
     assert (wait.code, wait.why) == (
-        WaitCode.TENANT_TILES, "it needs 3 tiles, its tenant's jobs have 6 of 8 that they may",
+        WaitCode.TENANT_TILES, "it needs 3 tiles, its tenant's jobs have 6 of the 8 that they may have",
     )  # fmt: skip
 
 
@@ -75,7 +75,15 @@ def test_tiles_of_a_tenants_endpoints_count_against_its_limit() -> None:
     decision = decide(snapshot([wants(f"j{i}", 3, "guest", since=float(i)) for i in range(2)], (), shares=shares))
     assert decision.admissions == ("j0",)
     assert decision.waits["j1"] == Wait(
-        WaitCode.TENANT_TILES, "it needs 3 tiles, its tenant's jobs have 3 and its endpoints 4 of 8 that they may"
+        WaitCode.TENANT_TILES,
+        "it needs 3 tiles, its tenant's jobs have 3 and its endpoints 4 of the 8 that they may have",
+    )
+
+
+def test_a_job_of_more_tiles_than_its_tenant_may_have_is_told_so() -> None:
+    decision = decide(snapshot([wants("big", 5, "guest")], (), shares={"guest": TenantShare(max_tiles=4)}))
+    assert decision.waits["big"] == Wait(
+        WaitCode.TENANT_TILES, "it needs 5 tiles, and its tenant may have 4: it waits for a new limit"
     )
 
 
