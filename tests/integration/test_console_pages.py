@@ -413,9 +413,13 @@ def test_a_sweeps_page_shows_its_trials_and_cancels_them(
     page = client.get(f"/console/sweeps/{sweep}").text
     for word in ("maximize accuracy", "0.85", "trial 5", "above 1.626, the median of 4 trials", "Compare the best"):
         assert word in page
+    listed = client.get("/console/sweeps").text
+    assert 'hx-get="/console/parts/sweeps?seen=' in listed, "the list renews itself while a sweep runs"
     answer = client.post(f"/console/sweeps/{sweep}/cancel", headers={"Origin": str(client.base_url).rstrip("/")})
     assert answer.status_code in {200, 303}
     assert "Cancel this sweep" not in client.get(f"/console/sweeps/{sweep}").text
+    again = client.get("/console/parts/sweeps", params={"seen": "other"}).text
+    assert f"/console/sweeps/{sweep}" in again and "hx-get" not in again
     log_in(client, other_token(platform, [READ]))
     assert client.get(f"/console/sweeps/{sweep}").status_code == 404
     assert client.get(f"/console/compare?ids={jobs['succeeded']},{jobs['running']}").status_code == 404

@@ -1,5 +1,7 @@
 """The console's pages of sweeps: all of them, and one with its trials as a table and a picture."""
 
+from urllib.parse import urlencode
+
 from fastapi import APIRouter, Request
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
@@ -36,11 +38,14 @@ def sweeps(request: Request, caller: Visitor, cursor: str | None = None) -> Resp
     platform = platform_of(request)
     with platform.database.read() as session:
         boxes = sorted({*platform.catalog.boxes().boxes, *(row.name for row in newest_own(session, caller.tenant_id))})
-        rows, following = service.list_sweeps(session, caller.tenant_id, 20, cursor)
-        shown = [show_sweep(row, service.trials_of(session, row.id)) for row in rows]
-    tones = [SWEEP_TONES[SweepState(one.state)] for one in shown]
-    return page(request, "sweeps.html", section="Sweeps", rows=list(zip(shown, tones, strict=True)),
-                next_cursor=following, boxes=boxes if allows(caller.scopes, JOBS_WRITE) else [])  # fmt: skip
+    return page(request, "sweeps.html", section="Sweeps", live=_sweeps_part(request, caller, cursor),
+                boxes=boxes if allows(caller.scopes, JOBS_WRITE) else [])  # fmt: skip
+
+
+@router.get("/parts/sweeps")
+def sweeps_part(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
+    """Show all sweeps again."""
+    return fragment(request, _sweeps_part(request, caller, cursor))
 
 
 @router.get("/sweeps/{sweep_id}")
@@ -67,6 +72,18 @@ def cancel(request: Request, sweep_id: str, caller: Editor) -> Response:
         service.cancel_sweep(session, row, platform.clock.now())
     platform.notifier.wake()
     return RedirectResponse(f"/console/sweeps/{sweep_id}", 303)
+
+
+def _sweeps_part(request: Request, caller: Caller, cursor: str | None) -> Markup:
+    with platform_of(request).database.read() as session:
+        rows, following = service.list_sweeps(session, caller.tenant_id, 20, cursor)
+        shown = [show_sweep(row, service.trials_of(session, row.id)) for row in rows]
+    path = f"/console/parts/sweeps{'?' + urlencode({'cursor': cursor}) if cursor else ''}"
+    return live(
+        request, "sweeps", path, "_sweeps.html", next_cursor=following, seconds=5,
+        rows=[(one, SWEEP_TONES[SweepState(one.state)]) for one in shown],
+        is_live=any(one.state == SweepState.RUNNING for one in shown), can_write=allows(caller.scopes, JOBS_WRITE),
+    )  # fmt: skip
 
 
 def _sweep_part(request: Request, caller: Caller, sweep_id: str) -> tuple[Markup, str]:

@@ -231,6 +231,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "POST /console/pipelines/{pipeline_id}/cancel": needs(READ, JOBS_WRITE),
     "GET /console/pipelines": _VISIT,
     "GET /console/parts/pipelines": _VISIT,
+    "GET /console/parts/sweeps": _VISIT,
     "GET /console/pipelines/{pipeline_id}": _VISIT,
     "GET /console/pipelines/{pipeline_id}/part": _VISIT,
     "POST /console/schedules/{schedule}/pause": needs(READ, JOBS_WRITE),
