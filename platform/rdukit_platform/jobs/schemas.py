@@ -316,7 +316,7 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     code, waits_for, estimated_start = row.wait_code, row.waits_for, row.estimated_start
     if row.state == JobState.SUBMITTED:
         code, after = WaitCode.DEPENDENCY, ", ".join(sources_of(row.references))
-        waits_for = f"it takes outputs of earlier steps, which have not all ended: {after}"
+        waits_for = f"earlier steps have not all ended: {after}"
     elif row.state == JobState.RETRYING:
         code, estimated_start = WaitCode.BEGIN_TIME, row.not_before
     elif row.state == JobState.PAUSED:

@@ -198,7 +198,7 @@ def test_the_end_of_a_step_by_its_run_limit_ends_what_waits_for_it(database: Dat
         first, second = (job.id for job in jobs)
     waiting = show_job(read(database, second))
     assert waiting.wait_code == "Dependency"
-    assert waiting.waits_for == "it takes outputs of earlier steps, which have not all ended: prepare"
+    assert waiting.waits_for == "earlier steps have not all ended: prepare"
     fencing = begin(database, first, claimed_at=10.0)
     with database.write() as session:
         overdue.end_overruns(session, [fencing.attempt_id], 100.0)
