@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rdukit_platform.worker.patience import MIN_FREE_BYTES, NO_ROOM
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).with_name("platform_box.py")
@@ -92,3 +93,15 @@ def test_a_full_disk_fails_no_job_and_leaves_nothing_half_written(platform: Plat
     assert all(Path(f"/proc/{pid}").exists() for pid in before.values()), "no part was restarted"
     assert list((platform.home / "artifacts" / "incoming").iterdir()) == []
     assert [path for path in (platform.home / "work").rglob("*") if path.is_file()] == []
+
+
+def test_a_job_that_lacks_room_tells_so_until_there_is_some(platform: PlatformUnderTest) -> None:
+    dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
+    filler = platform.home / "filler"
+    filler.write_bytes(bytes(free_bytes(platform.home) - (MIN_FREE_BYTES // 2)))
+    job_id = train(platform, dataset, 5).json()["id"]
+    waits = platform.wait_job(job_id, lambda job: bool(job["waits_for"]) and job["state"] == "starting")
+    assert (waits["waits_for"], waits["wait_code"]) == (NO_ROOM, "Resources")
+    filler.unlink()
+    done = platform.wait_end(job_id)
+    assert (done["state"], done["waits_for"], len(done["attempts"])) == ("succeeded", None, 1), done

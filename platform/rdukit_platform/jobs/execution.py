@@ -172,7 +172,8 @@ def tell_address(session: Session, fencing: FencingToken, address: str) -> None:
 
 
 def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, object], why: str, code: str) -> None:
-    """Keep why the box of an attempt does not begin yet, and which one it is; without ``why`` it has its place.
+    """Keep why the box of an attempt does not begin yet, and which one it is, if it is known; without ``why`` it has
+    its place.
 
     ``code`` is kept where it is one of ours.
 
@@ -180,7 +181,7 @@ def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, ob
         LeaseLost: the attempt is no longer the caller's.
     """
     job, attempt = _hold(session, fencing)
-    attempt.box, job.waits_for = dict(box), why or None
+    attempt.box, job.waits_for = dict(box) or attempt.box, why or None
     job.wait_code = code if code in set(WaitCode) else None
 
 

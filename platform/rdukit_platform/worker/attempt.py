@@ -43,7 +43,7 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken, Success
-from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState
+from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState, WaitCode
 from rdukit_platform.jobs.succession import needs_no_decision
 from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.settings import BOX_DISK, PROCESSES
@@ -245,7 +245,7 @@ class AttemptRun:
 
     def _work(self, job: JobRow) -> None:
         check_fenced(self._context)
-        patiently(lambda: check_free(self._context.home.folder), self._stop)
+        self._patiently(lambda: check_free(self._context.home.folder))
         if self._context.pool is not None and self._context.pool.takes(job):
             self._work_pooled(job, self._context.pool)
             return
@@ -260,12 +260,12 @@ class AttemptRun:
             end_earlier(self._context.backend, self._owner)
             with span("bring inputs", {"rdukit.inputs": len(job.inputs)}):
                 if self._part.is_first:
-                    patiently(lambda: bring_work(self._context, job, self._output), self._stop)
+                    self._patiently(lambda: bring_work(self._context, job, self._output))
                 else:
                     remove_tree(self._output)
-                inputs = patiently(lambda: bring_inputs(self._context, job, self._folder / "in"), self._stop)
+                inputs = self._patiently(lambda: bring_inputs(self._context, job, self._folder / "in"))
                 check_tiles(job, inputs)
-                own = patiently(lambda: bring_box(self._context, job, self._folder / "box"), self._stop)
+                own = self._patiently(lambda: bring_box(self._context, job, self._folder / "box"))
             leases = list[LeasedTiles]()
             if job.tiles:
                 with span("lease tiles", {"rdukit.tiles": job.tiles, "rdukit.members": self._part.members}):
@@ -292,7 +292,7 @@ class AttemptRun:
                     incoming, self._output = lent.make_room(name)
                     inputs = dict[str, str]()
                     if job.inputs:
-                        inputs = patiently(lambda: bring_inputs(context, job, incoming), self._stop)
+                        inputs = self._patiently(lambda: bring_inputs(context, job, incoming))
                         lent.show(incoming)
                     work.start_ns = time.time_ns()
                     operation = self._ask(lent.client, lent.box, job, inputs, format_traceparent(work.context))
@@ -406,6 +406,10 @@ class AttemptRun:
                 raise AttemptFailure(AttemptOutcome.INTERRUPTED, error) from error
             outcome = box_ends.outcome_of(error, self._box, self._scope)
             raise AttemptFailure(outcome, box_ends.with_its_end(error, self._box)) from error
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """Do what needs disk or bucket; where one is lacking, the job tells that it waits for that."""
+        return patiently(action, self._stop, tell=lambda why: self._say_wait({}, why, WaitCode.RESOURCES))
 
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
         self._note(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))

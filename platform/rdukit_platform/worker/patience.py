@@ -26,6 +26,9 @@ T = TypeVar("T")
 PATIENCE_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 10.0
+#: What a job waits for, as its tenant may know it.
+NO_ROOM: Final = "the disk of its node is full; it begins when an operator has made room"
+NO_STORE: Final = "the store of artifacts does not answer; it begins when it does"
 #: Free bytes of the disk of jobs' folders below which none begins, and below which what a box could not write is not
 #: its fault.
 MIN_FREE_BYTES: Final = FULL_BYTES
@@ -66,19 +69,24 @@ def find_lack(error: Exception) -> RdukitError | None:
     return found if isinstance(found, DiskFull) else None
 
 
-def patiently(action: Callable[[], T], stop: threading.Event, patience_s: float = PATIENCE_S) -> T:
+def patiently(
+    action: Callable[[], T], stop: threading.Event, patience_s: float = PATIENCE_S,
+    tell: Callable[[str], None] = lambda why: None,
+) -> T:  # fmt: skip
     """Do something; as long as disk or bucket are lacking for it, do it again after a while.
 
     Args:
         action: what can be begun anew.
         stop: ends the waiting.
+        tell: is called with what is lacking when the waiting begins, and with ``""`` when it is over.
     Raises:
         StoreUnavailable, DiskFull: it is lacking for as long, or nobody wants to wait any more.
     """
     deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
+    told = False
     while True:
         try:
-            return action()
+            done = action()
         except (RdukitError, OSError, DBAPIError) as error:
             lack = find_lack(error)
             if lack is None:
@@ -86,5 +94,12 @@ def patiently(action: Callable[[], T], stop: threading.Event, patience_s: float 
             if time.monotonic() + pause > deadline or stop.is_set():
                 raise lack from error
             logger.warning("waiting, and then again in_s=%.1f error=%s", pause, lack.message)
+            if not told:
+                tell(NO_ROOM if isinstance(lack, DiskFull) else NO_STORE)
+            told = True
+        else:
+            if told:
+                tell("")
+            return done
         stop.wait(pause)
         pause = min(2 * pause, MAX_PAUSE_S)

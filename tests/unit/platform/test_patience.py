@@ -12,7 +12,7 @@ from rdukit.errors import DiskFull, InvalidArgument, StoreUnavailable
 from rdukit_platform.jobs.attempts import FREE, LOST, AttemptOutcome
 from rdukit_platform.worker import box_ends, patience
 from rdukit_platform.worker.box_ends import is_below, outcome_of_error
-from rdukit_platform.worker.patience import check_free, find_lack, patiently
+from rdukit_platform.worker.patience import NO_ROOM, check_free, find_lack, patiently
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/home/x/work/a")
 
@@ -29,7 +29,7 @@ def test_a_lack_is_told_from_an_error() -> None:
 
 def test_what_lacks_something_is_done_again_until_it_can_be_or_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.001)
-    stop, tries = threading.Event(), list[int]()
+    stop, tries, told = threading.Event(), list[int](), list[str]()
 
     def act() -> str:
         tries.append(1)
@@ -37,7 +37,8 @@ def test_what_lacks_something_is_done_again_until_it_can_be_or_nobody_waits(monk
             raise FULL
         return "done"
 
-    assert patiently(act, stop) == "done" and len(tries) == 4
+    assert patiently(act, stop, tell=told.append) == "done" and len(tries) == 4
+    assert told == [NO_ROOM, ""], "no path of the platform's"
     stop.set()
     tries.clear()
     with pytest.raises(DiskFull):
