@@ -409,7 +409,7 @@ class AttemptRun:
 
     def _patiently(self, action: Callable[[], T]) -> T:
         """Do what needs disk or bucket; where one is lacking, the job tells that it waits for that."""
-        return patiently(action, self._stop, tell=lambda why: self._say_wait({}, why, WaitCode.RESOURCES))
+        return patiently(action, self._stop, tell=lambda why: self._say_wait({}, why, why and WaitCode.RESOURCES))
 
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
         self._note(lambda session: execution.wait_for_place(session, self._fencing, box, why, code))
