@@ -15,7 +15,7 @@ from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.tenants.service import find_tenant
 from support.pefs.examples import write_example_pef
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
-from support.platform.processes import short_folder
+from support.platform.processes import run_rdukit, short_folder
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,10 @@ def test_forms_are_for_those_who_may_and_from_the_consoles_own_pages(
     assert gateway.ask("GET", "/v1/endpoints/theirs", token).status_code == 404
 
 
-def test_an_endpoint_says_that_its_expert_is_deprecated(client: httpx.Client) -> None:
+def test_an_endpoint_says_that_its_expert_is_deprecated(
+    gateway: GatewayUnderTest, token: str, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert endpoint(gateway, token, "read")["deprecated"] is None
     path = "/console/experts/digits:1"
     empty = client.post(f"{path}/deprecate", data={"reason": " "})
     assert empty.status_code == 422 and "say in a few words why" in error_at(empty.text, "reason")
@@ -179,6 +182,10 @@ def test_an_endpoint_says_that_its_expert_is_deprecated(client: httpx.Client) ->
     assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read").text
     assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read/playground").text
     assert ">deprecated</span>" in client.get("/console/endpoints").text
+    assert endpoint(gateway, token, "read")["deprecated"] == "digits:2 is <better>"
+    monkeypatch.setenv("RDUKIT_GATEWAY_URL", gateway.url)
+    told = run_rdukit("endpoint", "show", "read", "--token", token)
+    assert "digits:1: digits:2 is <better>" in told
     assert 'value="digits:1"' not in client.get("/console/new/endpoint").text
     refused = client.post("/console/endpoints", data={"name": "old", "expert": "digits:1"})
     assert "is deprecated: digits:2 is <better>" in error_at(refused.text, "expert")

@@ -17,7 +17,6 @@ from rdukit_platform.api.dependencies import (
     platform_of,
 )
 from rdukit_platform.audit.service import Act, record
-from rdukit_platform.catalog.experts import selector_of
 from rdukit_platform.db.models import EndpointRevisionRow, EndpointRow, ExpertRow
 from rdukit_platform.endpoints import service
 from rdukit_platform.endpoints.bundles import check_bundle
@@ -164,9 +163,9 @@ def show_one(session: Session, row: EndpointRow, now: float) -> Endpoint:
     return show_endpoint(row, snapshot, revisions, _experts(session, revisions), uses[row.id], replicas)
 
 
-def _experts(session: Session, revisions: Sequence[EndpointRevisionRow]) -> dict[str, str]:
+def _experts(session: Session, revisions: Sequence[EndpointRevisionRow]) -> dict[str, ExpertRow]:
     ids = {each.expert_id for each in revisions if each.expert_id is not None}
-    return {row.id: str(selector_of(row)) for row in session.scalars(select(ExpertRow).where(ExpertRow.id.in_(ids)))}
+    return {row.id: row for row in session.scalars(select(ExpertRow).where(ExpertRow.id.in_(ids)))}
 
 
 def _resolve(request: Request, caller: Caller, body: RevisionRequest) -> service.ServedParts:

@@ -142,6 +142,7 @@ def show_(name: str, as_json: bool) -> None:
     lines = [
         ("endpoint", found["name"]),
         ("state", found["state"]),
+        ("deprecated", found["deprecated"] and f"{found['expert']}: {found['deprecated']}"),
         ("replicas", f"{ready_words(found)}{_idle_words(found)}" if found["canary"] else
                      f"{found['ready']} ready, {found['replicas']} wanted{_idle_words(found)}"),
         ("url", f"{url}{found['path']}" + ("/v1" if found["bundle"] else f"/v2/models/{found['name']}/infer")),

@@ -79,6 +79,8 @@ class EndpointInfo:
     path: str
     model: str
     expert: str | None = None
+    #: Why that expert is deprecated.
+    deprecated: str | None = None
     bundle: str | None = None
     #: Of a bundle: its experts, adapters and router, each with ``name``, ``kind``, ``aliases``, ``usage``.
     models: list[dict[str, Any]] | None = None

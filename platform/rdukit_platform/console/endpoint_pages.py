@@ -15,7 +15,6 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoints import show_all, show_one
 from rdukit_platform.artifacts.service import get_artifact
-from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.console.access import Visitor
@@ -43,10 +42,9 @@ def endpoints(request: Request, caller: Visitor, cursor: str | None = None) -> R
     with platform.database.read() as session:
         rows, following = list_endpoints(session, caller.tenant_id, 50, cursor)
         shown = show_all(session, rows, platform.clock.now())
-        deprecated = {one.name for one in shown if find_deprecation(session, caller.tenant_id, one) is not None}
     return page(
         request, "endpoints.html", section="Endpoints", endpoints=shown, tones=TONES, next_cursor=following,
-        deprecated=deprecated, can_write=allows(caller.scopes, ENDPOINTS_WRITE),
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
     )  # fmt: skip
 
 
@@ -83,12 +81,6 @@ def endpoint_page(
 def endpoint_part(request: Request, name: str, caller: Visitor) -> Response:
     """Return an endpoint's state, revisions and replicas again."""
     return fragment(request, _part(request, caller, name)[0])
-
-
-def find_deprecation(session: Session, tenant_id: str, endpoint: Endpoint) -> str | None:
-    """Return why the expert that an endpoint serves is deprecated; ``None``: it is not, or there is none."""
-    expert = None if endpoint.expert is None else get_expert(session, tenant_id, endpoint.expert)
-    return None if expert is None or expert.deprecated_at is None else expert.deprecated_reason or ""
 
 
 def find_answers(session: Session, platform: Platform, tenant_id: str, endpoint: Endpoint) -> Answers | None:
@@ -135,9 +127,8 @@ def _part(request: Request, caller: Caller, name: str) -> tuple[Markup, Endpoint
     platform = platform_of(request)
     with platform.database.read() as session:
         found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
-        deprecated = find_deprecation(session, caller.tenant_id, found)
     part = live(
         request, "endpoint", f"/console/endpoints/{name}/part", "_endpoint.html", endpoint=found, tones=TONES,
-        can_write=allows(caller.scopes, ENDPOINTS_WRITE), deprecated=deprecated,
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
     )  # fmt: skip
     return part, found

@@ -16,7 +16,7 @@ from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoint_calls import PassedRequest, calls_of
 from rdukit_platform.api.endpoints import show_all, show_one
 from rdukit_platform.console.access import Player, Visitor
-from rdukit_platform.console.endpoint_pages import find_answers, find_deprecation, makes_text
+from rdukit_platform.console.endpoint_pages import find_answers, makes_text
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.playground import (
     MAX_TEXT,
@@ -71,8 +71,6 @@ class SeenEndpoint:
     kinds: tuple[str, ...]
     #: What may answer beside it.
     others: list[Answerer]
-    #: Why its expert is deprecated; ``None``: it is not.
-    deprecated: str | None
 
 
 @router.get("/{name}/playground")
@@ -213,8 +211,7 @@ def _look(request: Request, caller: Caller, name: str) -> SeenEndpoint:
             if chats == (bool(models) or bool(is_text[served[row.name].box])):
                 others += [Answerer(row.name, model) for model in models or [""]]
         kinds = (CHAT, ROWS) if chats else (ROWS, CHAT)
-        deprecated = find_deprecation(session, caller.tenant_id, found)
-    return SeenEndpoint(found, kinds if answers is None else kinds[:1], others, deprecated)
+    return SeenEndpoint(found, kinds if answers is None else kinds[:1], others)
 
 
 def _model_of(request: Request, caller: Caller, name: str) -> str:
@@ -230,6 +227,6 @@ def _page(
     defaults: dict[str, object] = {"prompt": "", "rows": "", "model": "", "beside": "", **asdict(ChatOptions())}
     return page(
         request, "playground.html", section="Endpoints", endpoint=seen.endpoint, others=seen.others, kind=kind,
-        kinds=seen.kinds, deprecated=seen.deprecated, given={**defaults, **given}, played=list(played),
+        kinds=seen.kinds, given={**defaults, **given}, played=list(played),
         chat=list(chat), history=orjson.dumps(list(chat)).decode(), can_call=allows(caller.scopes, ENDPOINTS_CALL),
     )  # fmt: skip

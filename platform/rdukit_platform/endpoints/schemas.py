@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from rdukit_platform.catalog.experts import selector_of
 from rdukit_platform.catalog.model import Selector
-from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow
+from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow, EndpointRow, ExpertRow
 from rdukit_platform.endpoints.plan import EndpointSnapshot, EndpointState, state_of
 from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.endpoints.usage import Use, sum_uses
@@ -145,6 +146,8 @@ class Endpoint(BaseModel):
     revision: int
     box: str
     expert: str | None
+    #: Why that expert is deprecated.
+    deprecated: str | None
     bundle: str | None
     #: How many are wanted, and how many take requests, of whatever revision.
     replicas: int
@@ -178,14 +181,14 @@ def show_endpoint(
     row: EndpointRow,
     snapshot: EndpointSnapshot,
     revisions: Sequence[EndpointRevisionRow],
-    experts: Mapping[str, str],
+    experts: Mapping[str, ExpertRow],
     uses: Mapping[int, Mapping[str, Use]],
     replicas: Sequence[EndpointReplicaRow] | None = None,
 ) -> Endpoint:
     """Return a row as the API shows it.
 
     Args:
-        experts: ids of experts to ``NAME:VERSION``.
+        experts: those that the revisions serve, by their ids.
         uses: what each revision was used, by model.
         replicas: ``None``: it is one of a list.
     """
@@ -199,6 +202,7 @@ def show_endpoint(
         revision=row.revision,
         box=wanted.box,
         expert=wanted.expert,
+        deprecated=_deprecation(experts.get(served.expert_id or "")),
         bundle=wanted.bundle,
         replicas=row.replicas,
         ready=sum(1 for each in snapshot.replicas if each.state is ReplicaState.READY),
@@ -235,13 +239,18 @@ def _usage(use: Use) -> Usage:
     return Usage(**{name: getattr(use, name) for name in Use.__slots__})
 
 
-def _revision(row: EndpointRevisionRow, experts: Mapping[str, str], use: Use) -> Revision:
+def _deprecation(expert: ExpertRow | None) -> str | None:
+    return None if expert is None or expert.deprecated_at is None else expert.deprecated_reason or ""
+
+
+def _revision(row: EndpointRevisionRow, experts: Mapping[str, ExpertRow], use: Use) -> Revision:
+    expert = experts.get(row.expert_id or "")
     return Revision(
         number=row.number,
         box=str(Selector(row.box, row.box_version)),
         pef=row.pef_id,
         checkpoint=row.checkpoint_id,
-        expert=None if row.expert_id is None else experts.get(row.expert_id),
+        expert=None if expert is None else str(selector_of(expert)),
         bundle=row.bundle_id,
         tiles=row.tiles,
         usage=_usage(use),
