@@ -423,10 +423,8 @@ class AttemptRun:
                 pending = event["progress"]
             if kind == "log" and event.get("log") is not None and logged < MAX_LOG_LINES:
                 logged += 1
-                text = (
-                    str(event["log"])[:MAX_LOG_CHARACTERS] if logged < MAX_LOG_LINES else "further lines are not kept"
-                )
-                self._record_logs([text])
+                is_last = logged == MAX_LOG_LINES
+                self._record_logs(["further lines are not kept" if is_last else str(event["log"])[:MAX_LOG_CHARACTERS]])
             if kind in {"progress", "log"}:
                 self._start.tell()
             is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
