@@ -9,8 +9,6 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef
 from rdukit.pef.file import BOX_KEY
 
-#: Key of the PEF's metadata that holds what a box needs to know.
-METADATA_KEY: Final = BOX_KEY
 TRAIN: Final = "train"
 SERVE: Final = "serve"
 #: A label that counts in no loss, as torch's cross entropy has it by default.
@@ -142,7 +140,7 @@ class Shape:
             value["lora"] = [self.lora_rank, self.lora_alpha]
         if self.graphs:
             value["graphs"] = {str(rows): name for rows, name in self.graphs.items()}
-        return {METADATA_KEY: json.dumps(value, sort_keys=True)}
+        return {BOX_KEY: json.dumps(value, sort_keys=True)}
 
 
 def _checked(value: object) -> SizeValue:
@@ -158,7 +156,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
         PefMismatch: no ModelBox compiled it.
     """
     try:
-        value = json.loads(pef.metadata[METADATA_KEY])
+        value = json.loads(pef.metadata[BOX_KEY])
         text = value.get("text")
         lora_rank, lora_alpha = value.get("lora", (0, 16.0))
         return Shape(

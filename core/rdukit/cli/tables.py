@@ -18,8 +18,8 @@ import click
 _GAP: Final = "  "
 #: Columns of text are not made narrower than this.
 _NARROWEST: Final = 16
-#: Where a cell may go on at the next line: after a space, after a comma; not inside a time.
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: Where a cell may go on at the next line: after a space, after a comma; not inside a time.
 _WORDS: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?|[^\s,]*,+|[^\s,]+|\s+")
 
 Styles = Mapping[str, str]

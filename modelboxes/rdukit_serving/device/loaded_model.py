@@ -13,13 +13,14 @@ import torch
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
+from rdukit.pef.file import BOX_KEY
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType, Symbol, SymbolKind
 from rdukit_runtime.application import Application, open_application
 from rdukit_runtime.engine.program import HostTensors, RunTimes
 from rdukit_serving.checks import class_count, find_tables
 from rdukit_serving.device.parameters import match_parameters, open_parameters, read_constants
-from rdukit_serving.shape import METADATA_KEY, TRAIN, shape_of
+from rdukit_serving.shape import TRAIN, shape_of
 from rdukit_serving.signature import BY_TORCH_NAME, ServedSignature, ServedTensor
 
 #: Calls by which a graph's time is measured when it is loaded, and the seconds after which there is no further one.
@@ -203,7 +204,7 @@ def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str
 
     ``serving`` may name the ``graph``; then it is that one alone.
     """
-    if serving.get("graph") is not None or METADATA_KEY not in pef.metadata:
+    if serving.get("graph") is not None or BOX_KEY not in pef.metadata:
         return serving.get("graph"), None
     graphs = shape_of(pef, pef.name).graphs
     return (graphs[max(graphs)], graphs.get(1)) if graphs else (None, None)
@@ -293,7 +294,7 @@ def _check_labels(output: ServedTensor, labels: Sequence[str]) -> None:
 
 def _compiled_by_a_box(pef: Pef, graph: Graph) -> Mapping[str, Any]:
     """Read metadata: outputs by name without the loss; of a classifier that can train, not the label."""
-    if METADATA_KEY not in pef.metadata:
+    if BOX_KEY not in pef.metadata:
         return {}
     shape = shape_of(pef, pef.name)
     outputs = [{"name": name, "symbol": str(at)} for at, name in enumerate(shape.outputs) if name != "loss"]

@@ -55,7 +55,8 @@ def main(arguments: list[str]) -> int:
 def _serve(box: socket.socket, first: dict[str, Any]) -> None:
     from rdukit.errors import InvalidArgument
     from rdukit.pef import read_pef
-    from rdukit_serving.shape import METADATA_KEY, shape_of
+    from rdukit.pef.file import BOX_KEY
+    from rdukit_serving.shape import shape_of
 
     pef = Path(first["pef"])
     checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
@@ -66,7 +67,7 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
 
         serve_experts(box, first["name"], pef, (draft[0], draft[1]) if draft else None)
         return
-    if METADATA_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
+    if BOX_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
         from rdukit_serving.text.process import serve_text
 
         serve_text(box, first["name"], pef, checkpoint, (draft[0], draft[1]) if draft else None)

@@ -13,14 +13,13 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Admin, StrictJsonRoute, platform_of
 from rdukit_platform.api.nodes import change_allocation
 from rdukit_platform.audit.service import Act, record
-from rdukit_platform.jobs.schemas import NodeLabelKey, NodeLabelValue, RequestBody
+from rdukit_platform.jobs.schemas import NodeLabelKey, NodeLabelValue, Reason, RequestBody
 from rdukit_platform.nodes import registry
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"], route_class=StrictJsonRoute)
 
 Component = Annotated[str, Field(min_length=1, max_length=200)]
-Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Seconds = Annotated[float | None, Field(ge=0, le=86_400 * 365, allow_inf_nan=False)]
 Moment = Annotated[float | None, Field(ge=0, le=1e10, allow_inf_nan=False)]
 

@@ -14,7 +14,7 @@ from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import Cursor, JobsReader, Limit, StrictJsonRoute, WebhookKeeper, platform_of
 from rdukit_platform.audit.service import Act, record
-from rdukit_platform.jobs.schemas import RequestBody
+from rdukit_platform.jobs.schemas import Reason, RequestBody
 from rdukit_platform.webhooks import service
 from rdukit_platform.webhooks.service import (
     DeliveryPage,
@@ -82,7 +82,7 @@ class DisableRequest(RequestBody):
     """Body of ``POST /v1/webhooks/{id}/disable``."""
 
     #: Why, for those who find it disabled.
-    reason: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    reason: Reason = ""
 
 
 class RemovedWebhook(BaseModel):

@@ -33,7 +33,7 @@ from rdukit_platform.console.playground import (
     read_outputs,
 )
 from rdukit_platform.endpoints.schemas import Endpoint
-from rdukit_platform.endpoints.service import get_endpoint, list_endpoints, served_models
+from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
 from rdukit_platform.tenants.scopes import ENDPOINTS_CALL, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -79,9 +79,8 @@ async def playground(request: Request, name: str, caller: Visitor, form: str | N
     seen = await to_thread.run_sync(_look, request, caller, name)
     kind = form if form in seen.kinds else seen.kinds[0]
     rows = ""
-    if (
-        kind == ROWS and seen.endpoint.ready and allows(caller.scopes, ENDPOINTS_CALL)
-    ):  # an idle one is not woken by a look
+    # An idle one is not woken by a look.
+    if kind == ROWS and seen.endpoint.ready and allows(caller.scopes, ENDPOINTS_CALL):
         try:
             rows = example_rows(await _metadata(request, caller, name))
         except RdukitError:
@@ -201,15 +200,15 @@ def _look(request: Request, caller: Caller, name: str) -> SeenEndpoint:
         found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
         answers = find_answers(session, platform, caller.tenant_id, found)
         rows = [row for row in list_endpoints(session, caller.tenant_id, MAX_BESIDE)[0] if row.name != name]
-        served = {one.name: one for one in show_all(session, rows, platform.clock.now())}
-        boxes = {found.box, *(one.box for one in served.values())}
+        served = show_all(session, rows, platform.clock.now())
+        boxes = {found.box, *(one.box for one in served)}
         is_text = {box: makes_text(session, platform.catalog.boxes(), caller.tenant_id, box) for box in boxes}
         chats = bool(is_text[found.box]) if answers is None else answers is Answers.TEXTS
         others = [Answerer(name, model.name) for model in found.models or ()]
-        for row in rows:
-            models = served_models(session, row)
-            if chats == (bool(models) or bool(is_text[served[row.name].box])):
-                others += [Answerer(row.name, model) for model in models or [""]]
+        for one in served:
+            models = [model.name for model in one.models or ()]
+            if chats == (bool(models) or bool(is_text[one.box])):
+                others += [Answerer(one.name, model) for model in models or [""]]
         kinds = (CHAT, ROWS) if chats else (ROWS, CHAT)
     return SeenEndpoint(found, kinds if answers is None else kinds[:1], others)
 

@@ -286,14 +286,6 @@ def revisions_of(session: Session, row: EndpointRow) -> Sequence[EndpointRevisio
     return session.scalars(query.order_by(EndpointRevisionRow.number)).all()
 
 
-def served_models(session: Session, row: EndpointRow) -> list[str]:
-    """Return the names of the models of the wanted revision; none: it serves no bundle."""
-    query = select(EndpointRevisionRow.models).where(
-        EndpointRevisionRow.endpoint_id == row.id, EndpointRevisionRow.number == row.revision
-    )
-    return [str(each["name"]) for each in session.scalars(query).one() or ()]
-
-
 def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaRow]:
     """Return an endpoint's replicas, those that are there first, then the newest; not all that have ended."""
     query = select(EndpointReplicaRow).where(EndpointReplicaRow.endpoint_id == row.id)

@@ -29,6 +29,8 @@ LABEL_KEY: Final = re.compile(r"^[a-z0-9][a-z0-9._/-]{0,62}$")
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY.pattern)]
 #: No control characters: databases do not take all of them.
 LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
+#: Why somebody keeps something from its use, for those who find it so.
+Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 #: Of nodes, as the setting ``node.labels`` has them.
 NodeLabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 NodeLabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{0,63}$")]
