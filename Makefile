@@ -13,19 +13,22 @@ CODE := $(ROOTS) tests
 PROTO := core/rdukit/proto
 # Generated code is not ours to format; our packages are told from others' by where they lie.
 RUFF := $(BIN)/ruff
-RUFF_OPTIONS := --quiet --extend-exclude '*_pb2*' --config 'src = ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "tests"]'
+RUFF_OPTIONS := --quiet --extend-exclude '*_pb2*' --config 'src = ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "tests", "scripts"]'
 #: More arguments for pytest: make test ARGS="-k pef -x"
 ARGS ?=
+#: Run only the tests nearest to what differs from BASE (the upstream branch): make test CHANGED=1
+CHANGED ?=
+BASE ?=
 #: Folder with checkouts of the vendor's programs, and more folders to import from: make conformance PROGRAMS=~/src
 PROGRAMS ?=
 PATHS ?=
 #: Libraries whose models are tried too: make conformance MODELS="transformers timm torchvision"; needs the extra `models`
 MODELS ?=
 
-.PHONY: help setup demo up check format lint types imports unit tidy test conformance operators sanitize fuzz integration engine browser bench lock audit proto docs clean
+.PHONY: help setup demo up check format lint types imports unit tidy test test-all conformance operators sanitize fuzz integration engine browser bench lock audit proto docs clean
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: ## Make the virtual environment and install (quick when nothing changed).
 	@scripts/setup
@@ -57,8 +60,11 @@ tidy: setup ## Format the code and sort its imports.
 	@$(RUFF) check --select I --fix $(RUFF_OPTIONS) $(CODE) scripts
 	@$(RUFF) format $(RUFF_OPTIONS) $(CODE) scripts
 
-test: setup ## All tests, in parts side by side.
-	$(BIN)/python scripts/test.py $(ARGS)
+test: setup ## Each feature once, in every layer; with CHANGED=1 what a change touches, from BASE=revision.
+	$(BIN)/python scripts/run_tests.py $(if $(CHANGED),--changed $(if $(BASE),--base $(BASE))) $(ARGS)
+
+test-all: setup ## All tests: also kill loops, further modes and databases, long fuzzing.
+	$(BIN)/python scripts/run_tests.py --all $(ARGS)
 
 conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.
 	$(BIN)/pytest -q tests/conformance $(ARGS)

@@ -38,6 +38,7 @@ from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
 from rdukit_serving.experts.bundle import bundle_schema
 from rdukit_zoo.registry import get_model, model_names
+from suite.features import features_table, find_features, read_shown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
@@ -404,12 +405,26 @@ def schedule_text(words: list[str]) -> str:
     return f"{schedule_line(found)}\n"
 
 
+TESTS_INTRODUCTION = """`make test` runs the short tier, which shows each feature at least once; `make test-all` runs
+everything ([CONTRIBUTING.md](../../CONTRIBUTING.md), Tests). A file names what it shows in one line,
+`pytestmark = shows(…)`. Here are the features – commands, tools, groups of routes, boxes, modes, kinds of kernels and
+pages of the manual – and the files that show them: `unit/platform/x` is `tests/unit/platform/test_x.py`.
+"""
+
+
+def tests_page() -> str:
+    """What the product has, and which tests show it."""
+    return "\n".join(
+        ["# What tests show", "", HEAD, TESTS_INTRODUCTION, *features_table(find_features(), read_shown()), ""]
+    )
+
+
 PAGES = {
     "pipelines.md": pipelines_page,
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
     "bundle.schema.json": bundle_file_schema,
-    "job.schema.json": job_schema, "pipeline.schema.json": pipeline_file_schema,
+    "job.schema.json": job_schema, "pipeline.schema.json": pipeline_file_schema, "design/tests.md": tests_page,
 }  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from docs import load_recipes
 from rich.progress import track
 
+from docs import load_recipes
 from rdukit.pef import read_pef
 from rdukit_modelbox.contract.box import Verb, box_names, find_box_file, load_box
 from rdukit_modelbox.contract.cards import FILE

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from pictures.runs import Run, read_run, run_box
 from pictures.scenes import draw
-
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.contract.models import entry_of
 from rdukit_zoo.pictures import CAPTIONS, FOLDER

@@ -6,9 +6,14 @@ import ssl
 from functools import cache
 from typing import Any
 
+import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default as transports
 from hypothesis import settings
+
+from support.tiers import mark_further_modes
+
+pytest_plugins = ["support.recording"]
 
 
 def pytest_configure() -> None:
@@ -32,6 +37,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_default_contexts()
     make_requests_patient()
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See ``support.tiers``."""
+    mark_further_modes(items)
 
 
 def share_default_contexts() -> None:

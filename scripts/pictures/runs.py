@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from docs import load_recipes
 from numpy.typing import NDArray
 
+from docs import load_recipes
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of

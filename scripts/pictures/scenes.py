@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
 from pictures.runs import Run, softmax, some_wrong
 from pictures.svg import Axes, Drawing, round_ticks
 from pictures.text_scenes import draw_classes, draw_likeness, draw_masked, draw_text
-
 from rdukit_modelbox.tasks.pictures import middle_slice
 
 #: Draws a run, and returns what is to be seen, and where the data are from.

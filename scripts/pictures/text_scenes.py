@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
 from pictures.runs import Run, softmax, some_wrong
 from pictures.svg import LETTER, Axes, Drawing, round_ticks
-
 from rdukit_zoo.datasets.passages import MASK, PADDING, _topics
 from rdukit_zoo.registry import IGNORED
 

@@ -23,13 +23,18 @@ from rdukit_platform.gateway.permissions import PERMISSIONS
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.tokens import ensure_first_token
+from support import shows
 from support.platform.gateway import Example, open_known_platform, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright, of the test extra")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 axe = pytest.importorskip("axe_playwright_python.base", reason="the browser tests need axe, of the test extra")
 AXE = Path(axe.__file__).with_name("axe.min.js").read_text()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+pytestmark = [
+    shows("console", "catalog", "endpoints", "sweeps", "nodes", "bundles"),
+    shows("console", "catalog", "endpoints", "sweeps", "nodes", "bundles"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)"),
+]
 
 WAITER = """
 import sys

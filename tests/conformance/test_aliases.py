@@ -11,7 +11,10 @@ from torch.nn import functional as F
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 ROWS, WIDTH = 4, 6
 WEIGHT = torch.linspace(-1, 1, 20).reshape(5, 4)

@@ -27,8 +27,11 @@ from rdukit.errors import (
 )
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
 from support.node.daemons import running_daemon
 from support.programs import Loaded, LogReg, ResFFNLogReg, classifier_inputs, compile_model, load_model
+
+pytestmark = shows("pytorch", "surface", "errors")
 
 
 def sgd(parameters: Any) -> Any:

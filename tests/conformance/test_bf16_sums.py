@@ -11,7 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("precision")
 
 ROWS = 2048
 

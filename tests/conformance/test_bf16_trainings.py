@@ -18,7 +18,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import first_short, shows
 from support.programs import load_model
+
+pytestmark = shows("precision", "o0", "o1", "o3")
 
 BATCH, STEPS, WIDTH, WORDS = 4, 12, 16, 20
 SEEDS = range(int(os.environ.get("RDUKIT_TEST_TRAININGS", "6")))
@@ -157,7 +160,7 @@ def error(made: torch.Tensor, gold: torch.Tensor) -> float:
     return ((made.double() - gold.double()).square().mean() / gold.double().square().mean()).sqrt().item()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", first_short(sorted(SEEDS, reverse=True), 2))
 def test_bf16_trainings_are_as_near_to_f32_as_torchs_own(seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)
     model = Model(random.Random(seed))

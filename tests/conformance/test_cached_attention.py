@@ -9,7 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from sambaflow import samba
+from support import first_short, shows
 from support.programs import load_model
+
+pytestmark = shows("engine", "inference", "native", "portable")
 
 TEXTS, GROUPS, HEADS, POSITIONS, WIDTH = 5, 2, 6, 40, 24
 #: Queries of each text and the texts that they are of: few, and many of which each sees a part.
@@ -58,7 +61,7 @@ class Several(nn.Module):
         return torch.cat(made)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("f32", 1e-5), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), first_short([("f32", 1e-5), ("bf16", 2e-2)]))
 def test_rows_of_a_cache_are_read_where_they_lie(
     precision: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,9 @@ import torch
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
+from support import shows
+
+pytestmark = shows("precision", "o0", "o3")
 
 
 class Keeps(torch.nn.Module):

@@ -9,6 +9,9 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from rdukit_serving.text.chat_template import PLAIN, ChatRenderer, ChatTemplate, find_chat_template
+from support import shows
+
+pytestmark = shows("inference")
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": {"word": "<x> é", "most": 3}}}
 CHAT: list[dict[str, Any]] = [

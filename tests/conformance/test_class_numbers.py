@@ -11,7 +11,10 @@ from torch.nn import functional as F
 
 from rdukit.errors import SectionFailed
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, load_model
+
+pytestmark = shows("pytorch", "operators", "o0", "o3")
 
 
 class OneHot(nn.Module):

@@ -16,7 +16,10 @@ from sambaflow.samba import utils
 from sambaflow.samba.utils.argparser import parse_app_args, parse_yaml_to_args
 from sambaflow.samba.utils.common import common_app_driver
 from sambaflow.samba.utils.pef_utils import PefInfoStruct, get_pef_info, get_pefmeta, get_pefmeta_dict
+from support import shows
 from support.programs import LogReg, classifier_inputs
+
+pytestmark = shows("surface", "o0", "o1", "o3")
 
 COMMANDS = ["compile", "run", "test", "measure-performance", "measure-sections"]
 

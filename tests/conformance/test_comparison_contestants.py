@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rdukit_bench.comparisons.contestants import Contestants
 
 from rdukit.errors import RuntimeFault
+from rdukit_bench.comparisons.contestants import Contestants
+from support import shows
+
+pytestmark = shows("bench")
 
 #: Everybody writes down when it worked, and may break at a call.
 MODULE = """
@@ -51,6 +54,7 @@ def start(sides: Contestants, tmp_path: Path, name: str, **more: object) -> None
     assert sides.start(name, "side_for_test:worker", name=name, log=str(tmp_path / "log"), **more)
 
 
+@pytest.mark.long
 def test_sides_work_in_turn_and_never_at_once(sides: Contestants, tmp_path: Path) -> None:
     start(sides, tmp_path, "a")
     start(sides, tmp_path, "b")
@@ -65,6 +69,7 @@ def test_sides_work_in_turn_and_never_at_once(sides: Contestants, tmp_path: Path
     assert timings["a"].median_s >= 0.01 > timings["a"].body("s")["cpu_median"]
 
 
+@pytest.mark.long
 def test_a_side_that_fails_is_left_out_with_its_reason(sides: Contestants, tmp_path: Path) -> None:
     for name, more in {"good": {}, "raises": {"breaks_at": 4}, "dies": {"breaks_at": 5, "how": "kill"}}.items():
         start(sides, tmp_path, name, **more)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rdukit_bench.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
 
+from rdukit_bench.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
 from rdukit_zoo.modules import PlainGpt2
-from support import wait_until
+from support import shows, wait_until
+
+pytestmark = shows("bench")
 
 BENCH = [sys.executable, "-c", "import sys; from rdukit.cli import run_command;"
          "from rdukit_bench.comparisons.cli import bench; run_command(bench)"]  # fmt: skip
@@ -40,6 +42,7 @@ def test_an_unknown_name_ends_with_its_error_before_anything_runs(tmp_path: Path
     assert "legal: training_step" in made.stderr
 
 
+@pytest.mark.long
 def test_a_comparison_gives_its_rows_and_leaves_no_scratch(tmp_path: Path) -> None:
     made = run_bench(tmp_path, "training_memory", "--only", "mlp-wide", "-o", str(tmp_path / "out"))
     assert made.returncode == 0, made.stderr

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = [shows("surface"), pytest.mark.long]
+
 PROGRAM = """
 import sys
 from torch import nn

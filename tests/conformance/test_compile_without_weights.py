@@ -9,7 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rdukit.pef import read_pef
+from support import shows
+
+pytestmark = [shows("pytorch", "engine", "o1"), pytest.mark.long]
 
 PROGRAM = """
 import json, resource, sys

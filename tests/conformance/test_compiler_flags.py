@@ -12,7 +12,10 @@ from rdukit.pef import read_pef
 from rdukit.pef.cli import pef as pef_command
 from sambaflow import samba
 from sambaflow.samba.utils.argparser import parse_app_args
+from support import shows
 from support.programs import LogReg, classifier_inputs
+
+pytestmark = shows("surface", "pef", "o1")
 
 #: Flags → attribute and value. Source: SDK reference 8.1, compiler reference 4.1 to 4.5.
 FLAGS: dict[str, tuple[str, Any]] = {

@@ -11,7 +11,10 @@ from torch import nn
 from sambaflow import samba
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import LogReg, ResFFNLogReg, classifier_inputs
+
+pytestmark = shows("surface", "pytorch")
 
 
 class Nested(nn.Module):

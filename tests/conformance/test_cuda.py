@@ -23,7 +23,10 @@ from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
+from support import first_short, shows
 from support.programs import LogReg, ResFFNLogReg, compile_model, load_model
+
+pytestmark = shows("engine", "node", "settings", "portable")
 
 META = torch.device("meta")
 STEPS = 6
@@ -164,7 +167,7 @@ def operators_without_cuda(names: set[str]) -> set[str]:
     return missing
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("precision", first_short(["f32", "bf16"]))
 def test_no_kernel_leaves_the_device_and_all_its_operators_exist_there(precision: str, tmp_path: Path) -> None:
     used: set[str] = set()
     for name, case in CASES.items():
@@ -212,6 +215,7 @@ def train(case: Case, folder: Path, **config: Any) -> tuple[list[float], dict[st
     return losses, state
 
 
+@pytest.mark.long
 @needs_gpu
 @pytest.mark.parametrize("mode", ["o0", "o3"])
 @pytest.mark.parametrize("name", CASES)
@@ -230,6 +234,7 @@ def test_training_on_a_gpu_equals_training_on_the_host(
         torch.testing.assert_close(state[parameter], value, atol=2e-4, rtol=0, msg=parameter)
 
 
+@pytest.mark.long
 @needs_gpu
 @pytest.mark.parametrize("name", CASES)
 def test_training_on_a_gpu_in_bf16_learns_as_on_the_host(
@@ -243,6 +248,7 @@ def test_training_on_a_gpu_in_bf16_learns_as_on_the_host(
     assert losses == pytest.approx(gold, abs=0.1)
 
 
+@pytest.mark.long
 @needs_gpu
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "Adagrad", "SGD"])
 def test_every_optimizer_updates_on_a_gpu_as_on_the_host(
@@ -262,6 +268,7 @@ def test_every_optimizer_updates_on_a_gpu_as_on_the_host(
         torch.testing.assert_close(state[name], value, atol=1e-3, rtol=0, msg=name)
 
 
+@pytest.mark.long
 @needs_gpu
 def test_everything_that_outlives_a_run_lies_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_DEVICE", "cuda")
@@ -279,6 +286,7 @@ def test_everything_that_outlives_a_run_lies_on_the_gpu(tmp_path: Path, monkeypa
     assert not program.gradient("resffnlogreg__gemm1__weight").is_cuda
 
 
+@pytest.mark.long
 @needs_gpu
 def test_dropout_on_a_gpu_follows_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_DEVICE", "cuda")
@@ -305,6 +313,7 @@ def test_dropout_on_a_gpu_follows_the_seed(tmp_path: Path, monkeypatch: pytest.M
     assert 0.2 < (first == 0).float().mean() < 0.8
 
 
+@pytest.mark.long
 @needs_gpu
 def test_multigraph_inference_on_a_gpu_equals_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_DEVICE", "cuda")

@@ -14,8 +14,10 @@ import torch
 
 from sambaflow import samba
 from sambaflow.samba import utils
-from support import FIND_SUPPORT
+from support import FIND_SUPPORT, shows
 from support.programs import ResFFNLogReg, compile_model
+
+pytestmark = shows("surface", "node")
 
 BATCH, STEPS = 8, 6
 
@@ -216,6 +218,7 @@ def test_a_killed_rank_ends_the_other_with_a_clear_error(pef: str, tmp_path: Pat
     assert not (tmp_path / "dies0.pt").exists()
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_answer_ends_the_other_in_bounded_time(pef: str, tmp_path: Path) -> None:
     save_data(tmp_path)
     arguments = ["--pef", pef, "-b", str(BATCH), "--ways", "hangs", "--out", str(tmp_path)]
@@ -226,6 +229,7 @@ def test_a_rank_that_does_not_answer_ends_the_other_in_bounded_time(pef: str, tm
     assert "did not answer in time" in text
 
 
+@pytest.mark.long
 def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path) -> None:
     with two_ranks(["--pef", "x"], more={"RDUKIT_DISTRIBUTED_RENDEZVOUS_TIMEOUT_S": "2"}) as (first, second):
         second.kill()
@@ -234,6 +238,7 @@ def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path)
     assert "rank 0 of 2 (by MPICH) did not meet all others within 2 s" in text
 
 
+@pytest.mark.long
 def test_ranks_with_different_pefs_are_all_told_before_anything_runs(pef: str, tmp_path: Path) -> None:
     save_data(tmp_path)
     other = compiled(tmp_path, BATCH, "other", data_parallel=True, world_size=2, optim_level="o0")

@@ -12,7 +12,10 @@ from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.utils.argparser import parse_app_args
+from support import shows
 from support.programs import LogReg, classifier_inputs, compile_model, load_model
+
+pytestmark = shows("surface")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,10 @@ from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.directives import op_fusion, sdpa_directives
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("surface", "o0", "o1", "o3")
 
 
 class Blocks(nn.Module):

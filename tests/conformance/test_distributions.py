@@ -14,7 +14,10 @@ from torch import distributions, nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch")
 
 
 def student(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

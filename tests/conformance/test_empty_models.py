@@ -5,7 +5,10 @@ from pathlib import Path
 import torch
 
 from sambaflow import samba
+from support import shows
 from support.programs import LogReg, classifier_inputs, load_model
+
+pytestmark = shows("pytorch", "surface")
 
 
 def empty_model() -> LogReg:

@@ -20,7 +20,10 @@ from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.modes import evaluating
+from support import shows
 from support.programs import Loaded, LogReg, classifier_inputs, load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 OLD_PEF = Path(__file__).parents[1] / "data/pef/normed_training_1_3.pef"
 FEATURES, CLASSES, BATCH = 8, 4, 6

@@ -10,7 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("operators", "o0", "o1", "o3", "native", "portable")
 
 TOKENS, WIDTH, INNER, EXPERTS, CHOSEN = 10, 8, 6, 5, 2
 #: f32: sums of 8 products, in another order.

@@ -20,7 +20,10 @@ from rdukit.errors import CompileError
 from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.native import build_natives
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("engine", "native", "portable", "o0", "o1", "o3")
 
 STEPS = 3
 

@@ -13,7 +13,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from rdukit.errors import RdukitError, TraceError
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
 from support.programs import compare_step, compile_model, load_model
+
+pytestmark = shows("pytorch")
 
 
 class PaddedConvolution(nn.Module):

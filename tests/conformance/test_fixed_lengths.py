@@ -12,7 +12,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 from rdukit.errors import TraceError
 from sambaflow import samba
+from support import first_short, shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch", "precision", "o0", "o1", "o3")
 
 
 class Packed(nn.Module):
@@ -60,7 +63,15 @@ CASES: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize(
-    ("case", "mode"), [(case, mode) for case in CASES for mode in ("o3", *(("o0", "o1") if case == "lstm" else ()))]
+    ("case", "mode"),
+    first_short(
+        [
+            (case, mode)
+            for case in sorted(CASES, key="lstm".__ne__)
+            for mode in ("o3", *(("o0", "o1") * (case == "lstm")))
+        ],
+        5,
+    ),
 )
 def test_packed_sequences_of_fixed_lengths_compute_and_train_as_in_torch(case: str, mode: str, tmp_path: Path) -> None:
     net = CASES[case]()

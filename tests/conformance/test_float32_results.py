@@ -10,7 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("precision", "o0", "o3")
 
 ROWS, CLASSES, LENGTH = 6, 50, 700
 #: f32 sums of a few hundred numbers, in another order than torch's

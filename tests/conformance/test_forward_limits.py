@@ -12,7 +12,10 @@ from torch import nn
 
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, compile_model, load_model
+
+pytestmark = shows("pytorch")
 
 
 class Model(nn.Module):

@@ -11,7 +11,10 @@ from torch import nn
 from rdukit.errors import TraceError
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch")
 
 
 @functools.singledispatch

@@ -10,7 +10,10 @@ from torch import nn
 
 from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch", "o0", "o3")
 
 
 class Computes(nn.Module):

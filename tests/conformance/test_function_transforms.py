@@ -10,10 +10,15 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step
 
 #: torch's own, of forward-mode gradients.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+pytestmark = [
+    shows("pytorch", "o0", "o1", "o3"),
+    shows("pytorch", "o0", "o1", "o3"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
+]
 
 MODES = ["o0", "o1", "o3"]
 

@@ -13,7 +13,10 @@ from rdukit.errors import UnsupportedOperator
 from rdukit.pef import read_pef
 from rdukit_compiler.torch_private import find_overwriting, trace_functional
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, load_model
+
+pytestmark = shows("pytorch", "operators", "o0", "o1", "o3")
 
 MODES = ["o0", "o1", "o3"]
 

@@ -8,6 +8,9 @@ import pytest
 from fuzzing.generate import generate
 from fuzzing.programs import class_text
 from fuzzing.trial import Outcome, Way, judge_together
+from support import first_short, shows
+
+pytestmark = shows("pytorch", "operators", "o0", "o1", "o3", "portable")
 
 #: Programs of each way, judged one by one or in one PEF.
 _ALONE, _TOGETHER = 8, 6
@@ -15,7 +18,7 @@ _FAULTS = (Outcome.WRONG, Outcome.BARE)
 
 
 @pytest.mark.filterwarnings("ignore")  # what torch says of random programs
-@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("precision", first_short(["f32", "bf16"]))
 @pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
 def test_random_modules_are_right_or_refused(mode: str, precision: str, tmp_path: Path) -> None:
     first = 1000 * int(mode[1]) + (100 if precision == "bf16" else 0)

@@ -10,7 +10,10 @@ from torch import nn
 
 from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 MODES = ["o0", "o1", "o3"]
 

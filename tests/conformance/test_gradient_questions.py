@@ -11,7 +11,10 @@ from torch import nn
 from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
 from sambaflow.samba.sambatensor import unwrap
+from support import shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch", "o0", "o3")
 
 Answers = list[tuple[bool, bool, bool]]
 

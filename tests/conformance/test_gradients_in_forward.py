@@ -11,7 +11,10 @@ from torch.nn import functional as F
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch")
 
 
 class Differentiates(nn.Module):

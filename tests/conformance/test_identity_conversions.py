@@ -9,6 +9,9 @@ from torch import nn
 from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
+
+pytestmark = shows("precision")
 
 WIDTH = 16
 

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+from support import shows
+
+pytestmark = shows("surface")
+
 HEAVY = (
     "torch._inductor", "torch._dynamo", "torch._functorch", "sympy", "fastapi", "pydantic", "celery", "sqlalchemy",
     "grpc", "rdukit_compiler.pipeline", "rdukit_compiler.capture.from_fx", "rdukit_compiler.passes.differentiate",

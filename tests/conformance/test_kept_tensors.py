@@ -17,7 +17,10 @@ from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
 from sambaflow.tracing.tracer import trace_model
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch", "precision")
 
 BF16 = {"o1": True}
 F32 = {"precision": "f32", "o1": True}

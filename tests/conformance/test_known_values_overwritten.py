@@ -10,7 +10,10 @@ from torch import nn
 
 from rdukit.errors import TraceError
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch")
 
 
 def overwritten() -> torch.Tensor:

@@ -4,6 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from support import shows
+
+pytestmark = [shows("surface", "node"), pytest.mark.long]
+
 #: Traces while the group is up, which makes torch import what refers to groups, then leaves as the end of a rank does.
 PROGRAM = """
 import json

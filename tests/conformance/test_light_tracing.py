@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = shows("pytorch")
+
 TRACE = """
 import sys, torch
 from torch import nn
@@ -50,6 +54,7 @@ def test_a_trace_imports_neither_and_the_packages_are_themselves_afterwards(tmp_
     assert run(tmp_path, after=after) == ["False False 2", "2.0"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "body",
     [
@@ -62,6 +67,7 @@ def test_a_forward_that_asks_for_one_of_them_gets_it(tmp_path: Path, body: str) 
     assert run(tmp_path, body=body) == ["True True 2"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_torch_needs_neither(tmp_path: Path) -> None:
     body = "x = torch.compiler.disable(lambda a: a, recursive=False)(x) if torch.compiler.is_dynamo_compiling() else x"
     assert run(tmp_path, body=body) == ["False False 2"]
@@ -113,6 +119,7 @@ def test_a_second_compile_of_a_usual_model_imports_neither_sympy_nor_distributed
     assert (tmp_path / "model" / "model.pef").read_bytes() == pef
 
 
+@pytest.mark.long
 def test_symbolic_shapes_are_torch_s_own_after_a_trace(tmp_path: Path) -> None:
     after = (
         "assert 'sympy' not in sys.modules and 'torch.fx.experimental.symbolic_shapes' not in sys.modules\n"
@@ -126,6 +133,7 @@ def test_symbolic_shapes_are_torch_s_own_after_a_trace(tmp_path: Path) -> None:
     assert run(tmp_path, after=after) == ["False False 2", "[3.0, 4.0]"]
 
 
+@pytest.mark.long
 def test_a_forward_that_uses_sympy_or_symbolic_shapes_gets_them(tmp_path: Path) -> None:
     body = (
         "import sympy, kept; symbol = sympy.Symbol('a')\n"
@@ -140,6 +148,7 @@ def test_a_forward_that_uses_sympy_or_symbolic_shapes_gets_them(tmp_path: Path) 
     assert run(tmp_path, body=f"sys.path.insert(0, {str(tmp_path)!r}); {body}") == ["False False 2"]
 
 
+@pytest.mark.long
 def test_a_part_that_a_forward_imports_is_run_once(tmp_path: Path) -> None:
     body = "import torch._dynamo.utils as first; self.first = first"
     after = (

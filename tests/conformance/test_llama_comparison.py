@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from rdukit_bench.comparisons.llama_contestants import LlamaProgram
 from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
-
 from rdukit_runtime.engine.quantized_weights import WEIGHT_FORMATS
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama, LlamaSizes
+from support import shows
+
+pytestmark = shows("bench", "llama", "precision", "inference", "o0", "o1", "o3")
 
 SIZES = LlamaSizes(
     width=64, layers=2, heads=4, key_value_heads=4, feed_forward=96, vocabulary=97, context_length=32, prompt_length=7
@@ -69,6 +72,7 @@ def test_weights_of_four_bits_generate_what_plain_torch_does_with_the_numbers_th
 
 
 # As a share of the largest logit: two layers of bf16 with 8 bits; llama.cpp's q8_0 is 8e-2 off for this model.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "tolerance"),
     [

@@ -11,7 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("precision", "o0", "o1", "o3")
 
 ROWS, CLASSES = 6, 8
 #: f32 sums of a few dozen numbers, in another order than torch's

@@ -16,6 +16,9 @@ from rdukit_compiler.operators.layers import lstm
 from rdukit_compiler.torch_private import trace_aten, without_onednn
 from rdukit_runtime.engine.native import load_native
 from rdukit_runtime.engine.portable import build_portable
+from support import shows
+
+pytestmark = shows("engine", "native", "portable")
 
 Tensors = Sequence[torch.Tensor]
 #: Relative to the largest value of each result, in f32: some steps, each a rounding or two.

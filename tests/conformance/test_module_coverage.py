@@ -12,7 +12,10 @@ from torch.nn import functional as F
 
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 
 class Model(nn.Module):

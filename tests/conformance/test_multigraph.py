@@ -14,6 +14,9 @@ from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph, SambaGraph
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.samba.utils import trace_multigraph
+from support import shows
+
+pytestmark = shows("surface", "o0", "o1", "o3")
 
 F32 = {"precision": "f32", "o1": True}
 
@@ -89,6 +92,7 @@ def run(name: str, inputs: Any, outputs: Any) -> torch.Tensor:
 # -- the seed example --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_seed_example_compiles_and_runs_in_fresh_processes(tmp_path: Path) -> None:
     program = tmp_path / "two_linears.py"
     program.write_text(SEED_PROGRAM)

@@ -10,6 +10,9 @@ from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
+from support import shows
+
+pytestmark = shows("precision")
 
 
 class Averaged(nn.Module):

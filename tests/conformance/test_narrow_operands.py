@@ -8,6 +8,9 @@ from torch import nn
 
 import sambaflow.samba as samba
 from sambaflow.samba import utils
+from support import shows
+
+pytestmark = shows("surface", "operators")
 
 
 class Tagger(nn.Module):

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from rdukit_compiler.backend.section_library import compile_sections, section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
+from support import shows
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
 Tensors = Sequence[torch.Tensor]
 #: Relative to the largest value: sums of some hundred terms in another order.

@@ -39,8 +39,9 @@ from rdukit_runtime.engine.quantized_weights import (
     quantize_rows,
 )  # fmt: skip
 from rdukit_runtime.engine.threads import LeasedThreads
+from support import shows
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
 Tensors = Sequence[torch.Tensor]
 #: Relative to the largest value of the result: rounding once to the dtype, and sums of some hundred terms in f32.

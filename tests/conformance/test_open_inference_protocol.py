@@ -26,7 +26,10 @@ from tritonclient.utils import InferenceServerException
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("inference", "mlp")
 
 ROWS = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
 #: The protocol's routes, with paths as OpenAPI has them (the published file writes ``${NAME}``); ours.
@@ -185,6 +188,7 @@ def response_schema(context: Any, response: Any, case: Any) -> None:
     response_schema_conformance(context, response, case)
 
 
+@pytest.mark.long
 def test_schemathesis_finds_no_answer_that_is_not_as_described(box: ProcessBox) -> None:
     schema = schemathesis.openapi.from_dict(description())
     assert run_schemathesis(schema, box.rest_url, 6) >= 20

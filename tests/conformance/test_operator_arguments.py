@@ -12,7 +12,10 @@ from torch.nn import functional as F
 
 from rdukit.errors import CompileError, SectionFailed, UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("operators", "precision", "o0", "o3", "native", "portable")
 
 #: weight [3, 4], input → output.
 Function = Callable[[torch.Tensor, Any], torch.Tensor]

@@ -12,10 +12,15 @@ from torch.utils import cpp_extension
 
 from rdukit_compiler.backend.measure_routes import OwnProducts, load_own_products
 from rdukit_compiler.backend.section_library import SOURCES
+from support import shows
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or platform.machine() != "x86_64", reason="no C++ compiler for x86-64"
-)
+pytestmark = [
+    shows("engine", "native"),
+    shows("engine", "native"),
+    pytest.mark.skipif(
+        shutil.which("g++") is None or platform.machine() != "x86_64", reason="no C++ compiler for x86-64"
+    ),
+]
 
 #: Instruction sets, and how torch's headers call them.
 _KINDS = {"x86-64": "DEFAULT", "x86-64-v3": "AVX2", "x86-64-v4": "AVX512"}

@@ -15,7 +15,10 @@ from rdukit_compiler.operators.naming import callable_of, find_functional, name_
 from rdukit_compiler.torch_private import trace_functional
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import compare_step, compile_model, load_model
+
+pytestmark = shows("pytorch", "operators", "o0", "o3")
 
 Forward = Callable[[Any, Any], Any]
 ATEN = sorted({str(n).split("::")[1].split(".")[0] for n in torch._C._dispatch_get_all_op_names() if "aten::" in n})

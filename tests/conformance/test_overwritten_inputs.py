@@ -12,7 +12,10 @@ from torch.nn import functional as F
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, compile_model, load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 
 def through_type_as(y: torch.Tensor) -> torch.Tensor:

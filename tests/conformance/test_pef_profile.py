@@ -20,7 +20,10 @@ from rdukit_runtime.profile.cli import profile
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
+from support import shows
 from support.programs import ResFFNLogReg, classifier_inputs, compile_model
+
+pytestmark = shows("profile", "pef")
 
 
 class Product(nn.Module):

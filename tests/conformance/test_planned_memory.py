@@ -11,6 +11,9 @@ from torch import nn
 from rdukit.pef.memory import plan_memory
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
+
+pytestmark = shows("engine", "settings", "o0", "o1", "o3")
 
 WIDTH, HEADS, TOKENS, WORDS = 64, 4, 32, 512
 

@@ -11,7 +11,10 @@ from torch import nn
 
 from rdukit.errors import TraceError
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch")
 
 CALLS = 0
 STATE: dict[str, Any] = {"n": 0, "tensor": torch.ones(4)}

@@ -8,6 +8,10 @@ from types import ModuleType
 import pytest
 import yaml
 
+from support import shows
+
+pytestmark = shows("profile", "o0", "o3")
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "programs"
 
 

@@ -11,7 +11,10 @@ from torch import nn
 
 from rdukit.errors import TraceError
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 SHAPE = (64, 3, 8)
 

@@ -9,7 +9,10 @@ from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.torch_private import trace_aten
 from rdukit_runtime.engine.portable import build_portable
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step
+
+pytestmark = shows("engine", "portable")
 
 
 def test_a_view_of_what_lies_otherwise_than_recorded_is_a_copy() -> None:

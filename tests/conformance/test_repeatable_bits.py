@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support import FIND_SUPPORT
+from support import FIND_SUPPORT, shows
+
+pytestmark = [shows("engine", "native", "portable"), pytest.mark.long]
 
 PROGRAM = (
     FIND_SUPPORT

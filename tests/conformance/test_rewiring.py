@@ -9,6 +9,9 @@ from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.samba.utils import trace_multigraph
+from support import shows
+
+pytestmark = shows("surface")
 
 F32 = {"precision": "f32", "pef_name": "rewired", "log_level": "error"}
 

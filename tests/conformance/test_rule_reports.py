@@ -11,7 +11,10 @@ from rdukit.errors import InvalidArgument, RuleError
 from rdukit_compiler.patterns.review import check_words, find_nearest
 from rdukit_compiler.rules import load_default_rules
 from sambaflow import samba
+from support import shows
 from support.programs import LogReg, classifier_inputs, compile_model
+
+pytestmark = shows("o1", "surface")
 
 
 class Pooled(nn.Module):

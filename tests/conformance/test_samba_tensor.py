@@ -11,6 +11,9 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
+
+pytestmark = shows("surface")
 
 
 def image(*shape: int) -> SambaTensor:

@@ -7,8 +7,13 @@ import sys
 import pytest
 
 from rdukit.settings import SANITIZE, resolve
+from support import shows
 
-pytestmark = pytest.mark.skipif(not resolve(SANITIZE), reason="runs under `make sanitize`")
+pytestmark = [
+    shows("native", "settings"),
+    shows("native", "settings"),
+    pytest.mark.skipif(not resolve(SANITIZE), reason="runs under `make sanitize`"),
+]
 
 PROGRAM = """
 import sys

@@ -9,7 +9,10 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import LogReg, classifier_inputs, load_model
+
+pytestmark = shows("pytorch")
 
 
 def trained(tmp_path: Path) -> Any:

@@ -12,7 +12,10 @@ from torch import nn
 from rdukit.errors import TraceError
 from rdukit.pef.file import read_pef
 from sambaflow import samba
+from support import shows
 from support.programs import compile_model, load_model
+
+pytestmark = shows("pytorch", "operators")
 
 #: f32: sums of products along the length, in another order.
 TOLERANCE = 1e-5

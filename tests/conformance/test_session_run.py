@@ -12,7 +12,10 @@ from torch import nn
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import LogReg, ResFFNLogReg, classifier_inputs, load_model
+
+pytestmark = shows("surface", "pytorch", "precision", "o0", "o1", "o3")
 
 
 def sgd(parameters: Any) -> Any:

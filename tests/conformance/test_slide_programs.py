@@ -10,7 +10,10 @@ import torch
 from torch import nn
 
 from sambaflow import samba
+from support import shows
 from support.programs import Loaded, LogReg, ResFFNLogReg, classifier_inputs, load_model
+
+pytestmark = shows("o0", "o1", "o3", "native", "precision")
 
 Model = type[LogReg] | type[ResFFNLogReg]
 

@@ -13,7 +13,10 @@ from rdukit.errors import InvalidArgument, UnknownTensor
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.sambatensor import SambaTensor
+from support import shows
 from support.programs import LogReg, classifier_inputs, compile_model, load_model
+
+pytestmark = shows("pytorch", "surface", "o0", "o1", "o3")
 
 
 def sgd(parameters: Any) -> Any:

@@ -10,7 +10,10 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
 from support.programs import Loaded, LogReg, ResFFNLogReg, classifier_inputs, load_model
+
+pytestmark = shows("pytorch", "surface", "o0", "o1", "o3")
 
 
 def sgd(parameters: Any) -> Any:

@@ -21,7 +21,10 @@ from sambaflow.samba.sn_private import sn_gather, sn_multinomial, sn_scatter
 from sambaflow.samba.test import TestWithGold, consistency_test
 from sambaflow.samba.utils import SNType
 from sambaflow.samba.utils.checkpoint import load_sharded_checkpoint, save_tensors
+from support import shows
 from support.programs import LogReg, classifier_inputs, load_model
+
+pytestmark = shows("surface")
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "surface.py"
 

@@ -9,7 +9,10 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba.utils.checkpoint import load_sharded_checkpoint
+from support import shows
 from support.programs import compare_step, load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 
 class Clashing(nn.Module):

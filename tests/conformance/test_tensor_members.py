@@ -14,7 +14,10 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, SambaTensors, wrap
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("surface")
 
 PLAIN = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) + 0.1
 

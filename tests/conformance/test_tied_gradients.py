@@ -11,6 +11,9 @@ from torch import nn
 from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 WORDS, WIDTH = 1024, 64
 SECTIONS = ["fwd", "bckwd", "opt"]

@@ -12,7 +12,10 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from rdukit.errors import RdukitError, UnsupportedOperator
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step, compile_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 
 def sgd(parameters: Any) -> Any:

@@ -13,7 +13,10 @@ from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from rdukit.errors import TraceError
 from sambaflow import samba
 from sambaflow.tracing import static_forms as orthogonal_maps
+from support import shows
 from support.programs import compare_step, load_model
+
+pytestmark = shows("pytorch", "precision", "o0", "o1", "o3")
 
 
 class Layered(nn.Module):

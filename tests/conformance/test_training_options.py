@@ -16,7 +16,10 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
 from sambaflow import samba
 from sambaflow.samba import utils
+from support import shows
 from support.programs import Loaded, LogReg, classifier_inputs, load_model
+
+pytestmark = shows("surface", "precision", "o0", "o1", "o3")
 
 
 class Regression(nn.Module):

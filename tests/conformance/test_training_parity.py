@@ -17,7 +17,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch", "precision", "o0", "o1", "o3")
 
 STEPS = 20
 TOLERANCE = 1e-5

@@ -12,7 +12,10 @@ from torch.profiler import record_function
 
 from rdukit.errors import TraceError
 from sambaflow import samba
+from support import shows
 from support.programs import compare_step
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 
 class Model(nn.Module):

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = shows("inference")
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "programs" / "compare_with_triton.py"
 
 

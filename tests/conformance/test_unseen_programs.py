@@ -20,7 +20,10 @@ from sambaflow.samba.schema.snconfig import SNConfig
 from sambaflow.samba.sn_private import sn_reduce
 from sambaflow.samba.utils.argparser import SambaConfig, parse_app_args
 from sambaflow.samba.utils.tensorboard_debug import dump_accuracy_debug_info
+from support import shows
 from support.programs import LogReg, classifier_inputs, load_model
+
+pytestmark = shows("surface", "pytorch", "o0", "o1", "o3")
 
 #: Old names, redefined options, four commands, profiles, meters: the habits of programs of many releases in one.
 OLD_PROGRAM = """
@@ -104,6 +107,7 @@ if __name__ == '__main__':
 """
 
 
+@pytest.mark.long
 def test_an_old_program_compiles_runs_tests_and_measures_in_processes_of_its_own(tmp_path: Path) -> None:
     program = tmp_path / "app.py"
     program.write_text(OLD_PROGRAM)

@@ -13,7 +13,10 @@ from torch import nn
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from rdukit.pef.file import read_pef
 from sambaflow import samba
+from support import shows
 from support.programs import compile_model, load_model
+
+pytestmark = shows("pytorch", "operators", "settings", "o0", "o1", "o3")
 
 
 def sgd(parameters: Any) -> Any:

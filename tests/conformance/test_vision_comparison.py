@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from rdukit_bench.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from torch import nn
 
+from rdukit_bench.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from rdukit_zoo.modules import PlainVit, PlainVitSizes, Unet, UnetSizes, vary_statistics
+from support import shows
+
+pytestmark = shows("bench", "precision")
 
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int, int]]] = {
     "vit": (lambda: PlainVit(PlainVitSizes(32, 8, 24, 2, 3, 40, 7)), (2, 3, 32, 32)),

@@ -10,7 +10,10 @@ import torch
 from torch import nn
 
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 WIDTH, HEADS, LENGTH = 32, 4, 6
 

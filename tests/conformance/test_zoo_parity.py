@@ -6,12 +6,47 @@ writes what it finds into the documents.
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from rdukit_zoo.registry import model_names
+from support import shows
 from support.zoo_parity import SMALL_SIZES, measure_inference, measure_training, trains
+
+pytestmark = shows(
+    "zoo",
+    "precision",
+    "o0",
+    "o1",
+    "o3",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepvit",
+    "falcon",
+    "ffn",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "logreg",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+)
 
 IS_LONG: Final = os.environ.get("RDUKIT_TEST_ZOO") == "long"
 MODES: Final = ("o0", "o1", "o3")
@@ -23,11 +58,16 @@ LONG_STEPS: Final = frozenset({"autophasenn", "cosmictagger2d", "cosmictagger3d"
 TRAINED: Final = [name for name in SMALL_SIZES if trains(name)]
 
 
-def cases(names: list[str]) -> list[tuple[str, int, str]]:
+def cases(names: list[str]) -> list[Any]:
     """Model, which of its sizes, mode: all, or the first sizes in O3 and the second in O0 or O1 by turns."""
     if IS_LONG:
         return [(name, which, mode) for name in names for which in (0, 1) for mode in MODES]
-    return [case for i, name in enumerate(names) for case in ((name, 0, "o3"), (name, 1, MODES[i % 2]))]
+    long = pytest.mark.long
+    return [
+        case
+        for i, name in enumerate(names)
+        for case in (pytest.param(name, 0, "o3", marks=long), pytest.param(name, 1, MODES[i % 2]))
+    ]
 
 
 def test_every_model_has_two_sizes() -> None:

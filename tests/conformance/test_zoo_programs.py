@@ -2,12 +2,15 @@
 
 import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from support import shows
+from support.forked import run_python
+
+pytestmark = shows("zoo", "logreg", "ffn", "portable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,8 @@ def shell(home: Path, folder: Path, module: str, *arguments: str, path: str | No
     """``python -m rdukit_zoo.<module> <arguments>`` in ``folder``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RDUKIT_")}
     settings = {"RDUKIT_HOME": str(home), "RDUKIT_KERNELS": "portable", "RDUKIT_NODE": "private"}
-    made = subprocess.run(
-        [sys.executable, "-m", f"rdukit_zoo.{module}", *arguments],
-        check=False, cwd=folder, capture_output=True, text=True, timeout=200,
-        env={**kept, **settings, "OMP_NUM_THREADS": "1", **({} if path is None else {"PATH": path})},
-    )  # fmt: skip
+    environment = {**kept, **settings, "OMP_NUM_THREADS": "1", **({} if path is None else {"PATH": path})}
+    made = run_python(["-m", f"rdukit_zoo.{module}", *arguments], environment, cwd=folder, kind="sambaflow")
     return Ran(made.returncode, made.stdout, made.stderr)
 
 

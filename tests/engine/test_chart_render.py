@@ -20,6 +20,9 @@ from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder
 from rdukit_platform.backends.job_boxes import read_claim
 from rdukit_platform.backends.kubernetes import RIGHTS
 from rdukit_platform.backends.pods import PodRules, make_pod, make_trying_pod, read_template
+from support import shows
+
+pytestmark = [shows("kubernetes"), pytest.mark.long]
 
 TREE = Path(__file__).parents[2]
 #: Oldest that the chart admits, and newest that schemas can be had of.

@@ -18,11 +18,13 @@ import pytest
 import yaml
 from chart_values import render_chart
 
+from support import shows
+
 NETWORK = "rdukit-chart"
 IMAGE = "localhost/rdukit/all"
 RELEASE = "chart"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [shows("kubernetes", "images", "logreg"), pytest.mark.timeout(600), pytest.mark.long]
 
 
 class Podman:

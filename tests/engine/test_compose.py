@@ -32,6 +32,8 @@ from compose_stack import (
     read_events,
 )
 
+from support import shows
+
 #: How Compose of each generation may be called.
 COMPOSES = {
     "1.": ["/usr/bin/docker-compose", "/usr/local/bin/docker-compose"],
@@ -46,7 +48,11 @@ PROFILES = {
     "monitoring": ("exporter", "prometheus", "grafana"),
 }
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [
+    shows("containers", "snfadm", "node", "jobs", "inference", "logreg"),
+    pytest.mark.timeout(1200),
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")

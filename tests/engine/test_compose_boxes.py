@@ -12,11 +12,18 @@ import httpx
 import pytest
 from compose_stack import PATIENCE_S, Engine, connect, find_compose, follow, is_over, is_under_way
 
+from support import shows
+
 #: Where the file has the home folder, for the engine and for the services.
 HOME = Path("/var/lib/rdukit")
 USER = 10001
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.second_stack]
+pytestmark = [
+    shows("containers", "job-boxes", "logreg"),
+    pytest.mark.timeout(1200),
+    pytest.mark.second_stack,
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")

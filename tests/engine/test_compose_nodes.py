@@ -9,11 +9,18 @@ import httpx
 import pytest
 from compose_stack import PATIENCE_S, SERVICES, Engine, connect, find_compose, follow, is_over, is_under_way
 
+from support import shows
+
 TWO = ("snd-two", "worker-two")
 #: More than half of a node's: one job fills it.
 TILES = 40
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.second_stack]
+pytestmark = [
+    shows("containers", "nodes", "logreg"),
+    pytest.mark.timeout(1200),
+    pytest.mark.second_stack,
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")

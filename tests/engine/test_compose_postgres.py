@@ -7,9 +7,11 @@ import httpx
 import pytest
 from compose_stack import PATIENCE_S, SERVICES, Engine, connect, find_compose, follow, is_over, read_events
 
+from support import shows
+
 PASSWORD = "a secret/of@this:test"
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.second_stack]
+pytestmark = [shows("containers", "jobs"), pytest.mark.timeout(1200), pytest.mark.second_stack, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

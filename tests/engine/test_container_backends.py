@@ -10,10 +10,10 @@ import pytest
 from rdukit.errors import Unavailable
 from rdukit_platform.backends.contract import BoxBackend, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, RunningBox
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
-from support import wait_until
+from support import shows, wait_until
 from support.platform.backends import START_S, BackendContract, contract_box
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [shows("images", "job-boxes", "logreg"), pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="class")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.backends.container_options import LOG_BYTES
-from support import wait_until
+from support import shows, wait_until
 from support.platform.hostile import ENVIRONMENT, PATIENCE_S, Hostile, HostileBoxes
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [shows("job-boxes", "security"), pytest.mark.timeout(900), pytest.mark.long]
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 

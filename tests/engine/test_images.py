@@ -29,12 +29,13 @@ from rdukit_modelbox.image.verify import verify_layout
 from rdukit_platform.backends.contract import BoxLimits, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.pods import PodRules, make_pod
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import shows
 from support.boxes import run_verb
 
 TREE = Path(__file__).parents[2]
 MB = 1_000_000
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [shows("images", "containers", "box", "mlp", "logreg", "ffn"), pytest.mark.timeout(900), pytest.mark.long]
 
 
 def run(*command: str, environment: dict[str, str] | None = None, timeout_s: float = 300.0) -> str:

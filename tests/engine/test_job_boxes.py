@@ -12,9 +12,14 @@ from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.image.build import build_layout
 from rdukit_platform.backends.engines import PodmanBackend
+from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    shows("job-boxes", "images", "jobs", "modelbox-own-model", "logreg"),
+    pytest.mark.timeout(900),
+    pytest.mark.long,
+]
 MEMORY = 4 << 30
 
 

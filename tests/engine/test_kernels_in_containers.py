@@ -21,10 +21,11 @@ from safetensors.torch import save_file
 
 from rdukit.box.client import BoxClient
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import shows
 from support.boxes import run_verb, succeed
 from support.helpers import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [shows("native", "containers", "pef", "box", "mlp"), pytest.mark.timeout(900), pytest.mark.long]
 
 VOLUME = "rdukit-kernels-test"
 HARDENED = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]

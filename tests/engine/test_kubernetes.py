@@ -26,14 +26,18 @@ from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder, RunningBox
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 from rdukit_platform.backends.pods import PodTemplate
+from support import shows
 from support.platform.backends import START_S, BackendContract, contract_box
 
 ADDRESS = os.environ.get("RDUKIT_TEST_KUBERNETES", "")
 IMAGE = os.environ.get("RDUKIT_TEST_KUBERNETES_IMAGE", "rdukit/modelbox:latest")
 
 pytestmark = [
+    shows("kubernetes", "job-boxes", "logreg"),
+    shows("kubernetes", "job-boxes", "logreg"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(not ADDRESS, reason="no cluster: RDUKIT_TEST_KUBERNETES is the address of kubectl proxy"),
+    pytest.mark.long,
 ]
 
 

@@ -9,10 +9,10 @@ from compose_stack import PATIENCE_S
 from rdukit_platform.backends.engines import PodmanBackend
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.settings import Home
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [shows("job-boxes", "logreg"), pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

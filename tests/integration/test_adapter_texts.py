@@ -23,8 +23,11 @@ from rdukit_serving.device.adapters import place_adapters
 from rdukit_serving.device.parameters import text_parameters
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
+from support import shows
 from support.helpers import wait_until
 from support.text_boxes import make_text_model, make_tiny_llama
+
+pytestmark = shows("bundle", "serve", "bundles", "training", "llama")
 
 SIZES: dict[str, Any] = {
     "width": 32, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257,

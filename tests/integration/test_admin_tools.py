@@ -14,7 +14,11 @@ import pytest
 
 from rdukit.pef.file import read_pef
 from rdukit_node.cli.slurmfeeder import needs_of
+from support import shows
+from support.forked import run_python
 from support.node.daemons import RunningDaemon, environment, running_daemon, stop_daemon
+
+pytestmark = shows("snfadm", "snconfig", "slurmfeeder", "snprof", "tools", "faults", "logreg")
 
 NOBODY = 65534
 #: The interpreter may be where another user cannot read, so everything is imported before the user changes.
@@ -51,11 +55,8 @@ def run_tool(
     node: RunningDaemon, tool: str, *arguments: str, script: str = AS_SELF, timeout_s: float = 60.0
 ) -> "subprocess.CompletedProcess[str]":
     module = "rdukit_runtime.profile.snprof" if tool == "snprof" else f"rdukit_node.cli.{tool}"
-    return subprocess.run(
-        [sys.executable, "-c", script, module, *arguments],
-        env=environment(node.home, RDUKIT_KERNELS="portable"), capture_output=True, text=True, timeout=timeout_s,
-        cwd=node.home, check=False,
-    )  # fmt: skip
+    settings = environment(node.home, RDUKIT_KERNELS="portable")
+    return run_python(["-c", script, module, *arguments], settings, cwd=node.home, timeout_s=timeout_s)
 
 
 def ask(node: RunningDaemon, *arguments: str) -> Any:

@@ -18,7 +18,31 @@ from rdukit_modelbox.preprocessing.arrays import array_forms, open_arrays
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows(
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepvit",
+    "gan",
+    "lenet",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+    "train-from-catalog",
+    "portable",
+)
 
 #: Box → the figures of its results, beside the loss.
 BOXES: dict[str, set[str]] = {

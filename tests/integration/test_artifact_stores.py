@@ -32,7 +32,10 @@ from rdukit_modelbox.artifacts.reference import parse_reference
 from rdukit_modelbox.artifacts.store import ArtifactStore
 from rdukit_modelbox.cli.show import inspect_running
 from rdukit_platform.backends.contract import BoxSpec
+from support import shows
 from support.platform.warm import start_box
+
+pytestmark = shows("modelbox")
 
 DATA = bytes(range(256)) * 4096
 DIGEST = hashlib.sha256(DATA).hexdigest()

@@ -18,8 +18,11 @@ import pytest
 
 from rdukit_platform.backup.manifest import FORMAT, read_manifest, write_manifest
 from rdukit_platform.client.http import ApiClient
+from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 from support.postgres import new_database, postgres_server
+
+pytestmark = shows("backup", "restore")
 
 BOX = Path(__file__).parent / "platform_box.py"
 CONTENT = bytes(range(250)) * 4

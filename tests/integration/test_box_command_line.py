@@ -13,7 +13,10 @@ from rdukit.errors import RdukitError, Unauthenticated
 from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
+from support import shows
 from support.platform.warm import start_box
+
+pytestmark = shows("box", "modelbox", "mlp")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,10 @@ from rdukit_modelbox.preprocessing.datasets import Samples, load_dataset, save_d
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_serving.device.loaded_model import LoadedModel
 from rdukit_serving.device.parameters import load_parameters
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("training", "modelbox-own-model", "inference")
 
 BATCH, FEATURES, CLASSES = 16, 12, 3
 #: Neither fills whole batches.

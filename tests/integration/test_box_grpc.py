@@ -15,7 +15,10 @@ from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
+from support import shows
 from support.platform.warm import start_box
+
+pytestmark = shows("wire", "operations", "logreg")
 
 SERVICE = "rdukit.modelbox.v1.ModelBox"
 UNARY = ("Describe", "Compile", "Train", "Preprocess", "Evaluate", "Infer", "Cancel", "GetOperation", "ListOperations")

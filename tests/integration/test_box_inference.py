@@ -26,8 +26,10 @@ from tritonclient.utils import InferenceServerException
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
 from rdukit.telemetry.otlp_lines import read_span_file
 from rdukit_zoo.mlp import MultiLayerPerceptron
-from support import wait_until
+from support import shows, wait_until
 from support.served_box import BATCH, HEADERS, ROW, TOKEN, Asking, Served, exchange, raw, request, serving_mlp
+
+pytestmark = shows("inference", "observability", "mlp")
 
 METADATA = (("authorization", f"Bearer {TOKEN}"),)
 

@@ -23,8 +23,10 @@ from rdukit_modelbox.artifacts.mounts import Exchange
 from rdukit_modelbox.operations.supervisor import ChildLimits, ChildOutcome, Listener, run_child
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
-from support import wait_until
+from support import shows, wait_until
 from support.platform.warm import start_box
+
+pytestmark = shows("operations", "logreg")
 
 SECRET = "whsec_" + base64.b64encode(b"between us").decode()
 ENVIRONMENT = {

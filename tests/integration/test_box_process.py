@@ -23,7 +23,9 @@ from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.server.state_folder import StateFolder
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
-from support import wait_until
+from support import shows, wait_until
+
+pytestmark = shows("box", "wire", "operations", "logreg")
 
 
 @pytest.fixture(scope="module")

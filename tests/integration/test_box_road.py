@@ -18,9 +18,11 @@ from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
-from support import wait_until
+from support import shows, wait_until
 from support.boxes import succeed, working_children_of
 from support.platform.warm import start_box
+
+pytestmark = shows("logreg", "ffn", "o0", "operations", "training", "inference")
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2", "RDUKIT_KERNELS": "portable"}
 

@@ -15,6 +15,9 @@ from rdukit.box.client import BoxClient
 from rdukit.box.sse import EVENT_STREAM, frame_event
 from rdukit.errors import IllegalValue, Unavailable
 from rdukit.http.unix_sockets import rest_address
+from support import shows
+
+pytestmark = shows("operations", "wire")
 
 QUEUED = {"sequence": 1, "kind": "state", "operation": {"id": "op-1", "state": "queued"}}
 ENDED = {"sequence": 2, "kind": "result", "operation": {"id": "op-1", "state": "succeeded"}}

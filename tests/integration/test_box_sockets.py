@@ -21,8 +21,11 @@ from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import shows
 from support.boxes import run_verb
 from support.platform.warm import start_box
+
+pytestmark = shows("box", "job-boxes", "inference", "logreg", "mlp")
 
 
 @pytest.fixture(scope="module")

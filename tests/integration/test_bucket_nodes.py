@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,9 +18,12 @@ from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.backup.restore import restore_backup
 from rdukit_platform.backup.write import write_backup
 from rdukit_platform.settings import Home
-from support import wait_until
+from support import shows, wait_until
+from support.forked import fork_rdukit
 from support.platform.bucket import NAME, SECRET, BucketServer, bucket_server
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = shows("artifacts", "nodes", "backup")
 
 BOX = Path(__file__).with_name("platform_box.py")
 ADDRESS = f"s3://{NAME}/nodes"
@@ -59,17 +61,7 @@ def joined(platform: PlatformUnderTest) -> Iterator[Path]:
             "RDUKIT_DATABASE_URL": f"sqlite:///{first.folder / 'db.sqlite'}",
             "RDUKIT_BROKER_URL": f"redis+socket://{first.broker_socket}",
         }  # fmt: skip
-        command = [
-            sys.executable,
-            "-c",
-            "from rdukit.cli import main; main()",
-            "node",
-            "join",
-            "--json",
-            "--name",
-            "two",
-        ]
-        process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, start_new_session=True)
+        process = fork_rdukit(["node", "join", "--json", "--name", "two"], variables)
         assert process.stdout is not None
         try:
             assert json.loads(process.stdout.readline())["name"] == "two"

@@ -27,9 +27,12 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.doctor import check_platform
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.bucket import NAME, SECRET, BucketServer, bucket_server
 from support.platform.gateway import gateway_under_test
 from support.platform.processes import fresh_database, short_folder
+
+pytestmark = shows("artifacts")
 
 LARGE = os.urandom(PART_BYTES + 1000)
 #: Later than anything of the test was written.

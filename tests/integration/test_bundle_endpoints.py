@@ -24,9 +24,12 @@ from rdukit_platform.client import Platform
 from rdukit_platform.client.artifacts import Artifact
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
+from support import shows
 from support.helpers import wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 from support.text_boxes import TINY, make_text_model, make_tiny_llama
+
+pytestmark = shows("bundles", "endpoints", "endpoint calls", "endpoint", "console", "router", "llama")
 
 #: A slow machine is waited for.
 FAST = {

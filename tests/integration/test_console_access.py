@@ -12,8 +12,11 @@ import pytest
 from rdukit_platform.db.models import DeliveryRow
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.webhooks.outbox import record_try, take_due, tell
+from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("console", "tenants", "webhooks", "audit", "members", "security")
 
 
 @pytest.fixture(scope="module")

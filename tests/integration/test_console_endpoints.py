@@ -13,9 +13,12 @@ from sqlalchemy import update
 from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.tenants.service import find_tenant
+from support import shows
 from support.pefs.examples import write_example_pef
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import run_rdukit, short_folder
+
+pytestmark = shows("console", "endpoints", "experts", "endpoint")
 
 
 @pytest.fixture(scope="module")

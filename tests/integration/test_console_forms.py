@@ -23,7 +23,10 @@ from rdukit_platform.sweeps.advance import advance_sweeps
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+from support import shows
 from support.platform.gateway import Example, open_known_platform, serving
+
+pytestmark = shows("console", "jobs", "pipelines", "sweeps")
 
 COMPILE = "/console/catalog/logreg/run/compile"
 TRAIN = "/console/catalog/logreg/run/train"

@@ -24,7 +24,10 @@ from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+from support import shows
 from support.platform.gateway import Example, job_state, open_known_platform, serving
+
+pytestmark = shows("console", "catalog", "experts", "artifacts", "pipelines", "sweeps")
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "path"}
 

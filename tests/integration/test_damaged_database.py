@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
 from support.node.daemons import start_daemon, stop_daemon
+
+pytestmark = shows("node", "faults")
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_1"
 

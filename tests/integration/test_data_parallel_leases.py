@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import FIND_SUPPORT, wait_until
+from support import FIND_SUPPORT, shows, wait_until
 from support.node.daemons import environment, running_daemon
+
+pytestmark = shows("node")
 
 PROGRAM = (
     FIND_SUPPORT

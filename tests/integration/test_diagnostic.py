@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from rdukit.snd import SndClient
-from support import wait_until
+from support import shows, wait_until
+from support.forked import run_python
 from support.node.daemons import RunningDaemon, environment, running_daemon
+
+pytestmark = shows("snfadm", "tools")
 
 SCRIPT = "import sys; sys.argv[0] = 'snfadm'; from rdukit_node.cli.snfadm import main; main()"
 RDU = "/NODE/XRDU_0/RDU_0"
@@ -26,9 +29,7 @@ def node() -> Iterator[RunningDaemon]:
 
 def snfadm(node: RunningDaemon, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
     settings = environment(node.home, RDUKIT_KERNELS="portable", **more)
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments], env=settings, capture_output=True, text=True, check=False
-    )
+    return run_python(["-c", SCRIPT, *arguments], settings)
 
 
 def diagnose(node: RunningDaemon, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -19,8 +19,11 @@ from rdukit_platform.catalog.model import Selector
 from rdukit_platform.endpoints import replicas
 from rdukit_platform.endpoints.replicas import reconcile
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
+from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("endpoints", "endpoint calls")
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 USAGE = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'

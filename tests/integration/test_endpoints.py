@@ -12,7 +12,10 @@ import httpx
 import pytest
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
+from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = shows("endpoints", "endpoint calls", "console", "experts", "logreg")
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {

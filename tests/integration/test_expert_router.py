@@ -17,7 +17,10 @@ from click.testing import CliRunner
 from rdukit_platform.backends.process import ProcessBox
 from rdukit_serving.router.decision import load_router
 from rdukit_zoo.kits import routing
+from support import shows
 from support.text_boxes import make_tiny_llama, start_text_box
+
+pytestmark = shows("router", "kits")
 
 CODE, MATHS = "Why does my Python loop never end?", "What is 17 times 23, and half of it?"
 

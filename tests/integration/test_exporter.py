@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+
+pytestmark = shows("sambanova_exporter", "tools")
 
 _COMMAND = [sys.executable, "-m", "rdukit_node.cli.exporter"]
 

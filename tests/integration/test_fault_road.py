@@ -13,8 +13,11 @@ import pytest
 from rdukit.errors import DramUeException, LeaseLost, NoResources, TileFaultException
 from rdukit.snd import SndClient
 from rdukit_runtime.application import Application, open_application
+from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 from support.pefs.examples import write_example_pef
+
+pytestmark = shows("node", "faults", "isolation")
 
 RDU = "/NODE/XRDU_0/RDU_0"
 

@@ -13,6 +13,9 @@ import pytest
 
 from rdukit_node.faults.model import ChangedRows
 from rdukit_node.faults.store import FaultStore
+from support import shows
+
+pytestmark = shows("node", "faults")
 
 #: Writes one error a transaction and says so, with checkpoints beside it, until it is killed.
 _WRITER = """

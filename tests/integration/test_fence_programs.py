@@ -13,8 +13,13 @@ import pytest
 from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import FenceSpec, Way
 from rdukit.fence.start import program_paths, start_fenced
+from support import shows
 
-pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+pytestmark = [
+    shows("job-boxes", "security", "native"),
+    shows("job-boxes", "security", "native"),
+    pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
+]
 
 UID = 219_998
 PROGRAM_S = 240.0

@@ -19,8 +19,11 @@ from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import shape_of
 from rdukit_zoo.language.decoder import Decoder, generate_by_recomputing
 from sambaflow.samba import utils
+from support import shows
 from support.boxes import run_verb
 from support.platform.warm import start_box
+
+pytestmark = shows("gpt2", "finetune-gpt2", "inference", "training")
 
 STEPS, BATCH, LENGTH = 40, 8, 64
 SIZES = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 257, "context_length": LENGTH, "prompt_length": 16}

@@ -11,7 +11,10 @@ import httpx
 import pytest
 
 from rdukit_platform.worker.patience import MIN_FREE_BYTES, NO_ROOM
+from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = shows("artifacts", "jobs", "health")
 
 BOX = Path(__file__).with_name("platform_box.py")
 DISK_MIB = 48

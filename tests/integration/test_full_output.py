@@ -6,7 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
 from support.node.daemons import environment
+
+pytestmark = shows(
+    "snconfig",
+    "slurmfeeder",
+    "snddrstat",
+    "snfadm",
+    "snpciestat",
+    "snprof",
+    "sntilestat",
+    "node",
+    "pef",
+    "zoo",
+    "errors",
+)
 
 NODE_TOOLS = ("exporter", "slurmfeeder", "snconfig", "snddrstat", "snfadm", "snpciestat", "sntilestat")
 TOOLS = (*(f"rdukit_node.cli.{tool}" for tool in NODE_TOOLS), "rdukit_runtime.profile.snprof")

@@ -12,7 +12,10 @@ from PIL import Image
 
 from rdukit_zoo.vision.gan import Gan, generate, make_optimizers
 from sambaflow import samba
+from support import shows
 from support.programs import load_model
+
+pytestmark = shows("gan")
 
 
 @pytest.fixture(autouse=True)

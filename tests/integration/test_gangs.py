@@ -8,7 +8,10 @@ import pytest
 
 from rdukit.errors import IllegalValue
 from rdukit_platform.backends.process_tree import tree_of
+from support import shows
 from support.platform.processes import platform_under_test, short_folder
+
+pytestmark = shows("jobs", "scheduler", "training", "logreg")
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 STEPS, BATCH = 150, 16

@@ -21,9 +21,11 @@ from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from support import wait_until
+from support import shows, wait_until
 from support.platform.gateway import Example, open_known_platform, serving
 from support.platform.processes import short_folder
+
+pytestmark = shows("jobs", "artifacts", "pipelines", "sweeps", "experts", "errors", "console")
 
 WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}
 WORDS = {"stage": "train", "step": 3, "total": 4, "loss": "NaN", "throughput": "Infinity", "eta_s": "-Infinity"}

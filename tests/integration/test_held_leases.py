@@ -12,8 +12,10 @@ import pytest
 
 from rdukit.errors import LeaseLost, NoResources, NotFound
 from rdukit.snd import HeldLease, SndClient
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import RunningDaemon, environment, start_daemon, stop_daemon
+
+pytestmark = shows("node")
 
 PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 #: A box that starts while its daemon is away: it must find its lease again.

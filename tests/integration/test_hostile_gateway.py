@@ -19,9 +19,11 @@ import httpx
 import pytest
 
 from rdukit.http.limits import RESERVED_FILES, choose_connections
-from support import wait_until
+from support import shows, wait_until
 from support.helpers import RawCaller, answer_of
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = shows("security", "errors", "jobs", "artifacts")
 
 BOX = Path(__file__).parent / "platform_box.py"
 LONG_S = int(os.environ.get("RDUKIT_TEST_HOSTILE_S", "0"))

@@ -23,8 +23,11 @@ from rdukit.errors import NoResources, OutOfDeviceMemory, PefError, Unavailable
 from rdukit.snd import SndClient
 from rdukit_node.daemon.protocol import OPERATIONS
 from rdukit_runtime.application import open_application
+from support import shows
 from support.node.daemons import RunningDaemon, environment, node_command, running_daemon
 from support.pefs.examples import write_example_pef
+
+pytestmark = shows("node", "wire", "snml", "faults")
 
 CONNECTIONS = int(os.environ.get("RDUKIT_STRESS_CONNECTIONS", "2000"))
 HELLO = b'{"op": "hello", "protocol": 1}\n'

@@ -17,7 +17,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+from support import shows
 from support.platform.warm import start_box
+
+pytestmark = shows("huggingface", "bert", "bert-classifier", "bert-embedder", "vit", "inference")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 

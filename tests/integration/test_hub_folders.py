@@ -23,7 +23,10 @@ from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+from support import shows
 from support.helpers import wait_until
+
+pytestmark = shows("huggingface", "box", "gpt2", "bloom", "falcon", "llama2", "llama3", "mistral", "deepseek-coder")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 

@@ -12,6 +12,9 @@ import uvicorn
 from rdukit.http.connections import MAX_HELD_BYTES
 from rdukit_serving.rest.connection import make_protocol
 from rdukit_serving.tuning.fast_path import FastPath
+from support import shows
+
+pytestmark = shows("inference", "security")
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: box\r\n\r\n"
 SLOW = b"GET /slow HTTP/1.1\r\nhost: box\r\n\r\n"

@@ -16,6 +16,9 @@ from rdukit.rpc.errors import add_strictly
 from rdukit_modelbox.server.grpc_server import ModelBoxServicer
 from rdukit_modelbox.server.inference import InferAnswer, InferCall
 from rdukit_serving.rest.web import ClientGone, while_connected
+from support import shows
+
+pytestmark = shows("inference", "wire")
 
 REQUEST = pb.InferRequest(id="1", rows=pb.Rows(rows=[pb.Row(values=[1.0])]))
 

@@ -24,8 +24,11 @@ from rdukit.proto import inference_pb2 as pb
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
+from support import shows
 from support.boxes import children_of, run_verb
 from support.platform.warm import start_box
+
+pytestmark = shows("inference", "mlp")
 
 #: Of each wire. The bar is 1,000; FUZZ_REQUESTS says another number, FUZZ_SEED another sequence.
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "1000"))

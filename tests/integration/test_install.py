@@ -19,7 +19,10 @@ from rdukit_node.daemon.run import WATCHDOG, notify_ready, watchdog
 from rdukit_node.install.install import MANIFEST, install, read_manifest, uninstall
 from rdukit_node.install.plan import CONFIG, PYTHON_PACKAGES, TOOLS, InstallPlan, PlannedFile, plan_installation
 from rdukit_node.snml.client import SnmlClient
+from support import shows
 from support.node.daemons import environment
+
+pytestmark = shows("node", "snml", "snfadm")
 
 #: The container line of the runtime reference, 8.1: what is bound, below the prefix.
 BINDS = (

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.fence import kernel
+from support import shows
 from support.node.daemons import environment, running_daemon
 
 SECRET = "weights-of-the-other-tenant"
@@ -98,7 +99,11 @@ def landlock_is_there() -> bool:
         return False
 
 
-pytestmark = pytest.mark.skipif(not landlock_is_there(), reason="the kernel has no Landlock from ABI 2 on")
+pytestmark = [
+    shows("isolation"),
+    shows("isolation"),
+    pytest.mark.skipif(not landlock_is_there(), reason="the kernel has no Landlock from ABI 2 on"),
+]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from rdukit_node.isolation import CgroupGuard
 from rdukit_node.isolation.model import GroupLimits, find_hierarchies, group_in, may_take_over
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import environment, start_daemon, stop_daemon
 
 
@@ -30,7 +30,11 @@ def group_folder(controller: str) -> Path | None:
 
 
 FOLDERS = {controller: group_folder(controller) for controller in ("cpu", "pids")}
-pytestmark = pytest.mark.skipif(None in FOLDERS.values(), reason="no writable control groups of version 1 here")
+pytestmark = [
+    shows("isolation"),
+    shows("isolation"),
+    pytest.mark.skipif(None in FOLDERS.values(), reason="no writable control groups of version 1 here"),
+]
 
 OWNER = f"test-{os.getpid()}"
 

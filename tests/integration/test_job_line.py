@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from support import wait_until
+from support import shows, wait_until
 from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import postgres_server
+
+pytestmark = shows("jobs", "job-boxes")
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {"RDUKIT_WORKER_LEASE_S": "2", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_WORKER_SLOTS": "2"}

@@ -22,7 +22,9 @@ from rdukit.errors import Unavailable
 from rdukit.files.home import make_folder
 from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.kubernetes import KubernetesBackend
-from support import wait_until
+from support import shows, wait_until
+
+pytestmark = shows("kubernetes", "job-boxes")
 
 PODS = "/api/v1/namespaces/boxes/pods"
 

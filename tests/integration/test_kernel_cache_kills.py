@@ -14,7 +14,10 @@ import pytest
 
 from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.kernel_cache import BUILDING, LOCKS, SCRATCH, KernelCache, list_kernels
+from support import shows
 from support.graphs import LIBRARY_BYTES, fill, library_of
+
+pytestmark = shows("native", "engine")
 
 PLENTY = 1 << 30
 

@@ -15,7 +15,10 @@ from click.testing import CliRunner, Result
 
 from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.kits import chat, evaluation, extraction, retrieval, tools
+from support import shows
 from support.text_boxes import make_tiny_llama, start_text_box
+
+pytestmark = shows("kits")
 
 SIZES = {
     "width": 16, "layers": 1, "heads": 2, "key_value_heads": 1, "feed_forward": 16, "vocabulary": 257,

@@ -16,7 +16,12 @@ from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.language.decoder import Decoder, generate_by_recomputing
 from rdukit_zoo.registry import get_model
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows(
+    "bloom", "deepseek-coder", "falcon", "genslm", "gpt2", "llama2", "llama3", "mistral", "training", "portable"
+)
 
 BOXES = ("bloom", "deepseek-coder", "falcon", "genslm", "gpt2", "llama2", "llama3", "mistral")
 TINY: dict[str, Any] = {

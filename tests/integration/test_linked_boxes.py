@@ -18,6 +18,9 @@ from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import ALIAS, FenceSpec, Way, choose_way
 from rdukit.fence.start import program_paths, start_fenced
 from rdukit_platform.worker.bridge import BridgeThread, bridging
+from support import shows
+
+pytestmark = shows("job-boxes", "security")
 
 PARTS = 2
 #: The user of the programs, if root starts them.

@@ -7,7 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 from rdukit_node.logs.lines import parse_line
+from support import shows
 from support.helpers import wait_until
+
+pytestmark = shows("isolation")
 
 PROCESSES, LINES = 8, 400
 

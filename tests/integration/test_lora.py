@@ -17,7 +17,10 @@ from rdukit_serving.device.parameters import load_parameters, merge_adapters
 from rdukit_serving.shape import shape_of
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("training", "gpt2")
 
 RANK, ALPHA, STEPS, BATCH = 4, 8.0, 15, 8
 SIZES: dict[str, Any] = {

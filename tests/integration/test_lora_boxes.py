@@ -7,7 +7,10 @@ import torch
 
 from rdukit_modelbox.tasks.adapters import ADAPTER_PARTS
 from rdukit_serving.device.parameters import load_parameters
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("training", "vit", "deepvit", "bert", "bert-classifier")
 
 
 @pytest.mark.parametrize("box", ["vit", "deepvit", "bert", "bert-classifier"])

@@ -15,7 +15,10 @@ import pytest
 
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
+from support import shows
 from support.platform.warm import start_box
+
+pytestmark = shows("operations", "errors", "wire", "logreg")
 
 ENVIRONMENT = {"RDUKIT_BOX_MAX_BODY_BYTES": "100000"}
 REQUESTS = 1000

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,8 +12,11 @@ from typing import Any
 import pytest
 
 from rdukit.errors import InvalidArgument
-from support import wait_until
+from support import shows, wait_until
+from support.forked import run_rdukit_forked
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, has_ended, platform_under_test, short_folder
+
+pytestmark = shows("node", "nodes", "job")
 
 BOX = Path(__file__).with_name("platform_box.py")
 FAST = {
@@ -23,7 +25,6 @@ FAST = {
     "RDUKIT_NODE_NAME": "one",
     "RDUKIT_NODE_LABELS": "zone=a",
 }
-RDUKIT = [sys.executable, "-c", "from rdukit.cli import main; main()"]
 #: Half of a node's: two jobs fill it.
 TILES = 32
 #: Seconds in which a node that is gone is noticed: 5 on a host that is idle, and as many more on one that is not.
@@ -57,7 +58,9 @@ def joined(platform: PlatformUnderTest) -> Iterator[tuple[NodeUnderTest, dict[st
 
 def rdukit(platform: PlatformUnderTest, *words: str) -> str:
     environment = {"RDUKIT_HOME": str(platform.home), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run([*RDUKIT, *words], env=environment, capture_output=True, text=True, check=True).stdout
+    done = run_rdukit_forked(words, environment)
+    done.check_returncode()
+    return done.stdout
 
 
 def nodes(platform: PlatformUnderTest) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,10 @@ import pytest
 
 from rdukit.pef.file import LoadedPef, read_pef, write_pef
 from rdukit.pef.model import Pef
+from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
+
+pytestmark = shows("native", "pef", "engine", "o3", "portable")
 
 #: Trains three steps; prints losses, how many kernels are native, and what was imported that compiles. Torch itself
 #: imports other parts of inductor with its fake tensors, which a trace needs.

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from support import shows
 from support.node.daemons import environment, running_daemon
+
+pytestmark = shows("node", "containers", "snml")
 
 TREE = Path(__file__).parents[2]
 SCRIPT = """

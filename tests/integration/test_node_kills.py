@@ -24,10 +24,12 @@ from rdukit.files.atomic import sha256_of
 from rdukit.hardware import find_node
 from rdukit.snd import SndClient
 from rdukit_node.inventory import lanes_of, tile_of_path
-from support import wait_until
+from support import shows, wait_until
 from support.node.clients import DIARY, FINISHED, NURSERY, STOP, descendants, diary
 from support.node.daemons import environment, node_command
 from support.pefs.examples import write_example_pef
+
+pytestmark = shows("node")
 
 KILLS = int(os.environ.get("RDUKIT_STRESS_KILLS", "40"))
 DAEMON_KILLS = int(os.environ.get("RDUKIT_STRESS_DAEMON_KILLS", "3"))

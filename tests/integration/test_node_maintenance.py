@@ -16,7 +16,10 @@ import pytest
 
 from rdukit.errors import LeaseWithdrawn, NoResources
 from rdukit.snd import SndClient
+from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+
+pytestmark = shows("snfadm", "tools", "node")
 
 RDU = "/NODE/XRDU_0/RDU_0"
 SCRIPT = "from rdukit_node.cli.snfadm import main; main()"

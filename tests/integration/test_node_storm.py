@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
 from support.node.daemons import RunningDaemon, start_daemon, stop_daemon
 from support.node.fault_load import FaultLoad, run_fault_load
+
+pytestmark = shows("node", "faults")
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
+
+pytestmark = shows("node", "isolation")
 
 PROGRAM = Path(__file__).with_name("tenant_programs.py")
 

@@ -8,9 +8,10 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.contract.models import load_own_module
 from rdukit_modelbox.contract.new_box import new_box_files
+from support import shows
 from support.boxes import run_verb
 
-pytestmark = pytest.mark.usefixtures("portable_kernels")
+pytestmark = [shows("modelbox-own-model"), pytest.mark.usefixtures("portable_kernels")]
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,11 @@ from rdukit_platform.backends.contract import BoxSpec
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import shape_of
 from rdukit_zoo.registry import ServedModule
+from support import shows
 from support.boxes import run_verb
 from support.platform.warm import start_box
+
+pytestmark = shows("own-model-csv", "inference")
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model-csv.md"
 

@@ -10,6 +10,9 @@ import pytest
 
 from rdukit.errors import Unavailable
 from rdukit_platform.client.http import ApiClient
+from support import shows
+
+pytestmark = shows("jobs")
 
 
 class DyingGateway:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from rdukit_platform.backends.process_tree import tree_of
+from support import shows
 from support.helpers import wait_until
 from support.platform.chaos import PARTS, Chaos
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
+
+pytestmark = shows("up", "jobs", "sweeps", "scheduler", "node")
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {

@@ -1,19 +1,18 @@
 """Experts over REST and by the command line: promote, find, show, compare, deprecate, and who may."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support import shows
+from support.forked import run_rdukit_forked
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
-RDUKIT = Path(sys.executable).with_name("rdukit")
+pytestmark = shows("expert", "experts", "endpoints", "audit", "permissions")
 
 
 @pytest.fixture
@@ -120,8 +119,7 @@ def test_a_deprecated_version_gives_way_and_is_kept_and_the_audit_log_says_who(
 
 def rdukit(token: str, *arguments: str, status: int = 0) -> str:
     """Run a command as somebody. Returns what it said: of one that is refused the error."""
-    line = [RDUKIT, "expert", *arguments, "--token", token]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = run_rdukit_forked(["expert", *arguments, "--token", token])
     assert done.returncode == status, done.stderr
     return done.stderr if status else done.stdout
 

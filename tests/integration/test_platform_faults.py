@@ -1,7 +1,5 @@
 """Hardware that fails under the platform's jobs: what the user is told, and that the next attempt goes on elsewhere."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,11 @@ import pytest
 
 from rdukit.snd import SndClient
 from rdukit_platform.settings import Home
+from support import shows
+from support.forked import run_rdukit_forked
 from support.platform.processes import PlatformUnderTest, build_digits, platform_under_test, short_folder
+
+pytestmark = shows("jobs", "job", "faults", "nodes", "logreg")
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 HANG = {"class": "tile-hang", "data": {"resets_that_fail": None}}
@@ -46,9 +48,10 @@ def in_mid_train(job: dict[str, Any], attempt: int = 1) -> bool:
 
 
 def tell(platform: PlatformUnderTest, *words: str) -> str:
-    command = [sys.executable, "-c", "from rdukit.cli import main; main()", *words]
     environment = {"RDUKIT_HOME": str(platform.home), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    done = run_rdukit_forked(words, environment)
+    done.check_returncode()
+    return done.stdout
 
 
 def console_text(platform: PlatformUnderTest, path: str) -> str:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.client.http import ApiClient
+from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = shows("jobs", "scheduler", "tenants")
 
 BOX = Path(__file__).parent / "platform_box.py"
 FLOOD = 400

@@ -20,8 +20,11 @@ from rdukit.errors import (
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.jobs.broker import TASK, make_app
 from rdukit_platform.settings import Home
+from support import shows
 from support.helpers import wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = shows("jobs", "scheduler", "pipelines", "artifacts", "nodes", "tenants", "errors")
 
 BOX = Path(__file__).parent / "platform_box.py"
 

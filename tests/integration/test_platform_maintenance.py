@@ -1,8 +1,6 @@
 """Cordon, drain and release on a platform: its jobs go back to the queue and go on from their checkpoints."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,11 @@ import httpx
 import pytest
 
 from rdukit.errors import NotFound
+from support import shows
+from support.forked import run_rdukit_forked
 from support.platform.processes import PlatformUnderTest, build_digits, platform_under_test, short_folder
+
+pytestmark = shows("node", "nodes", "scheduler", "job", "status", "console", "audit")
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 
@@ -33,9 +35,10 @@ def in_mid_train(job: dict[str, Any], attempt: int = 1) -> bool:
 
 
 def rdukit(platform: PlatformUnderTest, *words: str) -> str:
-    command = [sys.executable, "-c", "from rdukit.cli import main; main()", *words]
     environment = {"RDUKIT_HOME": str(platform.home), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    done = run_rdukit_forked(words, environment)
+    done.check_returncode()
+    return done.stdout
 
 
 def train(platform: PlatformUnderTest, built: dict[str, str]) -> str:

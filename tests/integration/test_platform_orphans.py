@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from support import shows
 from support.platform.processes import has_ended, platform_under_test, short_folder
+
+pytestmark = shows("jobs", "job-boxes")
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {

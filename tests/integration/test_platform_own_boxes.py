@@ -17,8 +17,10 @@ from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.cli.job import job as job_commands
 from rdukit_platform.client.http import ApiClient
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
+
+pytestmark = shows("box", "job", "catalog", "console", "modelbox-own-model")
 
 PNG = b"\x89PNG\r\n\x1a\n and what a decoder makes of"
 BOX = Path(__file__).parent / "platform_box.py"

@@ -16,7 +16,10 @@ import httpx
 import pytest
 
 from rdukit_node.telemetry.exporter import METRICS as NODE_METRICS
+from support import shows
 from support.platform.processes import has_ended, platform_under_test, short_folder
+
+pytestmark = shows("up", "status", "job", "health")
 
 MONITORING = Path(__file__).parents[2] / "charts/rdukit/files"
 RDUKIT = [sys.executable, "-c", "from rdukit.cli import main; main()"]

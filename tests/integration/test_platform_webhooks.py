@@ -14,8 +14,10 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.webhooks.dispatcher import WebhookSender
 from rdukit_platform.webhooks.service import create_webhook
-from support import wait_until
+from support import shows, wait_until
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
+
+pytestmark = shows("webhooks", "audit")
 
 
 class Receiver:

@@ -12,8 +12,10 @@ import pytest
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.settings import Home
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
+
+pytestmark = shows("job-boxes", "jobs")
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {

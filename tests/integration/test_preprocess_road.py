@@ -13,8 +13,11 @@ from rdukit.box.client import BoxClient
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
+from support import shows
 from support.boxes import succeed, working_children_of
 from support.platform.warm import start_box
+
+pytestmark = shows("preprocess", "llama", "operations")
 
 PARAMETERS: dict[str, Any] = {"max_seq_length": 64, "num_training_splits": 12, "dev_ratio": 0.1}
 

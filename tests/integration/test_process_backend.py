@@ -12,8 +12,10 @@ import pytest
 from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, BoxSpec, RunningBox
 from rdukit_platform.backends.process import ProcessBackend, apply_limits
 from rdukit_platform.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
-from support import wait_until
+from support import shows, wait_until
 from support.platform.backends import BackendContract, contract_box
+
+pytestmark = shows("job-boxes", "images", "logreg")
 
 
 @pytest.fixture(scope="class")

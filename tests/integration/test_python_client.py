@@ -12,9 +12,11 @@ import pytest
 from rdukit.errors import Cancelled, Conflict, DeadlineExceeded, IllegalValue, InvalidArgument, NotFound, Unavailable
 from rdukit_platform.client import AsyncPlatform, Platform
 from rdukit_platform.tenants.service import find_tenant
-from support import wait_until
+from support import shows, wait_until
 from support.platform.gateway import Example, gateway_under_test
 from support.platform.processes import platform_under_test, run_rdukit, short_folder
+
+pytestmark = shows("python-client", "job", "webhook", "jobs", "sweeps", "endpoints", "experts", "webhooks")
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
 

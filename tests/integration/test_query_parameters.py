@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from support import shows
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("jobs", "endpoint calls", "errors")
 
 
 @pytest.fixture(scope="module")

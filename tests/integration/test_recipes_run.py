@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from rdukit.errors import Cancelled
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("box", "recipes", "mlp", "gpt2", "bert-classifier")
 
 LIMIT_S = 240
 

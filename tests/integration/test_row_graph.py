@@ -15,9 +15,10 @@ from rdukit_modelbox.contract.models import load_own_module, read_shape
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_serving.device import loaded_model
 from rdukit_serving.device.loaded_model import LoadedModel, rows_run_alone
+from support import shows
 from support.boxes import run_verb
 
-pytestmark = pytest.mark.usefixtures("portable_kernels")
+pytestmark = [shows("inference", "logreg"), pytest.mark.usefixtures("portable_kernels")]
 
 BATCH, FEATURES, CLASSES = 16, 784, 10
 #: To be appended to a box's file: a batch size of its own, because an override may narrow only.

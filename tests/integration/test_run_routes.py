@@ -10,8 +10,11 @@ import pytest
 
 from rdukit.errors import NotFound
 from rdukit_platform.console.access import COOKIE
+from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import run_rdukit, short_folder
+
+pytestmark = shows("jobs", "job", "sweeps", "console")
 
 
 @pytest.fixture

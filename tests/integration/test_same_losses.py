@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
+
+pytestmark = shows("node", "portable")
 
 #: Trains a network with every kind of randomness that forward may have; prints losses and a digest of the parameters.
 PROGRAM = """

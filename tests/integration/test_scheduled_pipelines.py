@@ -21,9 +21,11 @@ from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import PipelineRow, ScheduledRunRow, ScheduleRow
 from rdukit_platform.schedules.service import ScheduleRequest, create_schedule
 from rdukit_platform.tenants.service import create_tenant
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import COUNTER, PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 from support.postgres import new_database, postgres_server
+
+pytestmark = shows("schedules", "pipelines", "pipeline", "console", "scheduler")
 
 BOX = Path(__file__).parent / "platform_box.py"
 SCHEDULES = 24

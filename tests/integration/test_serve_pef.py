@@ -15,8 +15,10 @@ import tritonclient.grpc as triton_grpc
 from safetensors.torch import save_file
 
 from rdukit_zoo.mlp import MultiLayerPerceptron
-from support import wait_until
+from support import shows, wait_until
 from support.boxes import run_verb
+
+pytestmark = shows("serve", "inference", "mlp")
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 BATCH = 4

@@ -30,10 +30,13 @@ from rdukit_serving.router.training import learn
 from rdukit_serving.router.word_vectors import word_vector
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
+from support import shows
 from support.boxes import run_verb
 from support.helpers import wait_until
 from support.platform.warm import start_box
 from support.text_boxes import TINY, make_tiny_llama
+
+pytestmark = shows("serve", "bundles", "inference", "llama")
 
 EXPERTS, ROOM, IN_HBM, MADE = 20, 5, 3, 10
 RDUKIT = Path(sys.executable).with_name("rdukit")

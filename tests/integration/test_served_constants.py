@@ -16,7 +16,10 @@ from rdukit_modelbox.verbs.compile import check_repeatable_state
 from rdukit_serving.device.loaded_model import LoadedModel
 from rdukit_zoo.registry import ModelEntry
 from sambaflow import samba
+from support import shows
 from support.programs import compile_model
+
+pytestmark = shows("modelbox-own-model", "inference")
 
 SCALE = torch.arange(4.0) + 1
 

@@ -15,8 +15,11 @@ from rdukit_platform.backends.process import ProcessBox
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
+from support import shows
 from support.helpers import wait_until
 from support.text_boxes import connect, make_tiny_llama, start_text_box
+
+pytestmark = shows("inference", "llama")
 
 SIZES: dict[str, Any] = {
     "width": 32, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257,

@@ -18,9 +18,11 @@ from rdukit_platform.backends.slurm_place import SlurmPlace
 from rdukit_platform.cli.show import describe_attempt, describe_wait
 from rdukit_platform.doctor import slurm_finding
 from rdukit_platform.settings import Home
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 from support.slurm import NODE, SlurmUnderTest, slurm_cluster
+
+pytestmark = shows("slurm", "jobs")
 
 BOX = Path(__file__).parent / "platform_box.py"
 TILES = 8

@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit_zoo.mlp import MultiLayerPerceptron
-from support import wait_until
+from support import shows, wait_until
 from support.boxes import run_verb
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.slurm import SlurmUnderTest, slurm_cluster
+
+pytestmark = shows("slurm", "endpoints", "endpoint calls", "mlp")
 
 TILES = 8
 FAST = {

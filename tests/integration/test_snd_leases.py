@@ -21,8 +21,10 @@ from rdukit.errors import (
 from rdukit.hardware import GIB
 from rdukit_node.private_node import open_lease
 from rdukit_node.status_page import EXECUTE
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import RunningDaemon, environment, running_daemon
+
+pytestmark = shows("node")
 
 MIB = 1024**2
 

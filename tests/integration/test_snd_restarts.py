@@ -22,8 +22,10 @@ from rdukit.hardware import find_node
 from rdukit.snd import HeldLease, SndClient
 from rdukit_node.leases.client import DaemonLease
 from rdukit_node.private_node import NodeLease, open_lease
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import RunningDaemon, environment, start_daemon, stop_daemon
+
+pytestmark = shows("node")
 
 #: More for the long form: RDUKIT_TEST_RESTARTS=50.
 RESTARTS = int(os.environ.get("RDUKIT_TEST_RESTARTS", "4"))

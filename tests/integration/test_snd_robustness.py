@@ -18,6 +18,7 @@ from rdukit.errors import LeaseLost, Unavailable
 from rdukit.snd import SndClient
 from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES
 from rdukit_node.private_node import open_lease
+from support import shows
 from support.node.daemons import (
     RunningDaemon,
     environment,
@@ -26,6 +27,8 @@ from support.node.daemons import (
     start_daemon,
     stop_daemon,
 )
+
+pytestmark = shows("node", "wire")
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,10 @@ from rdukit_node.snml.client import SnmlClient
 from rdukit_node.snml.server import SERVICES, start_snml
 from rdukit_node.snml.token import read_token
 from rdukit_node.snml.watch import MAX_WATCHERS
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+
+pytestmark = shows("snml")
 
 HERE = Path(__file__).parent
 PROTO = HERE.parents[1] / "core/rdukit/proto/snml.proto"

@@ -24,7 +24,10 @@ from rdukit_serving.experts.legalizer import describe_fit
 from rdukit_serving.experts.sizes import describe_bundle, find_bundle
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama
+from support import shows
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, serve_text_model
+
+pytestmark = shows("inference", "bundles", "llama")
 
 #: Boxes of one model that makes three texts at once: one guesses by lookup, one also by a draft, one by a draft that is
 #: the model itself, one does not guess; one has it as an expert of a bundle, whose draft is another expert.

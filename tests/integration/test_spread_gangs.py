@@ -21,12 +21,16 @@ from rdukit.fence.probe import what_holds, why_no_address
 from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.settings import Home
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = pytest.mark.skipif(
-    not what_holds().holds or bool(why_no_address()), reason=f"no fence holds here: {what_holds().why}"
-)
+pytestmark = [
+    shows("nodes", "scheduler", "jobs", "training", "logreg"),
+    shows("nodes", "scheduler", "jobs", "training", "logreg"),
+    pytest.mark.skipif(
+        not what_holds().holds or bool(why_no_address()), reason=f"no fence holds here: {what_holds().why}"
+    ),
+]
 
 FAST = {
     "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable", "RDUKIT_WORKER_LEASE_S": "4",

@@ -15,7 +15,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from support import shows
+from support.forked import run_python
 from support.node.daemons import RunningDaemon, environment, running_daemon
+
+pytestmark = shows("sntilestat", "snddrstat", "snpciestat", "node", "tools")
 
 _TOP = ["-c", "from rdukit.cli import run_command; from rdukit_node.cli.top import top; run_command(top)"]
 #: Makes the terminal the program's own, so that Ctrl-C becomes a signal, and goes on as the program.
@@ -38,10 +42,7 @@ def tool(name: str) -> list[str]:
 
 
 def run(daemon: RunningDaemon, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment(daemon.home), capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    return run_python(arguments, environment(daemon.home))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.sweeps.advance import advance_sweeps
+from support import shows
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import run_rdukit, short_folder
+
+pytestmark = shows("sweeps", "sweep")
 
 BODY = {
     "name": "limits", "job": {"box": "logreg", "verb": "preprocess"}, "space": {"limit": {"values": [10, 20, 30]}},

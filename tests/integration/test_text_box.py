@@ -16,8 +16,11 @@ from safetensors.torch import save_file
 
 from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.language.llama import Llama
+from support import shows
 from support.helpers import wait_until
 from support.text_boxes import CONTEXT, END, connect, make_tiny_llama, start_text_box
+
+pytestmark = shows("inference", "llama")
 
 
 @pytest.fixture(scope="module")

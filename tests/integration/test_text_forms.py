@@ -11,7 +11,10 @@ import openai
 import pytest
 
 from rdukit_platform.backends.process import ProcessBox
+from support import shows
 from support.text_boxes import connect, make_tiny_llama, start_text_box
+
+pytestmark = shows("inference", "llama")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,10 @@ from rdukit_serving.text.program import TextProgram, end_tokens, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama, LlamaSizes
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("llama", "training", "inference", "precision")
 
 TINY = {
     "width": 16, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 24, "vocabulary": 300,

@@ -13,7 +13,10 @@ from pydantic import BaseModel
 from sambanova import SambaNova
 
 from rdukit_platform.backends.process import ProcessBox
+from support import shows
 from support.text_boxes import CONTEXT, END, make_tiny_llama, start_text_box
+
+pytestmark = shows("inference", "llama")
 
 TOKEN = "a token of this box"
 #: Short enough for the small context, of a model that calls as Hermes does.

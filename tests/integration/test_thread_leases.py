@@ -12,8 +12,11 @@ import pytest
 
 from rdukit.pef.file import write_pef
 from rdukit.system.cpu import usable_cores
+from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
 from support.pefs.examples import example_kernels, example_pef
+
+pytestmark = shows("node")
 
 #: Opens the PEF, says how many threads a large run would have, and stays until its stdin ends.
 PROGRAM = """

@@ -3,8 +3,11 @@
 import json
 
 from rdukit.telemetry.spans import find_traceparent
+from support import shows
 from support.otlp import ReceivedSpan, http_collector
 from support.platform.processes import platform_under_test, short_folder
+
+pytestmark = shows("observability", "jobs", "native")
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

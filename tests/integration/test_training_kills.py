@@ -15,10 +15,10 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_modelbox.training.journal import read_lines
 from rdukit_modelbox.verbs.context import VerbResult
-from support import FIND_SUPPORT
+from support import FIND_SUPPORT, shows
 from support.boxes import run_verb
 
-pytestmark = pytest.mark.usefixtures("portable_kernels")
+pytestmark = [shows("training", "logreg", "llama"), pytest.mark.usefixtures("portable_kernels")]
 
 PROGRAM = (
     FIND_SUPPORT

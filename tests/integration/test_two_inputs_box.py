@@ -23,7 +23,10 @@ from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBox
 from rdukit_serving.device.loaded_model import LoadedModel
 from sambaflow import samba
+from support import shows
 from support.platform.warm import start_box
+
+pytestmark = shows("inference", "modelbox-own-model")
 
 ROWS = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
 CODES = np.random.default_rng(0).integers(0, 20, (2, 3))

@@ -15,6 +15,7 @@ from rdukit.errors import Unavailable
 from rdukit.snd import SndClient
 from rdukit_node.settings import node_paths
 from rdukit_node.snml.client import SnmlClient
+from support import shows
 from support.node.daemons import (
     RunningDaemon,
     environment,
@@ -23,6 +24,8 @@ from support.node.daemons import (
     start_daemon,
     stop_daemon,
 )
+
+pytestmark = shows("node", "snfadm", "snconfig")
 
 LOADED_S = 2.0
 

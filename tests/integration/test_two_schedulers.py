@@ -20,10 +20,12 @@ from rdukit.errors import LeaseLost
 from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database
 from rdukit_platform.scheduler.lease import SchedulerLease
-from support import FakeClock, wait_until
+from support import FakeClock, shows, wait_until
 from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import postgres_server
+
+pytestmark = shows("scheduler", "jobs")
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {

@@ -21,7 +21,9 @@ from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.backends.process_tree import start_ticks, tree_of
 from rdukit_platform.backends.warm import WarmBoxes
-from support import wait_until
+from support import shows, wait_until
+
+pytestmark = shows("job-boxes", "logreg")
 
 COMMAND = (sys.executable, "-m", "rdukit_modelbox")
 

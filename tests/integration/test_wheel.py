@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = shows("box", "zoo", "pef", "logreg", "project")
+
 TREE = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
 

@@ -7,9 +7,12 @@ import httpx
 import pytest
 
 from rdukit_platform.audit.writer import ROWS_OF_ONE
+from support import shows
 from support.helpers import RawCaller
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("audit", "security")
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.text.chat_template import PLAIN, ChatRenderer, ChatTemplate, find_chat_template
+from support import shows
+
+pytestmark = shows("security", "inference")
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

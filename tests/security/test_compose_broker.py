@@ -16,7 +16,9 @@ from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.setting_texts import with_password
 from rdukit_platform.settings import Home
-from support import wait_until
+from support import shows, wait_until
+
+pytestmark = shows("containers", "security")
 
 COMPOSE = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
 WORKERS = {"worker", "worker-two"}

@@ -9,8 +9,11 @@ import pytest
 
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.tenants.tokens import create_token
+from support import shows
 from support.platform.gateway import opened_platform
 from support.platform.processes import short_folder
+
+pytestmark = shows("doctor", "security")
 
 
 def test_a_token_without_an_end_is_found_in_the_database(monkeypatch: pytest.MonkeyPatch) -> None:

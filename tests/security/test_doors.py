@@ -9,9 +9,11 @@ import pytest
 
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
-from support import wait_until
+from support import shows, wait_until
 from support.helpers import RawCaller, answer_of
 from support.platform.processes import platform_under_test, short_folder
+
+pytestmark = shows("security")
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 SILENCE_S = 2

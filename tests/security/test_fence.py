@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from rdukit.fence.probe import what_holds
+from support import shows
 from support.fences import Run
 
-pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+pytestmark = [
+    shows("security", "job-boxes"),
+    shows("security", "job-boxes"),
+    pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
+]
 
 
 @pytest.fixture

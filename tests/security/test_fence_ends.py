@@ -10,10 +10,14 @@ import pytest
 
 from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import NOT_FENCED
-from support import wait_until
+from support import shows, wait_until
 from support.fences import START_S, Run, listed_processes, start
 
-pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+pytestmark = [
+    shows("security", "job-boxes"),
+    shows("security", "job-boxes"),
+    pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
+]
 
 
 def test_it_ends_as_the_program_did(run: Run) -> None:

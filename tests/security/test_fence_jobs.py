@@ -11,10 +11,15 @@ from rdukit.errors import NotFenced
 from rdukit.fence.probe import what_holds
 from rdukit.pef.trust import key_path
 from rdukit_platform.backends.process_tree import tree_of
+from support import shows
 from support.platform.hostile import ENVIRONMENT, Hostile, HostileBoxes, is_audited
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+pytestmark = [
+    shows("security", "job-boxes"),
+    shows("security", "job-boxes"),
+    pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
+]
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 SETTINGS = {

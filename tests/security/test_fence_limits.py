@@ -4,9 +4,14 @@ import pytest
 
 from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT, FenceLimits
+from support import shows
 from support.fences import Run, listed_processes
 
-pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+pytestmark = [
+    shows("security", "job-boxes"),
+    shows("security", "job-boxes"),
+    pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
+]
 
 
 def test_a_fork_bomb_meets_its_limit_and_ends_with_its_program(run: Run) -> None:

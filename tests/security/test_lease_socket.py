@@ -15,8 +15,10 @@ from rdukit.errors import LeaseLost, PermissionDenied, Unavailable
 from rdukit.http.unix_sockets import SocketPath
 from rdukit.snd import HeldLease, SndClient
 from rdukit_node.leases.files import MAX_CONNECTIONS
-from support import wait_until
+from support import shows, wait_until
 from support.node.daemons import RunningDaemon, environment, start_daemon, stop_daemon
+
+pytestmark = shows("security", "node")
 
 PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 BOX = """

@@ -11,8 +11,11 @@ from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.standing import choose_standing, find_standing
 from rdukit_platform.tenants.tokens import create_token
 from rdukit_platform.tenants.users import read_email
+from support import shows
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("members", "identity", "permissions", "audit")
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from support import wait_until
+from support import shows, wait_until
 from support.platform.processes import platform_under_test, short_folder
+
+pytestmark = shows("security", "node", "cache")
 
 BIN = Path(sys.executable).parent
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"

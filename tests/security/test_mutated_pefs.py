@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from rdukit.fence.kernel import landlock_abi
+from support import shows
 from support.pefs import trial
 from support.pefs.examples import write_example_pef
 from support.pefs.mutations import mutate_pef
+
+pytestmark = shows("security")
 
 COUNT = int(os.environ.get("RDUKIT_TEST_MUTATIONS", "200"))
 DATA = Path(__file__).parents[1] / "data" / "pef"

@@ -17,10 +17,13 @@ import pytest
 
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.console.login_pages import BROWSER_COOKIE
-from support import wait_until
+from support import shows, wait_until
+from support.forked import run_rdukit_forked
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.issuer import CLIENT_ID, Browser, LocalIssuer, local_issuer
 from support.platform.processes import short_folder
+
+pytestmark = shows("login", "logout", "whoami", "identity", "members")
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 
@@ -251,14 +254,14 @@ def test_a_command_is_let_in_by_its_code_and_ends_with_its_user(place: Place, tm
     assert file.stat().st_mode & 0o777 == 0o600
 
     def whoami() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([RDUKIT, "whoami"], env=environ, capture_output=True, text=True, check=False)
+        return run_rdukit_forked(["whoami"], environ)
 
     assert "data-scientist" in whoami().stdout
     browser.http.post("/console/logout")
     assert whoami().returncode == 0, "the token is the user's, not the session's"
     place.admin("DELETE", "/v1/members/kim@example.com?tenant=lab")
     assert whoami().returncode != 0
-    assert subprocess.run([RDUKIT, "logout"], env=environ, capture_output=True, check=False).returncode == 0
+    assert run_rdukit_forked(["logout"], environ).returncode == 0
     assert not file.exists()
 
 

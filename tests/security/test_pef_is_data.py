@@ -15,7 +15,10 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.operators import TEXTS, WORDS, find_signature, operator_lines
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
+from support import shows
 from support.pefs.examples import example_kernels, example_pef, forge_pef, write_example_pef
+
+pytestmark = shows("security", "portable")
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,15 @@ import pytest
 
 from rdukit.fence.probe import what_holds
 from rdukit_platform.client.http import ApiClient
+from support import shows
 from support.pefs.examples import forge_pef, write_example_pef
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
+pytestmark = [
+    shows("security", "audit", "jobs", "mlp"),
+    shows("security", "audit", "jobs", "mlp"),
+    pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,10 @@ import pytest
 
 from rdukit.pef import read_pef
 from rdukit.pef.trust import key_path, write_derived_key
+from support import shows
 from support.pefs.examples import forge_pef, write_example_pef
+
+pytestmark = shows("security", "native")
 
 
 @pytest.fixture(autouse=True)

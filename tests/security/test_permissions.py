@@ -32,8 +32,11 @@ from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS, all_of
 from rdukit_platform.tenants.users import find_or_add_user
 from rdukit_platform.webhooks.service import add_test, create_webhook
+from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, example_box, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("permissions", "console")
 
 #: Callers that have no role, and their scopes; ``None``: no token at all.
 OTHERS: Final = {"application": ["endpoints:call"], "metrics": ["metrics"], "admin": ["admin"], "nobody": None}

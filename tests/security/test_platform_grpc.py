@@ -22,9 +22,11 @@ from rdukit.proto import jobs_pb2_grpc
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS
 from rdukit_platform.gateway.rpc import SERVICE
 from rdukit_platform.tenants.roles import ROLES
-from support import wait_until
+from support import shows, wait_until
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("jobs", "permissions", "audit", "wire")
 
 OTHERS: Final = {"application": ["endpoints:call"], "metrics": ["metrics"], "admin": ["admin"], "nobody": None}
 CALLERS: Final = [*ROLES, *OTHERS]

@@ -12,9 +12,11 @@ from rdukit_platform.api.context import open_platform
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.settings import checked_home
 from rdukit_platform.up.valkey import valkey_command
-from support import wait_until
+from support import shows, wait_until
 from support.platform.gateway import GatewayUnderTest, gateway_under_test, serving
 from support.platform.processes import short_folder
+
+pytestmark = shows("security")
 
 LIMIT = 5
 

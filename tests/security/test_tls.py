@@ -26,10 +26,12 @@ from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.broker import Notifier
-from support import wait_until
+from support import shows, wait_until
 from support.helpers import RawCaller
 from support.node.daemons import start_daemon, stop_daemon
 from support.platform.processes import platform_under_test, short_folder
+
+pytestmark = shows("security", "snml")
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 

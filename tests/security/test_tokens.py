@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,13 @@ from rdukit_platform.console.access import COOKIE
 from rdukit_platform.db.models import TokenRow
 from rdukit_platform.tenants.service import authenticate
 from rdukit_platform.tenants.tokens import MAX_TOKENS
-from support import FakeClock, wait_until
+from support import FakeClock, shows, wait_until
+from support.forked import run_rdukit_forked
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
-RDUKIT = Path(sys.executable).with_name("rdukit")
+pytestmark = shows("token", "tenant", "security", "permissions", "tenants", "audit", "console")
+
 DAY_S = 86400.0
 
 
@@ -426,7 +427,7 @@ def test_the_console_shows_a_new_token_once_and_offers_no_scope_that_is_not_had(
 
 
 def rdukit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([RDUKIT, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    return run_rdukit_forked(arguments)
 
 
 def test_breaking_the_glass_needs_the_host_a_reason_and_leaves_an_entry(home: Path) -> None:

@@ -20,8 +20,11 @@ from rdukit_platform.jobs.experts import promote_job
 from rdukit_platform.nodes.view import OTHERS, NodeCapacity, nodes_for, services_for
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import NodeState, QueuedJob, QueueSnapshot
+from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("security", "jobs", "artifacts", "experts", "endpoints", "catalog", "sweeps", "nodes", "console")
 
 SECRETS = ("secret", "victim", "lease-2", "4711", "/home/", "erin")
 

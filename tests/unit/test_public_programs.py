@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = shows("programs")
+
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "programs"
 WORDS = ["a", "b", "c", " ", "the", "\N{REPLACEMENT CHARACTER}"]
 

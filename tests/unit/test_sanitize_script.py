@@ -8,6 +8,9 @@ import pytest
 
 from rdukit.settings import SANITIZE
 from rdukit.system.cpu import cpu_signature, native_signature
+from support import shows
+
+pytestmark = shows("project", "native")
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,27 +22,6 @@ def script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(params=["no such compiler", "a compiler without sanitizers"])
-def compiler(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    path = tmp_path / "c++"
-    if request.param != "no such compiler":
-        path.write_text('#!/bin/sh\necho "${1#*=}"\n')
-        path.chmod(0o755)
-    monkeypatch.setenv("CXX", str(path))
-    return str(path)
-
-
-def test_without_sanitizers_it_says_what_is_missing_and_the_short_form_passes(
-    script: ModuleType, compiler: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    assert script.main([]) == script.NO_SANITIZER
-    said = capsys.readouterr().err
-    assert f"{compiler} has no libasan.so: nothing is sanitized" in said
-    assert script.main(["--short"]) == 0
-    assert capsys.readouterr().err == said
 
 
 def test_it_runs_files_that_exist_and_random_modules_unless_told_what(

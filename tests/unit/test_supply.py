@@ -1,10 +1,7 @@
 """What is installed is pinned by hashes, listed, and looked at for known vulnerabilities."""
 
 import importlib.util
-import json
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +9,9 @@ from types import ModuleType
 import pytest
 
 from rdukit_modelbox.image.sbom import system_components
+from support import shows
+
+pytestmark = shows("security", "images", "project")
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -90,21 +90,6 @@ def test_an_image_installs_by_the_lock_and_lists_what_is_in_it() -> None:
         assert '--installed "${LOCK}"' in text
         assert "image.sbom --system" in text.rpartition("\nFROM")[2]
         assert "org.opencontainers.image.base.name" in text
-
-
-def test_the_bill_of_materials_lists_all_that_is_in_the_environment(tmp_path: Path) -> None:
-    path = tmp_path / "sbom.json"
-    command = [sys.executable, "-m", "rdukit_modelbox.image.sbom", "--system", "--output", str(path)]
-    subprocess.run(command, check=True, timeout=120)
-    document = json.loads(path.read_text())
-    listed = {(each["name"], each["version"]) for each in document["components"]}
-    # pip's own process: in this one, what setuptools brings for itself may lie on the path.
-    told = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], check=True, capture_output=True)
-    installed = {(re.sub(r"[-_.]+", "-", each["name"]).lower(), each["version"]) for each in json.loads(told.stdout)}
-    assert {name for name, _ in installed} >= {"torch", "click", "rdukit"}
-    assert installed <= {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in listed}
-    assert len({each for each in listed if each[0] == "rdukit"}) == 1
-    assert all(each["purl"].startswith("pkg:") for each in document["components"])
 
 
 def test_the_systems_packages_are_listed_unless_they_were_removed() -> None:

@@ -8,6 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from support import shows
+
+pytestmark = shows("project", "native")
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("sambaflow.tracing.torch_private", "rdukit_compiler.torch_private", "rdukit_runtime.engine.torch_private")
 #: The modules that stand in for torch's are named where they are made.

@@ -237,12 +237,19 @@ class ForkServer(Closable):
         return cls(ours, process)
 
     @classmethod
-    def by_fork(cls, run: Callable[[ForkRequest], int], name: str) -> "ForkServer":
-        """Fork this process, which has one thread, into a server with all that it has imported."""
+    def by_fork(cls, run: Callable[[ForkRequest], int], name: str, output: int | None = None) -> "ForkServer":
+        """Fork this process, which has one thread, into a server with all that it has imported.
+
+        Args:
+            output: its stdout and stderr; None: those of this process.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             ours.close()
+            if output is not None:
+                os.dup2(output, 1)
+                os.dup2(output, 2)
             set_process_name(name)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
@@ -264,8 +271,13 @@ class ForkServer(Closable):
             return self._is_ready and not self.has_ended()
 
     def has_ended(self) -> bool:
-        """Return whether the server, started by ``start``, runs no more."""
-        return self._process is not None and self._process.poll() is not None
+        """Return whether the server runs no more."""
+        if self._process is not None:
+            return self._process.poll() is not None
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:  # an earlier call has seen its end
+            return True
 
     def fork(
         self, body: Mapping[str, object], output: int, stdin: int | None = None, others: Sequence[int] = ()

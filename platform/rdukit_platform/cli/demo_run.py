@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rdukit.errors import Unavailable
 from rdukit.settings import HOME
-from rdukit.system.process import start_child, stop_child
+from rdukit.system.process import Child, start_child, stop_child
 from rdukit_platform.cli.show import describe_progress
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 
@@ -129,8 +129,19 @@ def started_platform(
     variables = {**os.environ, **(environment or {}), HOME.variable: str(home)}
     process = start_child(command, subprocess.PIPE, variables)
     assert process.stdout is not None
+    with ready_platform(process, process.stdout, home) as found:
+        yield found
+
+
+@contextmanager
+def ready_platform(process: Child, stdout: IO[bytes], home: Path) -> Iterator[tuple[ApiClient, dict[str, Any]]]:
+    """Yield a client of ``rdukit up --json``, which runs as ``process``, as soon as it is ready; stop it at the end.
+
+    Raises:
+        Unavailable: it does not come up; the message has what it said.
+    """
     try:
-        line = process.stdout.readline()
+        line = stdout.readline()
         if not line.startswith(b'{"url"'):
             raise Unavailable(f"the platform did not start in {home}; its logs are in {home / 'logs'}")
         running = json.loads(line)
@@ -138,4 +149,4 @@ def started_platform(
             yield client, running
     finally:
         stop_child(process, STOP_S)
-        process.stdout.close()
+        stdout.close()

@@ -26,6 +26,11 @@ MODULES: Final = (
 )
 
 
+def has_imported_services() -> bool:
+    """Return whether this process could fork services itself: who forked it has imported what they are made of."""
+    return all(name in sys.modules for name in MODULES)
+
+
 def run_service(request: ForkRequest) -> int:
     """Run the service that a fork is to become, until it ends.
 
@@ -33,7 +38,8 @@ def run_service(request: ForkRequest) -> int:
         SystemExit: it ended otherwise than well.
     """
     die_with_parent(request.server, signal.SIGTERM)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     os.environ.update(request.body["environment"])
     match request.body["name"]:
         case "gateway":

@@ -19,6 +19,7 @@ from rdukit.settings import JSON, LOG_FORMAT, SND_SOCKET, resolve
 from rdukit.system.forks import ForkedProcess, ForkServer
 from rdukit.system.process import start_child, stop_child
 from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
+from rdukit_platform.up.services import has_imported_services, run_service
 from rdukit_platform.up.valkey import ValkeyLines, valkey_command
 
 
@@ -59,7 +60,8 @@ def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
 
 def list_node_children(home: Home) -> list[ServiceProcess]:
     """List what makes this machine a node, in order: the node daemon, if the settings name no other, and a worker."""
-    worker = ServiceProcess("worker", [sys.executable, "-m", "rdukit_platform.worker"], stop_s=15.0)
+    command = [sys.executable, "-m", "rdukit_platform.worker"]
+    worker = ServiceProcess("worker", command, stop_s=15.0, is_forked=has_imported_services())
     if not resolve(UP_NODE) or resolve(SND_SOCKET):
         return [worker]
     program = "from rdukit.cli import main; main()"
@@ -187,8 +189,11 @@ class Supervisor:
 
     def _start_forks(self) -> None:
         with (self._logs / "services.log").open("ab") as log:
-            command = [sys.executable, "-m", "rdukit_platform.up.services"]
-            self._forks = ForkServer.start(command, self._environment, log.fileno())
+            if has_imported_services():
+                self._forks = ForkServer.by_fork(run_service, "services", log.fileno())
+            else:
+                command = [sys.executable, "-m", "rdukit_platform.up.services"]
+                self._forks = ForkServer.start(command, self._environment, log.fileno())
         self._has_forked = False
 
     def _replace_forks(self, ended: ForkServer) -> None:

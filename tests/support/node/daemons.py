@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.snd import SndClient
+from support.forked import ForkedProgram, fork_rdukit
+from support.recording import note_log
 
 _COMMAND: Final = [sys.executable, "-c", "from rdukit.cli import main; main()"]
 _START_S: Final = 120.0
@@ -23,7 +24,7 @@ _START_S: Final = 120.0
 class RunningDaemon:
     """A daemon process that has said that it is ready."""
 
-    process: "subprocess.Popen[str]"
+    process: ForkedProgram
     socket: Path
     home: Path
 
@@ -66,12 +67,12 @@ def start_daemon(
     """
     home.mkdir(parents=True, exist_ok=True)
     words = home / "snd.stderr"  # not a pipe: nobody reads it while a test runs, and a full one would stop the daemon
+    note_log(words)
     with words.open("a") as stderr:
-        process = subprocess.Popen(
-            node_command("start", "--platform", platform, "--with-parent", "--snml-port", "-1", *more),
-            env=environment(home, **(settings or {})),
-            stdout=subprocess.PIPE,
-            stderr=stderr,
+        process = fork_rdukit(
+            ["node", "start", "--platform", platform, "--with-parent", "--snml-port", "-1", *more],
+            environment(home, **(settings or {})),
+            stderr=stderr.fileno(),
             text=True,
         )
     assert process.stdout is not None
@@ -88,7 +89,7 @@ def stop_daemon(daemon: RunningDaemon) -> int:
     """Ask it to stop and wait. Returns its exit status."""
     daemon.process.terminate()
     daemon.process.communicate(timeout=20)
-    return daemon.process.returncode
+    return daemon.process.wait()
 
 
 @contextlib.contextmanager

@@ -4,23 +4,25 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rdukit.settings import HOME
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.catalog.model import Boxes, read_box
-from rdukit_platform.cli.demo_run import started_platform
+from rdukit_platform.cli.demo_run import ready_platform, started_platform
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.settings import Home
+from support.forked import ForkedProgram, fork_rdukit, run_rdukit_forked
 from support.helpers import pause_after
 from support.platform.database import place_database
+from support.recording import service_logs
 
 #: A catalog with one box: ``preprocess`` makes the data set that ``train`` needs.
 COUNTER: Mapping[str, object] = {
@@ -74,8 +76,7 @@ def fresh_database(folder: Path) -> Iterator[Database]:
 
 def run_rdukit(*words: str, status: int = 0) -> str:
     """Run ``rdukit``, which must end with ``status``. Returns what it prints; of an error its message."""
-    command = [str(Path(sys.executable).with_name("rdukit")), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = run_rdukit_forked(words)
     assert done.returncode == status, done.stderr
     return done.stdout if status == 0 else done.stderr
 
@@ -136,15 +137,28 @@ class PlatformUnderTest:
 
 @contextmanager
 def platform_under_test(
-    home: Path, box_program: Path | None = None, environment: Mapping[str, str] | None = None
+    home: Path, box_program: Path | None = None, environment: Mapping[str, str] | None = None, is_cold: bool = False
 ) -> Iterator[PlatformUnderTest]:
-    """Run ``rdukit up`` in ``home`` on a free port; ``box_program`` stands in for the ModelBox command."""
+    """Run ``rdukit up`` in ``home`` on a free port; ``box_program`` stands in for the ModelBox command.
+
+    Args:
+        is_cold: start it as a new process, which imports all itself, not as a fork.
+    """
     variables = {"OMP_NUM_THREADS": "1", **(environment or {})}
     if not os.environ.get("RDUKIT_DATABASE_URL", variables.get("RDUKIT_DATABASE_URL")):
         place_database(home)
     if box_program is not None:
         variables["RDUKIT_WORKER_BOX_COMMAND"] = f"{sys.executable} {box_program}"
-    with started_platform(home, 0, variables) as (client, running):
+    with ExitStack() as stack:
+        stack.enter_context(service_logs(Home(home).logs))
+        if is_cold:
+            client, running = stack.enter_context(started_platform(home, 0, variables))
+        else:
+            program = fork_rdukit(
+                ["up", "--json", "--port", "0"], {**os.environ, **variables, HOME.variable: str(home)}
+            )
+            assert program.stdout is not None
+            client, running = stack.enter_context(ready_platform(program, program.stdout, home))
         yield PlatformUnderTest(client, home, running)
 
 
@@ -169,12 +183,12 @@ class NodeUnderTest:
             **(environment or {}),
             "RDUKIT_HOME": str(home),
         }
-        self._command = [
-            *(sys.executable, "-c", "from rdukit.cli import main; main()", "node", "join", "--json", "--name", name),
+        self._words = [
+            *("node", "join", "--json", "--name", name),
             *("--broker", f"redis+socket://{first.broker_socket}", "--artifacts", str(first.folder / "artifacts")),
             *words,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProgram | None = None
 
     @property
     def pid(self) -> int:
@@ -189,9 +203,7 @@ class NodeUnderTest:
     def start(self) -> None:
         """Begin to join; ``wait_joined`` waits for it."""
         self._close()
-        self._process = subprocess.Popen(
-            self._command, env=self._environment, stdout=subprocess.PIPE, start_new_session=True
-        )
+        self._process = fork_rdukit(self._words, self._environment)
 
     def wait_joined(self) -> dict[str, Any]:
         """Return what it says when it has joined."""

@@ -6,9 +6,10 @@ from functools import cache
 
 from rdukit.interfaces import SystemClock
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import LOG, ProcessBackend, ProcessBox
 from rdukit_platform.backends.warm import WarmBoxes
 from support.helpers import wait_until
+from support.recording import note_log
 
 
 @cache
@@ -23,4 +24,5 @@ def start_box(spec: BoxSpec) -> ProcessBox:
     """Start a box as a worker starts those of its jobs: box and operations have imported what they need, torch among
     it, which takes seconds each time otherwise.
     """
+    note_log(spec.state / LOG)
     return _warm_backend().start(spec, 120.0)

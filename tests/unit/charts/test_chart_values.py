@@ -9,6 +9,10 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
+from support import shows
+
+pytestmark = shows("kubernetes", "settings")
+
 CHART = Path(__file__).parents[3] / "charts/rdukit"
 MANUAL = Path(__file__).parents[3] / "docs"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

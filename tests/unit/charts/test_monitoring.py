@@ -1,13 +1,14 @@
 """What the Compose profile ``monitoring`` gives Prometheus and Grafana: legal, and of services that there are."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from support import shows
+
+pytestmark = shows("containers", "observability")
 
 TREE = Path(__file__).parents[3]
 FILES = TREE / "docker/monitoring"
@@ -19,22 +20,6 @@ def mounts(service: str) -> dict[str, Path]:
     """What of this tree is mounted in a service, by its path there."""
     words = [volume.split(":") for volume in SERVICES[service]["volumes"] if volume.startswith("./")]
     return {inside: TREE / outside for outside, inside, mode in words if mode == "ro"}
-
-
-def test_prometheus_takes_its_configuration_with_the_alerts_of_the_chart(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("no promtool; it is in Debian's package prometheus")
-    there = mounts("prometheus")
-    text = there["/etc/prometheus/prometheus.yml"].read_text()
-    (rules,) = PROMETHEUS["rule_files"]
-    (tmp_path / "token").write_text("rdk_x")
-    text = text.replace(rules, str(there[rules])).replace("/run/secrets/metrics-token", str(tmp_path / "token"))
-    (tmp_path / "prometheus.yml").write_text(text)
-    command = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "16 rules found" in checked.stdout
 
 
 def test_each_target_is_a_service_that_shares_a_network_with_prometheus() -> None:

@@ -8,6 +8,9 @@ from rdukit_compiler.ir import Value, ValueKind
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels, TensorShape
 from rdukit_compiler.passes.gradient_outputs import LARGE_GRADIENT, accumulate_gradients, has_own_memory
 from rdukit_runtime.engine.portable import build_portable
+from support import shows
+
+pytestmark = shows("engine", "precision")
 
 ROWS, WIDTH = 4, 8
 TABLE: TensorShape = ((ROWS, WIDTH), "float32")

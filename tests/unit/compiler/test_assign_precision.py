@@ -8,7 +8,10 @@ import torch
 
 from rdukit_compiler.ir import ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("precision")
 
 
 def limit(value: float, precision: str) -> float:

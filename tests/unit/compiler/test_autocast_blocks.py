@@ -7,6 +7,9 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit.errors import UnsupportedOperator
 from sambaflow.tracing.tracer import trace_model
+from support import shows
+
+pytestmark = shows("pytorch")
 
 
 class Block(nn.Module):

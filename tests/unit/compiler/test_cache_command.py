@@ -14,6 +14,9 @@ from rdukit_compiler.backend.kernel_cache import own_place
 from rdukit_compiler.backend.native import build_word
 from rdukit_compiler.cli import cache
 from rdukit_compiler.passes.section_cache import compiler_digest
+from support import shows
+
+pytestmark = shows("cache", "engine")
 
 BUILT = f"{build_word()}-routes"
 

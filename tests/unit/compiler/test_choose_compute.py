@@ -6,7 +6,10 @@ import pytest
 
 from rdukit_compiler.ir import ComputeDtypes, ModelGraph
 from rdukit_compiler.passes.choose_compute import DECLARED, NARROW, ROUNDED, WIDE, choose_compute
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("precision")
 
 
 def graph(disabled: bool = False) -> ModelGraph:

@@ -1,6 +1,9 @@
 from dataclasses import replace
 
 from rdukit_compiler.backend.choose_small_convolutions import Geometry, is_small
+from support import shows
+
+pytestmark = shows("engine", "native")
 
 _LINE = Geometry(batch=32, channels=64, filters=64, sizes=(96,), taps=(3,), padding=(4,), dilation=(4,))
 _IMAGE = Geometry(batch=32, channels=6, filters=16, sizes=(14, 14), taps=(5, 5), padding=(0, 0), dilation=(1, 1))

@@ -4,7 +4,10 @@ import json
 
 from rdukit.hardware import CHIPS
 from rdukit_compiler.reports import artifact_files
+from support import shows
 from support.pefs.examples import example_pef
+
+pytestmark = shows("surface")
 
 
 def test_every_section_has_its_utilization_and_all_files_are_listed() -> None:

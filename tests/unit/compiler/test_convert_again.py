@@ -8,6 +8,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit_compiler.passes.section_rewrites import rematerialize_casts
 from rdukit_compiler.torch_private import split_joint, trace_aten
+from support import shows
+
+pytestmark = shows("precision", "engine")
 
 Tensors = list[torch.Tensor]
 

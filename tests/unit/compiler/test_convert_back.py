@@ -5,7 +5,10 @@ from dataclasses import replace
 from rdukit.pef.kernel import Special
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("precision")
 
 F32 = Special("dtype", "float32")
 

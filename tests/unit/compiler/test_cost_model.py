@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 from rdukit.hardware import CHIPS, ChipSpec
 from rdukit_compiler.cost import OpWork, WorkKind, memory_bandwidth, project
 from rdukit_compiler.cost.model import balance_units, load_constants
+from support import shows
+
+pytestmark = shows("profile")
 
 SN10, SN30, SN40L = CHIPS["sn10"], CHIPS["sn30"], CHIPS["sn40l"]
 LAUNCH = load_constants().launch_s

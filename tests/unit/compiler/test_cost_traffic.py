@@ -2,6 +2,9 @@
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
+from support import shows
+
+pytestmark = shows("profile")
 
 
 def spec(name: str, *shape: int, dtype: str = "bfloat16") -> TensorSpec:

@@ -3,6 +3,9 @@
 import pytest
 
 from rdukit_compiler.cost import OpWork, Shape, WorkKind, operator_work
+from support import shows
+
+pytestmark = shows("profile")
 
 
 def f32(*shape: int) -> Shape:

@@ -10,6 +10,9 @@ from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.differentiate import build_kernels, section_inputs, section_outputs
 from rdukit_runtime.engine.portable import build_portable
 from sambaflow.tracing.tracer import trace_model
+from support import shows
+
+pytestmark = shows("pytorch", "precision")
 
 
 class Block(nn.Module):

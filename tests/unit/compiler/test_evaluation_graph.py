@@ -17,6 +17,9 @@ from rdukit_compiler.capture.evaluation import (
 from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.join_regions import join_regions
+from support import shows
+
+pytestmark = shows("training", "inference")
 
 FLOAT = "float32"
 

@@ -5,6 +5,9 @@ import importlib
 from pathlib import Path
 
 import rdukit_compiler
+from support import shows
+
+pytestmark = shows("project")
 
 
 def test_the_face_has_the_names_that_type_checkers_see() -> None:

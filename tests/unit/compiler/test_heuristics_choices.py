@@ -11,7 +11,10 @@ from rdukit_compiler.heuristics.capacity import pack, section_limits
 from rdukit_compiler.heuristics.registry import Heuristic
 from rdukit_compiler.heuristics.sharding import Gemm, choose_sharding, gemm_of, utilisation
 from rdukit_compiler.ir import ModelGraph
+from support import shows
 from support.graphs import GraphBuilder, gpt_graph, graph_of, llama_graph
+
+pytestmark = shows("o1", "o3")
 
 SN30 = CHIPS["sn30"]
 

@@ -3,6 +3,9 @@
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, Special, TensorSpec
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.work import Shape
+from support import shows
+
+pytestmark = shows("engine")
 
 X = TensorSpec("x", "float32", (4, 8), (8, 1))
 FULL: Shape = ((4, 8), "float32")  # 128 bytes

@@ -13,7 +13,10 @@ from rdukit_compiler.operators.supported import is_supported, nearest_supported,
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.host_operators import choose_host_operators, split_around_host
 from rdukit_compiler.patterns.syntax import parse_rules
+from support import shows
 from support.graphs import GraphBuilder, graph_of
+
+pytestmark = shows("operators", "pytorch", "o0", "o1", "o3")
 
 
 def named(op: str) -> ModelGraph:

@@ -13,7 +13,10 @@ from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.join_regions import join_regions
 from sambaflow.tracing.tracer import trace_model
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("precision")
 
 ROWS, COLUMNS = 4, 8
 

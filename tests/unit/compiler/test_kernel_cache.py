@@ -4,7 +4,6 @@ import os
 import queue
 import resource
 import tempfile
-import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +26,9 @@ from rdukit_compiler.backend.kernel_cache import (
     place_of,
     trim_kernels,
 )
+from support import shows
+
+pytestmark = shows("engine", "native", "settings")
 
 PLENTY = 1 << 30
 
@@ -105,26 +107,6 @@ def test_what_another_builds_is_waited_for_and_found_then(tmp_path: Path) -> Non
             theirs.keep("a", library_of("a"))
             others.close()
     assert order == ["b", "a found"]
-
-
-def test_what_a_killed_process_was_building_is_built_by_who_waits(tmp_path: Path) -> None:
-    mine, theirs = KernelCache(tmp_path, "v", PLENTY), KernelCache(tmp_path, "v", PLENTY)
-    with mine.building(), theirs.building():
-        others = one_by_one(theirs, "a")
-        next(others)
-        timer = threading.Timer(0.1, others.close)  # the system closes a killed process's files
-        timer.start()
-        assert list(one_by_one(mine, "a")) == ["a"]
-        timer.join()
-
-
-def test_who_has_waited_long_enough_builds_it_too(tmp_path: Path) -> None:
-    mine, theirs = KernelCache(tmp_path, "v", PLENTY), KernelCache(tmp_path, "v", PLENTY)
-    with mine.building(), theirs.building():
-        others = one_by_one(theirs, "a")
-        next(others)
-        assert list(one_by_one(mine, "a", wait_s=0.1)) == ["a"]
-        others.close()
 
 
 def test_batches_share_what_is_free_and_wait_for_what_is_not(tmp_path: Path) -> None:

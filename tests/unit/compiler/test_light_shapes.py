@@ -8,6 +8,9 @@ import torch
 from torch.fx.experimental import symbolic_shapes
 
 from rdukit_compiler.capture.lazy_torch_imports import shape_functions
+from support import shows
+
+pytestmark = shows("pytorch")
 
 
 class AskedTorch(Exception):

@@ -7,6 +7,9 @@ import torch
 
 from rdukit_compiler.backend.choose_products import eliminate_common_calls, eliminate_common_views
 from rdukit_compiler.torch_private import trace_aten
+from support import shows
+
+pytestmark = shows("engine", "native")
 
 aten = torch.ops.aten
 

@@ -5,6 +5,9 @@ import pytest
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, Special, packed_spec
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.gradient_outputs import narrow_gradients
+from support import shows
+
+pytestmark = shows("precision", "engine")
 
 SIZE = 256
 WIDEN = {"dtype": Special("dtype", "float32")}

@@ -5,7 +5,10 @@ from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.passes.group_labelled import labelled_groups
 from rdukit_compiler.patterns.syntax import parse_rules
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("surface", "o1")
 
 RULES = parse_rules("pair: {priority: 1, pattern: {fc: {op_type: linear, child: act}, act: {op_type: gelu}}}", "test")
 

@@ -19,7 +19,10 @@ from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.pipeline import TracedGraph, compile_graphs
 from rdukit_compiler.reports import ConsoleReporter
 from rdukit_runtime.application import open_application
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("settings", "engine")
 
 
 def chain() -> ModelGraph:
@@ -130,6 +133,7 @@ def test_an_assembly_whose_sections_cannot_be_run_is_caught(monkeypatch: pytest.
 def test_each_level_of_debug_adds_what_it_promises(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("RDUKIT_NODE", "private")
     pef = compile_chain(tmp_path)
     assert capsys.readouterr().err == ""
     printed = {}

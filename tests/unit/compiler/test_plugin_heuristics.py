@@ -18,7 +18,10 @@ from rdukit_compiler.heuristics.plugins import find_misplacement, load_heuristic
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.rules import load_rules
+from support import shows
 from support.graphs import GraphBuilder, gpt_graph, graph_of
+
+pytestmark = shows("o1", "o3")
 
 SN30 = CHIPS["sn30"]
 

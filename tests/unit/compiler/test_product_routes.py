@@ -10,6 +10,9 @@ from rdukit.errors import InvalidArgument
 from rdukit_compiler.backend import measure_routes, routes
 from rdukit_compiler.backend.measure_routes import OwnProducts, load_routes
 from rdukit_compiler.backend.routes import Route, Routes, choose_route, parse_routes
+from support import shows
+
+pytestmark = shows("engine", "native", "settings")
 
 _WIDE = Routes(bf16="f32", f32="onednn")
 _PLAIN = Routes(bf16="native", f32="blas")

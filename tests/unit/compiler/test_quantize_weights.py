@@ -12,6 +12,9 @@ from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_EMBEDDING,
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.checks import check_stage
 from rdukit_compiler.passes.quantize_weights import quantize_weights
+from support import shows
+
+pytestmark = shows("inference", "engine")
 
 
 def _value(name: str, kind: ValueKind, shape: tuple[int, ...], dtype: str = "float32") -> Value:

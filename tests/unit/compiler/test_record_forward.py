@@ -10,6 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from rdukit_compiler.capture.record import record_forward
+from support import shows
+
+pytestmark = shows("pytorch")
 
 Forward = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 OUTSIDE = torch.arange(6.0).reshape(2, 3)

@@ -12,6 +12,9 @@ from rdukit_compiler.operators.run_operator import run_operator
 from rdukit_compiler.passes import assign_precision as module
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from sambaflow.tracing.tracer import trace_model
+from support import shows
+
+pytestmark = shows("precision", "pytorch")
 
 
 class EachCall(module.RepeatedCalls):

@@ -5,6 +5,9 @@ import io
 import pytest
 
 from rdukit_compiler.reports import ConsoleReporter
+from support import shows
+
+pytestmark = shows("surface")
 
 
 class Terminal(io.StringIO):

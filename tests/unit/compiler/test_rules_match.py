@@ -12,7 +12,10 @@ from rdukit_compiler.operators.vocabulary import words_of
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
 from rdukit_compiler.patterns.topology import OperatorGroups, Topology
+from support import shows
 from support.graphs import GraphBuilder, graph_of
+
+pytestmark = shows("o1")
 
 
 def rules_of(pattern: str, priority: int = 1, name: str = "r") -> tuple[Rule, ...]:

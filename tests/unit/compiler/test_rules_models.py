@@ -8,7 +8,10 @@ from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import parse_rules
 from rdukit_compiler.rules import load_default_rules
+from support import shows
 from support.graphs import gpt_graph, graph_of, llama_graph
+
+pytestmark = shows("o1")
 
 SELF_ATTENTION_PROJECTION = """
 llama2_self_attn_proj:

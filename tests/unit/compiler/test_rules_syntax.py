@@ -8,6 +8,9 @@ import pytest
 from rdukit.errors import RuleError
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
 from rdukit_compiler.rules import load_default_rules, load_rules
+from support import shows
+
+pytestmark = shows("o1")
 
 GOOD = """
 block:

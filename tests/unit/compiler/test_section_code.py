@@ -4,6 +4,9 @@ import pytest
 
 from rdukit.pef.file import section_symbol
 from rdukit_compiler.backend.section_library import UnusualCode, library_source, section_namespace
+from support import shows
+
+pytestmark = shows("engine", "native")
 
 _WRAPPER = """
 #include <torch/csrc/inductor/aoti_include/cpu.h>

@@ -8,7 +8,10 @@ from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.differentiate import build_kernels
 from rdukit_runtime.engine.portable import build_portable
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("engine")
 
 PRECISION = Precision("f32", True)
 

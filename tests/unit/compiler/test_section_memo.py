@@ -18,7 +18,10 @@ from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, 
 from rdukit_compiler.passes.section_cache import SectionCache, describe_structure
 from rdukit_compiler.rules import load_default_rules
 from sambaflow.tracing.tracer import trace_model
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("engine", "o0", "o1", "o3")
 
 
 class ForgetfulMemo(SectionCache):

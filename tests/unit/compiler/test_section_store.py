@@ -13,7 +13,10 @@ from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels
 from rdukit_compiler.passes.section_cache import SectionCache, SectionStore, open_section_store
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("engine", "settings")
 
 PLENTY = 1 << 20
 PRECISION = Precision("f32", True)

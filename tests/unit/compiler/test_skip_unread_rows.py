@@ -14,6 +14,9 @@ from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.operators.run_operator import run_operator
 from rdukit_compiler.passes.push_down_slices import push_down_slices
 from sambaflow.tracing.tracer import trace_model
+from support import shows
+
+pytestmark = shows("engine")
 
 Tensors = dict[str, torch.Tensor]
 

@@ -3,6 +3,9 @@
 import torch
 
 from rdukit_compiler.torch_private import split_saving, trace_aten
+from support import shows
+
+pytestmark = shows("engine")
 
 
 def joint_of_two_tensors() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:

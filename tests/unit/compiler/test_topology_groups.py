@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.topology import OperatorGroups, Topology
+from support import shows
 from support.graphs import GraphBuilder, graph_of
+
+pytestmark = shows("o1", "o3")
 
 
 @st.composite

@@ -7,6 +7,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rdukit_compiler.passes.section_rewrites import update_in_place
+from support import shows
+
+pytestmark = shows("engine")
 
 aten = torch.ops.aten
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor]]

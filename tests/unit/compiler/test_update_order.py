@@ -1,7 +1,10 @@
 """A buffer gets its new value as soon as nothing reads the old one."""
 
 from rdukit_compiler.patterns.topology import move_copies
+from support import shows
 from support.graphs import GraphBuilder
+
+pytestmark = shows("engine")
 
 
 def order(build: GraphBuilder, value: str) -> list[str]:

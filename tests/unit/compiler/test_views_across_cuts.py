@@ -12,6 +12,9 @@ from rdukit_compiler.passes.assemble import Assembly, assemble_graph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from sambaflow.tracing.tracer import trace_model
+from support import shows
+
+pytestmark = shows("pytorch", "o0", "o1", "o3")
 
 
 class Attention(nn.Module):

@@ -1,6 +1,9 @@
 """Server-sent events, framed and read back."""
 
 from rdukit.box.sse import KEEP_ALIVE, frame_event, read_events
+from support import shows
+
+pytestmark = shows("operations", "wire")
 
 
 def test_a_framed_event_reads_back_as_it_was() -> None:

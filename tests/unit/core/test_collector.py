@@ -5,6 +5,9 @@ import gc
 import weakref
 
 from rdukit.system.process import gc_paused
+from support import shows
+
+pytestmark = shows("project")
 
 
 class Node:

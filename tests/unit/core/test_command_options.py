@@ -6,6 +6,9 @@ from click.testing import CliRunner
 
 from rdukit.cli.commands import TOKEN_OPTION, given_token, parse_name_values, parse_value, with_plain_range
 from rdukit.errors import InvalidArgument
+from support import shows
+
+pytestmark = shows("settings", "security")
 
 
 def test_a_value_may_hold_the_sign_or_nothing() -> None:

@@ -7,6 +7,9 @@ import pytest
 
 from rdukit.system import cpu
 from rdukit.system.cpu import read_cpu_quota
+from support import shows
+
+pytestmark = shows("engine")
 
 V1_CONTAINER = "4:memory:/docker/ab\n3:cpu,cpuacct:/docker/ab\n0::/docker/ab\n"
 

@@ -8,6 +8,9 @@ import pytest
 
 from rdukit.files import durable
 from rdukit.files.durable import LITTLE_BYTES, sync_files, sync_folders, takes_whole
+from support import shows
+
+pytestmark = shows("artifacts")
 
 EXT4, NFS = 0xEF53, 0x6969
 

@@ -5,6 +5,9 @@ import json
 import pytest
 
 from rdukit.errors import RdukitError, UnknownTensor, all_error_classes, error_from_body
+from support import shows
+
+pytestmark = shows("errors", "wire")
 
 GRPC_STATUSES = {
     "CANCELLED", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED",

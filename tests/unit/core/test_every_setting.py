@@ -14,6 +14,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.settings import CORE_SETTINGS, Setting, resolve
+from support import shows
+
+pytestmark = shows("settings")
 
 CHECKOUT: Final = Path(__file__).parents[3]
 ROOTS: Final = ("core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "benchmarks")

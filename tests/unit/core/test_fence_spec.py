@@ -9,6 +9,9 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, choose_way, outermost, to_json
 from rdukit.fence.start import program_paths
+from support import shows
+
+pytestmark = shows("job-boxes", "security")
 
 
 def test_root_takes_the_machines_namespaces_and_anybody_else_a_user_namespace() -> None:

@@ -2,25 +2,14 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rdukit.files.atomic import atomic_target, remove_tree, sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from support import shows
 
-#: Overwrites the file for ever, each time with one letter repeated; says so after each write.
-WRITER = """
-import sys
-from pathlib import Path
-from rdukit.files.atomic import write_atomic
-path = Path(sys.argv[1])
-for number in range(1_000_000):
-    write_atomic(path, bytes([97 + number % 26]) * 300_000)
-    print(number, flush=True)
-"""
+pytestmark = shows("security")
 
 
 def test_a_write_creates_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
@@ -49,31 +38,6 @@ def test_an_error_inside_the_block_leaves_the_old_content_and_no_litter(tmp_path
         fail_half_way()
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    for seen in (1, 2, 4):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
-            for _ in range(seen):
-                writer.stdout.readline()
-            writer.send_signal(signal.SIGKILL)
-        data = path.read_bytes()
-        assert len(data) == 300_000
-        assert len(set(data)) == 1
-
-
-def test_a_reader_beside_a_writer_never_sees_a_half(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        for _ in range(20):
-            writer.stdout.readline()
-            data = path.read_bytes()
-            assert len(data) == 300_000
-            assert len(set(data)) == 1
-        writer.kill()
 
 
 def test_json_is_sorted_indented_and_ends_with_a_newline(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import CHIPS, GIB, NODES, find_chip, find_node
+from support import shows
+
+pytestmark = shows("node")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from rdukit.http.limits import (
     HttpLimits,
     check_head,
 )
+from support import shows
+
+pytestmark = shows("security", "settings")
 
 LIMITS = HttpLimits(1000, "box.max_header_bytes", silence_s=60, idle_s=5)
 

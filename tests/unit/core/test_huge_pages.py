@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 from rdukit.system.forks import HUGE_BYTES, collapse_memory, find_private_memory, huge_pages_in
+from support import shows
+
+pytestmark = shows("job-boxes")
 
 MAPS = """\
 00400000-00600000 r-xp 00000000 08:01 77 /usr/bin/python3

@@ -10,6 +10,9 @@ from rdukit.system.process import configure_logging
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanContext
 from rdukit.telemetry.spans import within
+from support import shows
+
+pytestmark = shows("observability")
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

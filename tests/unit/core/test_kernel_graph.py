@@ -20,7 +20,10 @@ from rdukit.pef.kernel import (
     parse_operator,
     references,
 )
+from support import shows
 from support.pefs.examples import example_kernels
+
+pytestmark = shows("engine", "portable", "security")
 
 NAMES = st.text("abcxyz_.0123", min_size=1, max_size=8)
 SCALARS = (

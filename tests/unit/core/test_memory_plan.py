@@ -31,7 +31,10 @@ from rdukit.pef.model import (
     pef_from_dict,
     pef_to_dict,
 )
+from support import shows
 from support.pefs.examples import write_example_pef
+
+pytestmark = shows("pef", "engine")
 
 SIZES = {"x": 16, "w": 8, "h": 100, "s": 40, "y": 20, "y__grad": 20, "h__grad": 100, "w__grad": 8}
 KINDS = {

@@ -1,8 +1,6 @@
 """``rdukit pef diff``: what differs between two compiles."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,10 @@ from rdukit.cli.tables import format_table
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.file import LoadedPef
 from rdukit.pef.model import Pef, Section
-from support.pefs.examples import example_kernels, example_pef, write_example_pef
+from support import shows
+from support.pefs.examples import example_kernels, example_pef
 
-RDUKIT = Path(sys.executable).with_name("rdukit")
+pytestmark = shows("pef")
 
 
 def loaded(pef: Pef, natives: bool = False) -> LoadedPef:
@@ -35,10 +34,6 @@ def split_first(pef: Pef) -> Pef:
     short: Section = replace(first, operators=first.operators[:-1])
     extra = replace(first, id=len(pef.sections), name="mean", operators=first.operators[-1:], rule=None)
     return replace(pef, sections=(short, *others, extra))
-
-
-def rdukit(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([RDUKIT, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 def test_equal_pefs_have_no_difference() -> None:
@@ -118,12 +113,3 @@ def test_the_description_is_ready_for_json() -> None:
     value = json.loads(json.dumps(describe_diff(loaded(example_pef()), loaded(split_first(example_pef())))))
     assert value["equal"] is False
     assert {c["kind"] for c in value["changes"]} == {"added", "changed"}
-
-
-def test_the_command_exits_with_0_when_equal_and_1_when_different(tmp_path: Path) -> None:
-    same, other = write_example_pef(tmp_path / "a.pef"), write_example_pef(tmp_path / "b.pef", natives=True)
-    equal, different = rdukit("pef", "diff", same, same), rdukit("pef", "diff", same, other, "--json")
-    assert (equal.returncode, different.returncode) == (0, 1), equal.stderr + different.stderr
-    assert "equal" in equal.stdout
-    assert json.loads(different.stdout)["equal"] is False
-    assert rdukit("pef", "diff", same, tmp_path / "none.pef").returncode == 3

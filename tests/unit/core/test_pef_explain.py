@@ -8,7 +8,10 @@ from rdukit.cli.tables import format_table
 from rdukit.errors import NotFound
 from rdukit.pef.explain import bounds_table, explain_section, find_bound, find_sections, section_tables
 from rdukit.pef.model import Section, pef_from_dict, pef_to_dict
+from support import shows
 from support.pefs.examples import example_pef
+
+pytestmark = shows("pef")
 
 
 def timed(**terms: float) -> Section:

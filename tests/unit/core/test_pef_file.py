@@ -11,7 +11,10 @@ from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
 from rdukit.pef.file import BOX_KEY, COMMENT, FORMAT_VERSION, INDEX, Answers, PefSummary, read_summary
 from rdukit.pef.model import SectionType, pef_from_dict, pef_to_dict
+from support import shows
 from support.pefs.examples import example_kernels, example_pef, write_example_pef
+
+pytestmark = shows("security", "inference")
 
 
 def rewrite(path: Path, change: dict[str, bytes | None]) -> None:

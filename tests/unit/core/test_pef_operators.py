@@ -1,17 +1,13 @@
 """The list of operators that a PEF may name: torch's own schemas, and nothing that is not one."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from rdukit.pef.operators import find_signature, is_foreign, operator_lines
+from support import shows
+
+pytestmark = shows("security")
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_the_lists_lines_are_what_torchs_schemas_say() -> None:
-    written = subprocess.run([sys.executable, ROOT / "scripts" / "pef_operators.py", "--check"], check=False)
-    assert written.returncode == 0, "scripts/pef_operators.py writes it again"
 
 
 def test_a_line_says_what_is_positional_what_is_named_and_what_may_be_left_out() -> None:

@@ -1,15 +1,14 @@
 """``rdukit pef graph``: the picture of sections and fusions."""
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 from rdukit.pef.picture import MAX_OPERATORS, draw_pef, find_edges
-from support.pefs.examples import example_pef, write_example_pef
+from support import shows
+from support.pefs.examples import example_pef
 
-RDUKIT = Path(sys.executable).with_name("rdukit")
+pytestmark = shows("pef")
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -60,11 +59,3 @@ def test_a_pef_without_sections_is_still_a_picture() -> None:
     pef = example_pef()
     empty = replace(pef, sections=(), graphs={"main": replace(pef.graphs["main"], schedule=())})
     assert ElementTree.fromstring(draw_pef(empty)).tag == f"{SVG}svg"
-
-
-def test_the_command_writes_the_picture(tmp_path: Path) -> None:
-    made = tmp_path / "picture.svg"
-    command = [RDUKIT, "pef", "graph", write_example_pef(tmp_path / "a.pef"), "-o", made]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert made.read_text() == draw_pef(example_pef())

@@ -9,6 +9,9 @@ import pytest
 from rdukit.errors import PermissionDenied
 from rdukit.files.atomic import write_atomic
 from rdukit.files.home import Folder, HomeAction, close_contents, judge_home, make_folder, mend_home, private_home
+from support import shows
+
+pytestmark = shows("security")
 
 OURS, ROOT, THEIRS = 1000, 0, 1001
 

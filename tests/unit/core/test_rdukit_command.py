@@ -1,46 +1,52 @@
-"""The ``rdukit`` command itself: help, version, exit statuses."""
+"""The ``rdukit`` command itself: help, usage errors, exit statuses."""
 
 import json
-import os
 import shlex
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
-from pathlib import Path
+from typing import NamedTuple
 
 import click
 import pytest
 from click.testing import CliRunner
 
-import rdukit
 from rdukit.cli.app import GROUP, SUMMARIES, run_command
 from rdukit.cli.app import cli as root
 from rdukit.cli.status import PartStatus, are_ready
 from rdukit.errors import IllegalValue, NotFound, RdukitError
+from support import shows
 
-RDUKIT = Path(sys.executable).with_name("rdukit")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([RDUKIT, *arguments], capture_output=True, text=True, check=False)
+pytestmark = shows("completion", "status", "errors")
 
 
-def test_help_lists_every_command_without_importing_its_part() -> None:
-    shown = run("--help")
-    assert shown.returncode == 0
-    for name, summary in SUMMARIES.items():
-        assert name in shown.stdout
-        assert summary.split()[0] in shown.stdout
+class Ended(NamedTuple):
+    """How a command ended and what it printed."""
+
+    status: str | int | None
+    stdout: str
+    stderr: str
 
 
-def test_the_version_is_the_package_version() -> None:
-    assert run("--version").stdout.split()[-1] == rdukit.__version__
+Run = Callable[..., Ended]
 
 
-def test_an_unknown_command_is_a_usage_error() -> None:
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command in this process, as its script does."""
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["rdukit", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            run_command(root)
+        return Ended(stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
     shown = run("fly")
-    assert shown.returncode == 2
+    assert shown.status == 2
     assert "No such command 'fly'" in shown.stderr
 
 
@@ -61,9 +67,9 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     ],
     ids=" ".join,
 )
-def test_a_mistyped_word_is_refused_with_the_nearest_one(words: list[str], hint: str) -> None:
+def test_a_mistyped_word_is_refused_with_the_nearest_one(run: Run, words: list[str], hint: str) -> None:
     shown = run(*words)
-    assert shown.returncode in {2, 3} and hint in shown.stderr
+    assert shown.status in {2, 3} and hint in shown.stderr
 
 
 def leaf_commands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Context, click.Command]]:
@@ -85,27 +91,6 @@ def test_every_example_can_be_parsed_and_every_command_has_one() -> None:
         command.make_context(path[-1], words[len(path) :])
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script_and_completes_commands_of_other_parts(shell: str) -> None:
-    assert "_RDUKIT_COMPLETE" in run("completion", shell).stdout
-    asked = {"_RDUKIT_COMPLETE": "bash_complete", "COMP_WORDS": "rdukit zoo sh", "COMP_CWORD": "2"}
-    shown = subprocess.run([RDUKIT], capture_output=True, text=True, check=False, env={**os.environ, **asked})
-    assert shown.stdout.split() == ["plain,show"]
-
-
-def test_status_of_an_idle_machine_says_how_to_start_each_part(tmp_path: Path) -> None:
-    environment = {**os.environ, "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_GATEWAY_URL": "http://127.0.0.1:9"}
-    told = [
-        subprocess.run([RDUKIT, "status", *more], capture_output=True, text=True, check=True, env=environment).stdout
-        for more in ((), ("--json",))
-    ]
-    assert [line.split()[0] for line in told[0].splitlines()] == ["home", "node", "platform", "box"]
-    for words in ("not created yet", "rdukit node start", "rdukit up", "rdukit box run"):
-        assert words in told[0]
-    assert [part["state"] for part in json.loads(told[1])["parts"]] == ["stopped"] * 4
-    assert not (tmp_path / "home").exists()
-
-
 def test_help_shows_first_sentences_whole() -> None:
     for name in SUMMARIES:
         shown = CliRunner().invoke(root, [name, "--help"])
@@ -113,9 +98,9 @@ def test_help_shows_first_sentences_whole() -> None:
         assert "..." not in shown.stdout.partition("Commands:")[2]
 
 
-def test_a_usage_error_is_a_document_too_for_whoever_asked_for_json() -> None:
+def test_a_usage_error_is_a_document_too_for_whoever_asked_for_json(run: Run) -> None:
     shown = run("fly", "--json")
-    assert shown.returncode == 2
+    assert shown.status == 2
     assert json.loads(shown.stdout)["error"]["code"] == "invalid-argument"
     assert "No such command 'fly'" in json.loads(shown.stdout)["error"]["message"]
     assert run("fly").stdout == ""

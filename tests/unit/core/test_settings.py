@@ -6,6 +6,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.settings import CORE_SETTINGS, HOME, LOG_LEVEL, Setting, home_folder, parse_bool, resolve, variables_of
+from support import shows
+
+pytestmark = shows("settings")
 
 SIZE = Setting("queue.size", 10, "How many.", int)
 COLOUR = Setting("paint.colour", "red", "Which.", str, legal=("red", "green"))

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.strict_json import WORDS, as_words, find_number, json_text, read_json, refuse_duplicates
+from support import shows
+
+pytestmark = shows("wire")
 
 
 def refuse_constant(word: str) -> None:

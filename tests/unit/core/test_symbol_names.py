@@ -3,6 +3,9 @@
 import itertools
 
 from rdukit.pef.model import flatten_paths
+from support import shows
+
+pytestmark = shows("pytorch")
 
 
 def test_a_path_becomes_a_name_joined_by_double_underscores() -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from rdukit.errors import DiskFull, InvalidArgument, NotFound, PermissionDenied, find_system_error
 from rdukit.files.atomic import write_atomic
+from support import shows
+
+pytestmark = shows("errors")
 
 
 def refusal(number: int, path: str | None = "/data/x") -> OSError:

@@ -7,7 +7,10 @@ import pytest
 from rdukit.cli.tables import Table, format_table, print_fields, print_table
 from rdukit.pef.file import read_pef
 from rdukit.pef.inspect import memory_plan_tables, pef_tables, symbols_table
+from support import shows
 from support.pefs.examples import write_example_pef
+
+pytestmark = shows("pef")
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve"
 TABLE = Table("", ("ID", "SIZE", "WHAT"), (("job-1", "1", WORDS), ("job-22", "10", "short")), frozenset({"SIZE"}))

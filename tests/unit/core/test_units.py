@@ -3,6 +3,9 @@
 import pytest
 
 from rdukit.units import elapsed_s, format_bytes, format_count, format_seconds
+from support import shows
+
+pytestmark = shows("project")
 
 
 @pytest.mark.parametrize(

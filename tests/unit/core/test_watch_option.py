@@ -9,6 +9,9 @@ from click.testing import CliRunner
 from rdukit.cli.app import run_command
 from rdukit.cli.watch import follow, watchable
 from rdukit.errors import NotFound, Unavailable
+from support import shows
+
+pytestmark = shows("jobs")
 
 
 class Shows:

@@ -8,7 +8,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_modelbox.artifacts.download import Opened, TransferInterrupted, download
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("modelbox")
 
 
 class CutSource:

@@ -8,6 +8,9 @@ from rdukit.errors import InvalidArgument
 from rdukit.http.addresses import find_refusal, parse_networks
 from rdukit_modelbox.artifacts.reference import is_remote, parse_output, parse_reference, text_of
 from rdukit_modelbox.artifacts.settings import REFUSED_NETWORKS
+from support import shows
+
+pytestmark = shows("modelbox", "security", "settings")
 
 DIGEST = "ab" * 32
 

@@ -17,6 +17,9 @@ from rdukit_modelbox.training.checkpoints import (
     save_checkpoint,
 )
 from rdukit_serving.device.parameters import load_parameters
+from support import shows
+
+pytestmark = shows("training")
 
 
 def make(step: int, seed: int = 0) -> Checkpoint:

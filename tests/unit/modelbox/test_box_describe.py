@@ -5,6 +5,9 @@ from google.protobuf.json_format import MessageToDict
 from rdukit_modelbox.contract.box import Box
 from rdukit_modelbox.contract.describe import describe
 from rdukit_modelbox.server.grpc_messages import description_message
+from support import shows
+
+pytestmark = shows("modelbox", "wire")
 
 
 def full_box() -> Box:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.cli.main import box
 from rdukit_modelbox.image.config import empty_config
 from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json, machine_name
+from support import shows
+
+pytestmark = shows("box", "images", "logreg")
 
 
 @pytest.fixture
@@ -48,9 +51,3 @@ def test_what_cannot_be_built_is_told(
     result = CliRunner().invoke(box, ["build", "logreg", *arguments])
     assert isinstance(result.exception, InvalidArgument) and words in result.exception.message
     assert not list(tmp_path.iterdir())
-
-
-def test_a_registry_that_is_not_there_is_told(base: Path) -> None:
-    to = ["docker://127.0.0.1:9/boxes/base", "--plain-http"]
-    result = CliRunner().invoke(box, ["push", str(base), *to])
-    assert isinstance(result.exception, Unavailable) and "cannot be reached" in result.exception.message

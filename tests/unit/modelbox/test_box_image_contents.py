@@ -13,6 +13,9 @@ from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_modelbox.image.contents import make_dockerfile, read_contents
 from rdukit_modelbox.image.engines import find_engine, write_context
 from rdukit_modelbox.image.sbom import SbomComponent, installed_components, make_sbom
+from support import shows
+
+pytestmark = shows("images")
 
 
 @pytest.fixture

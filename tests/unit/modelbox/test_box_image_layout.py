@@ -23,6 +23,9 @@ from rdukit_modelbox.image.media import (
 )
 from rdukit_modelbox.image.push import find_credentials, parse_target, push_image
 from rdukit_modelbox.image.verify import verify_layout
+from support import shows
+
+pytestmark = shows("images")
 
 
 @pytest.fixture

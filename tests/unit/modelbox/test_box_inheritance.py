@@ -13,6 +13,42 @@ from rdukit_modelbox.cli.main import box as box_commands
 from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, load_box
 from rdukit_modelbox.contract.describe import box_schema, describe
 from rdukit_modelbox.contract.inheritance import read_task, task_names
+from support import shows
+
+pytestmark = shows(
+    "modelbox",
+    "box",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepseek-coder",
+    "deepvit",
+    "falcon",
+    "ffn",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "llama2",
+    "llama3",
+    "logreg",
+    "mistral",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+)
 
 HEAD = """\
 apiVersion: rdukit.dev/v1

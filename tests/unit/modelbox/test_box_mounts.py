@@ -7,6 +7,9 @@ import pytest
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.mounts import Mounts, mount_points, plan_exchange, resolve_inputs
 from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
+from support import shows
+
+pytestmark = shows("modelbox", "security")
 
 
 @pytest.fixture

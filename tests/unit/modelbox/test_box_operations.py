@@ -11,7 +11,9 @@ from rdukit_modelbox.operations import table as module
 from rdukit_modelbox.operations.table import KEPT_EVENTS, OperationTable
 from rdukit_modelbox.operations.values import FINAL_STATES, TRANSITIONS, OperationState, StateEvent, next_state
 from rdukit_modelbox.verbs.context import Progress
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("operations")
 
 
 @pytest.fixture

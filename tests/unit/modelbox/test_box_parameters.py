@@ -11,6 +11,41 @@ from rdukit.errors import IllegalValue, UnknownParameter
 from rdukit_modelbox.contract.allowed_values import AllowedValues, ParameterType, find_objection, format_allowed
 from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
+from support import shows
+
+pytestmark = shows(
+    "modelbox",
+    "ffn",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepseek-coder",
+    "deepvit",
+    "falcon",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "llama2",
+    "llama3",
+    "logreg",
+    "mistral",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,10 @@ from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.preprocessing.datasets import check_dataset_fits, load_dataset
 from rdukit_modelbox.tasks.classification import judge
 from rdukit_modelbox.verbs.preprocess import prepare, run_preprocess
+from support import shows
 from support.boxes import RecordingContext
+
+pytestmark = shows("preprocess", "logreg")
 
 
 def recorder(cancel_at: int = 0) -> RecordingContext:

@@ -16,6 +16,43 @@ from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_zoo.cli import show_model
 from rdukit_zoo.pictures import load_pictures
+from support import shows
+
+pytestmark = shows(
+    "cards",
+    "box",
+    "zoo",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepseek-coder",
+    "deepvit",
+    "falcon",
+    "ffn",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "llama2",
+    "llama3",
+    "logreg",
+    "mistral",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+)
 
 #: Bytes of a picture, and of all.
 MAX_PICTURE, MAX_PICTURES = 32 << 10, 1 << 20

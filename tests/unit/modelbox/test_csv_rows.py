@@ -7,6 +7,9 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
 from rdukit_modelbox.preprocessing.table_rows import open_csv
+from support import shows
+
+pytestmark = shows("preprocess")
 
 
 def source_of(folder: Path, text: str, name: str = "rows.csv") -> SourceFile:

@@ -5,6 +5,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.arrays import apply_drift
+from support import shows
+
+pytestmark = shows("recipes", "zoo")
 
 
 def drawn(seed: int, count: int) -> dict[str, np.ndarray]:

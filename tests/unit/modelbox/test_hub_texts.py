@@ -2,6 +2,9 @@
 
 from rdukit_modelbox.artifacts.hub_folder import CACHE_BYTES, TEXTS, texts_at_once
 from rdukit_zoo.registry import get_model
+from support import shows
+
+pytestmark = shows("huggingface", "llama")
 
 
 def test_fewer_texts_are_made_at_once_where_their_caches_are_large() -> None:

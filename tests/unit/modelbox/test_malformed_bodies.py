@@ -7,6 +7,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from rdukit_modelbox.rest.malformed import malformed_request
 from rdukit_modelbox.rest.schemas import InferBody, VerbBody
+from support import shows
+
+pytestmark = shows("wire", "operations")
 
 JSON = "application/json"
 

@@ -14,7 +14,9 @@ from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.table import KEPT_EVENTS, SEQUENCE_GAP, OperationTable
 from rdukit_modelbox.operations.values import OperationState, StateEvent
 from rdukit_modelbox.verbs.context import Progress
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("operations")
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ from rdukit.errors import IllegalValue
 from rdukit_modelbox.preprocessing.external_shuffle import Assignment, plan_splits
 from rdukit_modelbox.preprocessing.packing import Packer, Tokens, TokenType
 from rdukit_modelbox.preprocessing.token_dataset import plan_balance
+from support import shows
+
+pytestmark = shows("preprocess")
 
 CONFIGS = ("full", *(f"{s}::{o}" for s in ("single", "greedy") for o in ("drop", "truncate_left", "truncate_right")))
 PAD = -1

@@ -11,6 +11,9 @@ from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.preprocessing.passages import is_text, read_passages
 from rdukit_zoo.datasets.passages import CLASSIFY, MASK, PADDING, SEPARATE
 from rdukit_zoo.registry import IGNORED
+from support import shows
+
+pytestmark = shows("preprocess", "bert", "bert-classifier")
 
 SIZES = {"context_length": 8, "vocabulary": 300, "num_classes": 2}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "pump", "leaks", "runs"]

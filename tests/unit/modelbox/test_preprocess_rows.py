@@ -22,7 +22,10 @@ from rdukit_modelbox.preprocessing.columns import ColumnFigures
 from rdukit_modelbox.preprocessing.datasets import load_dataset, write_dataset
 from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_modelbox.verbs.preprocess import run_preprocess
+from support import shows
 from support.boxes import RecordingContext
+
+pytestmark = shows("preprocess", "mlp", "ffn")
 
 
 def recorder(box: str = "mlp", cancel_at: int = 0) -> RecordingContext:

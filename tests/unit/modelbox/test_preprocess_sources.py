@@ -16,6 +16,9 @@ from rdukit_modelbox.preprocessing.sources import (
     find_sources,
     read_line_blocks,
 )
+from support import shows
+
+pytestmark = shows("preprocess")
 
 TEXT = (Format.TXT, Format.JSONL)
 

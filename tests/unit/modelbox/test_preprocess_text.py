@@ -22,7 +22,10 @@ from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer, learn_tokenizer
 from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_modelbox.verbs.preprocess import run_preprocess
+from support import shows
 from support.boxes import RecordingContext
+
+pytestmark = shows("preprocess", "gpt2")
 
 PARAMETERS: dict[str, Any] = {
     "max_seq_length": 16, "input_packing_config": "full", "packing_boundary": "jsonl", "attention_boundary": "jsonl",

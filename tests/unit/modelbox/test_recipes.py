@@ -16,6 +16,42 @@ from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.console.run_form import view_recipes
 from rdukit_platform.jobs.pipelines import check_steps
 from rdukit_platform.jobs.schemas import PipelineRequest
+from support import shows
+
+pytestmark = shows(
+    "recipes",
+    "box",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepseek-coder",
+    "deepvit",
+    "falcon",
+    "ffn",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "llama2",
+    "llama3",
+    "logreg",
+    "mistral",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+)
 
 WHOLE = """
 train:

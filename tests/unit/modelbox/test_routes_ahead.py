@@ -9,6 +9,9 @@ from pydantic import TypeAdapter
 from rdukit_modelbox.contract.box import find_box_file
 from rdukit_modelbox.rest import routes_ahead
 from rdukit_modelbox.server.serve import BoxOptions, ServedBox
+from support import shows
+
+pytestmark = shows("job-boxes")
 
 
 async def test_the_first_request_of_a_forked_box_builds_no_routes(

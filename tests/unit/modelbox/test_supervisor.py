@@ -6,6 +6,9 @@ import pytest
 
 from rdukit_modelbox.operations.process import kills_for_memory, peak_bytes, resident_bytes
 from rdukit_modelbox.operations.supervisor import ChildLimits, VerbEnd, Watch, judge
+from support import shows
+
+pytestmark = shows("operations")
 
 LIMITS = ChildLimits(timeout_s=2.0, given_s=3.0, stall_s=4.0, memory_bytes=100 << 20)
 

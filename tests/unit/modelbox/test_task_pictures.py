@@ -7,6 +7,9 @@ from PIL import Image
 from rdukit_modelbox.tasks.pictures import GAP, HEAD, TILE, draw_rows
 from rdukit_modelbox.tasks.self_supervised import SelfSupervised, titles_of
 from rdukit_zoo.registry import get_model
+from support import shows
+
+pytestmark = shows("cards", "autophasenn")
 
 
 @pytest.mark.parametrize(

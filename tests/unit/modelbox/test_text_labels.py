@@ -9,6 +9,9 @@ from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, TokenRows
 from rdukit_modelbox.tasks.language_modelling import text_scores
 from rdukit_modelbox.tasks.texts import TextData, labels_of
 from rdukit_serving.shape import IGNORED
+from support import shows
+
+pytestmark = shows("training")
 
 
 def test_each_position_predicts_the_next_token_where_that_is_a_completion_or_a_separator() -> None:

@@ -4,6 +4,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from rdukit_modelbox.training.journal import POINTS, TrainingJournal, draw_loss_curve, nice_limits, read_lines, thin_out
+from support import shows
+
+pytestmark = shows("training")
 
 
 def test_lines_after_the_checkpoint_and_half_lines_go_when_a_training_resumes(tmp_path: Path) -> None:

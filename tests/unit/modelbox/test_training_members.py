@@ -13,6 +13,9 @@ from rdukit_modelbox.operations.members import MemberLease, find_part, other_mem
 from rdukit_modelbox.training.members import Members
 from rdukit_node.leases.launch import read_launch
 from rdukit_node.settings import LEASE
+from support import shows
+
+pytestmark = shows("training", "node")
 
 
 def fail(error: RdukitError) -> None:

@@ -11,6 +11,9 @@ from rdukit_modelbox.training.options import (
     options_from,
     reason_to_stop,
 )
+from support import shows
+
+pytestmark = shows("training")
 
 
 def rates(schedule: str, total: int, warmup: int, share: float = 0.0) -> list[float]:

@@ -19,6 +19,9 @@ from rdukit_modelbox.operations.webhook_dispatcher import (
     body_of,
     check_webhook,
 )
+from support import shows
+
+pytestmark = shows("operations")
 
 
 def test_without_events_the_final_states_are_told() -> None:

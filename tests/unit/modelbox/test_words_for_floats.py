@@ -20,6 +20,9 @@ from rdukit_modelbox.training.journal import TrainingJournal
 from rdukit_modelbox.verbs.context import Progress
 from rdukit_serving.rest.web import JsonAnswer
 from rdukit_serving.text.sampling import UNLIKELY, check_numbers, log_probabilities
+from support import shows
+
+pytestmark = shows("wire", "operations", "inference")
 
 WRONG = Progress("train", 1, 2, loss=math.nan, throughput=math.inf, eta_s=-math.inf)
 TOLD = {"stage": "train", "step": 1, "total": 2, "loss": "NaN", "throughput": "Infinity", "eta_s": "-Infinity"}

@@ -2,9 +2,6 @@
 
 import hashlib
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -39,7 +36,10 @@ from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.service import cancel_job, submit_job
 from rdukit_platform.setting_texts import read_keep_days
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import COUNTER, fresh_database
+
+pytestmark = shows("artifacts")
 
 BOXES = Boxes({"counter": read_box(COUNTER)})
 NOW = 4e9  # later than any file of the test was written
@@ -277,20 +277,6 @@ def test_young_content_and_what_an_upload_or_attempt_brings_stays(
     assert content.digest in blobs(store)
 
 
-def test_a_hold_ends_with_its_process(store: FolderStore) -> None:
-    code = f"""
-import os, signal
-from pathlib import Path
-from rdukit_platform.artifacts.stores.folder import FolderStore
-with FolderStore(Path({str(store.folder)!r})).holding():
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert len(list((store.folder / "holds").iterdir())) == 1
-    assert store.held_since() is None
-    assert list((store.folder / "holds").iterdir()) == []
-
-
 def test_content_that_comes_again_during_a_sweep_stays(database: Database, store: FolderStore) -> None:
     content = file(store, b"again")
     os.utime(store.path(content.digest), (1.0, 1.0))
@@ -320,44 +306,6 @@ def test_only_one_sweeps_at_a_time(database: Database, store: FolderStore) -> No
             collect(database, store, NOW, 0.0)
 
     collect(database, store, NOW, 0.0, on_step=again)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from rdukit_platform.artifacts.stores.folder import FolderStore
-from rdukit_platform.artifacts.sweep import collect
-from rdukit_platform.db.engine import Database
-left = int(sys.argv[3])
-def step(name):
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-collect(Database(sys.argv[1]), FolderStore(Path(sys.argv[2])), 4e9, 0.0, on_step=step)
-"""
-
-
-def test_a_sweep_that_is_killed_between_any_two_steps_is_finished_by_the_next(
-    database: Database, store: FolderStore, tenant: str, tmp_path: Path
-) -> None:
-    kept = folder(store, tmp_path, a=b"1", b=b"2")
-    add(database, tenant, kept)
-    gone = folder(store, tmp_path, b=b"2", c=b"3", d=b"4")
-    delete(database, tenant, add(database, tenant, gone))
-    (store.folder / "incoming").mkdir(exist_ok=True)
-    (store.folder / "incoming" / "left").write_bytes(b"half an upload")
-    before = blobs(store)
-    command = [sys.executable, "-c", KILLED, database.url.render_as_string(hide_password=False), str(store.folder)]
-    codes = []
-    for steps in range(6):
-        codes.append(subprocess.run([*command, str(steps)], check=False).returncode)
-        for entry in store.entries(kept.digest):
-            store.check(entry.digest)
-    assert codes[0] == -signal.SIGKILL
-    assert codes[-1] == 0
-    assert before - blobs(store) == {gone.digest, *(hashlib.sha256(each).hexdigest() for each in (b"3", b"4"))}
-    assert list((store.folder / "incoming").iterdir()) == []
 
 
 def test_a_quota_says_how_much_and_what_could_go(database: Database, store: FolderStore, tenant: str) -> None:

@@ -22,7 +22,10 @@ from rdukit_platform.scheduler.snapshot import read_snapshot
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker.parts import part_of
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("nodes", "jobs")
 
 LEASE_S = 5.0
 #: Nodes of two RDUs.

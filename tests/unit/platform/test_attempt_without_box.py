@@ -1,81 +1,26 @@
 """Attempts whose box does not come up or answer: whose failure it is, and which box it would have been."""
 
-import socket
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from rdukit.box.image import BoxEnd
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.artifacts.stores.folder import FolderStore
-from rdukit_platform.backends.contract import BoxEvent, BoxEventKind, BoxSpec, RunningBox
 from rdukit_platform.catalog.own import install_box
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.worker import attempt as attempt_module
 from rdukit_platform.worker.attempt import AttemptRun
 from rdukit_platform.worker.line import JobLine
+from support import shows
 from support.platform.processes import COUNTER, counter_boxes, fresh_database
 from support.platform.worker import Refusing, worker_context
 
-
-class Dying:
-    """A box that is seen alive a few times yet, and then has been killed."""
-
-    id, grpc_address = "dying", ""
-
-    def __init__(self, rest_url: str) -> None:
-        self.rest_url, self.limits, self.looks = rest_url, dict[str, str](), 3
-
-    def is_alive(self) -> bool:
-        self.looks -= 1
-        return self.looks >= 0
-
-    def logs(self, tail: int | None = None) -> str:
-        return ""
-
-    def events(self) -> Sequence[BoxEvent]:
-        return [] if self.looks >= 0 else [BoxEvent(BoxEventKind.ENDED, 1.0, "killed", BoxEnd.KILLED)]
-
-    def stop(self, grace_s: float = 10.0) -> None:
-        pass
-
-
-class Starting(Refusing):
-    """A backend that has one box."""
-
-    def __init__(self, box: Dying) -> None:
-        super().__init__(Unavailable("not used"))
-        self.box = box
-
-    def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> RunningBox:
-        return cast(RunningBox, self.box)
-
-
-@pytest.mark.parametrize(("listens", "outcome"), [(True, "box-slow"), (False, "box-killed")])
-def test_a_broken_connection_waits_for_the_boxs_end_and_a_timeout_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listens: bool, outcome: str
-) -> None:
-    monkeypatch.setattr(attempt_module, "ANSWER_S", 0.2)
-    with fresh_database(tmp_path) as database, socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        if listens:
-            server.listen()
-        with database.write() as session:
-            tenant = create_tenant(session, "lab", 0.0).id
-            request = JobRequest(box="counter", verb="preprocess")
-            job = service.submit_job(session, counter_boxes(), tenant, request, 1.0)
-            fencing = execution.admit(session, job.id, 2.0)
-        box = Dying(f"http://127.0.0.1:{server.getsockname()[1]}")
-        _, attempt = attempted(tmp_path, database, Starting(box), fencing)
-    assert attempt.outcome == outcome
+pytestmark = shows("jobs", "job-boxes", "modelbox-own-model", "images")
 
 
 @pytest.mark.parametrize(

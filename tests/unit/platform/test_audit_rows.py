@@ -21,8 +21,10 @@ from rdukit_platform.audit.service import (
 )
 from rdukit_platform.audit.writer import ROWS_OF_ALL, ROWS_OF_ONE, SOURCES, WINDOW_S, AuditWriter, Flood, network
 from rdukit_platform.db.models import AuditRow
-from support import FakeClock
+from support import FakeClock, shows
 from support.platform.processes import fresh_database
+
+pytestmark = shows("audit", "security", "settings")
 
 
 def test_a_mistyped_action_is_refused_with_the_nearest() -> None:

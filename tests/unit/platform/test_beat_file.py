@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.heartbeat_file import STUCK_S, HeartbeatFile, main
+from support import shows
+
+pytestmark = shows("containers", "kubernetes")
 
 
 def test_a_process_that_touches_its_file_is_well_and_one_that_stopped_doing_so_is_stuck(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from rdukit.fence.in_pod import OPEN, UNTRIED
 from rdukit_platform.backends.contract import BoxEventKind, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.in_cluster import AccountToken, in_cluster_client, own_namespace
 from rdukit_platform.backends.kubernetes import KubernetesBackend
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("images", "kubernetes", "job-boxes")
 
 
 class ImitatedCluster:

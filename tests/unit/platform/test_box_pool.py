@@ -1,7 +1,6 @@
 """Boxes that wait for their tenant's next job: which one gets it, and which ones end."""
 
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -24,7 +23,9 @@ from rdukit_platform.worker.pool import (
     lock_of,
     may_stay,
 )
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("job-boxes")
 
 OWN, OTHER = ("ten-1", "logreg"), ("ten-2", "logreg")
 
@@ -100,8 +101,28 @@ def test_only_jobs_that_leave_nothing_to_go_on_with_are_taken(tmp_path: Path) ->
         assert not closed.takes(plain)
 
 
-def pool_of(folder: Path, idle_s: float = 60.0) -> BoxPool:
-    return BoxPool(Starting(records=folder), BoxRules(BoxLimits()), folder / "pools", FakeClock(), idle_s, 2)
+class WatchedClock(FakeClock):
+    """Notes when it is looked at, as a pool's sweeper does at the start of each sweep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = threading.Semaphore(0)
+
+    def monotonic(self) -> float:
+        self.looks.release()
+        return super().monotonic()
+
+    def await_sweep(self) -> None:
+        """Wait until a sweep that begins now has ended: the next one begins after it."""
+        while self.looks.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert self.looks.acquire(timeout=60)
+
+
+def pool_of(folder: Path, idle_s: float = 60.0, clock: FakeClock | None = None) -> BoxPool:
+    clock = clock or FakeClock()
+    return BoxPool(Starting(records=folder), BoxRules(BoxLimits()), folder / "pools", clock, idle_s, 2)
 
 
 class Starting(ProcessBackend):
@@ -176,16 +197,15 @@ def test_a_box_whose_engine_is_away_is_ended_later_by_its_pool_or_as_a_dead_work
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rdukit_platform.worker.pool.SWEEP_S", 0.01)
-    pools = tmp_path / "pools"
-    with pool_of(tmp_path) as pool:
+    pools, clock = tmp_path / "pools", WatchedClock()
+    with pool_of(tmp_path, clock=clock) as pool:
         lent = pool.lend(*OWN, None, 1.0, threading.Event())
         with monkeypatch.context() as away:
             away.setattr(Box, "stop", _fail)
             pool.end(lent)
             assert lent.folder.is_dir() and lent.box.is_alive()
-        while lent.folder.exists():  # the sweeper's turn
-            time.sleep(0.01)
-        assert not lent.box.is_alive()
+        clock.await_sweep()
+        assert not lent.folder.exists() and not lent.box.is_alive()
         again = pool.lend(*OWN, None, 1.0, threading.Event())
         name = again.folder.parent.name
         monkeypatch.setattr(Box, "stop", _fail)

@@ -9,6 +9,9 @@ from rdukit_platform.backends.box_variables import UNFENCED, server_variables, u
 from rdukit_platform.backends.contract import BoxFence, BoxSpec
 from rdukit_platform.backends.fenced import fence_of
 from rdukit_platform.settings import BOX_ENVIRONMENT
+from support import shows
+
+pytestmark = shows("job-boxes", "security", "settings")
 
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s3cret", "AWS_SESSION_TOKEN": "t", "AWS_ENDPOINT_URL": "u",

@@ -24,7 +24,10 @@ from rdukit_platform.endpoints.service import (
 from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.endpoints.usage import Use, add_use, read_model, read_uses
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("bundles", "endpoints")
 
 TOLD: dict[str, Any] = {
     "name": "two", "box": "counter", "tiles": 2,

@@ -13,6 +13,9 @@ from rdukit_platform.catalog.figures import figure_text, figure_words, is_lower_
 from rdukit_platform.catalog.listing import entries_of_boxes
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.cli.catalog import entry_lines
+from support import shows
+
+pytestmark = shows("catalog")
 
 
 def entry(kind: EntryKind, name: str, **more: object) -> Entry:

@@ -10,6 +10,9 @@ import pytest
 
 from rdukit.errors import Overloaded, RdukitError, Unavailable
 from rdukit_platform.client.http import MAX_RATE_WAITS, ApiClient
+from support import shows
+
+pytestmark = shows("python-client")
 
 OK = httpx.Response(200, json={"id": "x"})
 

@@ -17,6 +17,9 @@ from rdukit_platform.client.platform import Platform
 from rdukit_platform.jobs import metrics, schemas
 from rdukit_platform.sweeps import schemas as sweep_schemas
 from rdukit_platform.webhooks import service as webhook_service
+from support import shows
+
+pytestmark = shows("python-client")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from rdukit_platform.console.curve import draw_curve, draw_curves
 from rdukit_platform.jobs.compare import MOST, Comparison, Run, compare_runs, read_ids
 from rdukit_platform.jobs.metrics import ProgressEvent, Summary, points_of, series_of, show_page, summarize
 from rdukit_platform.jobs.schemas import Job
+from support import shows
+
+pytestmark = shows("sweeps", "console")
 
 
 def job(job_id: str, **changes: object) -> Job:

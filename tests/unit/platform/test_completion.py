@@ -7,6 +7,9 @@ from click.shell_completion import ShellComplete
 
 from rdukit.cli.app import cli
 from rdukit_platform.cli.complete import choose
+from support import shows
+
+pytestmark = shows("completion")
 
 
 def offered(words: list[str], begun: str = "") -> list[str]:

@@ -30,6 +30,9 @@ from rdukit_platform.console.views import (
 )
 from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
 from rdukit_platform.jobs.states import JobReason, JobState
+from support import shows
+
+pytestmark = shows("console")
 
 KEY = b"k" * 32
 SESSION = ConsoleSession("ab" * 32, 2000.0)

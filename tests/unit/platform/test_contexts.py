@@ -25,6 +25,9 @@ from rdukit_platform.client.contexts import (
     write_login,
 )
 from rdukit_platform.settings import Home
+from support import shows
+
+pytestmark = shows("context", "python-client", "identity")
 
 LAB = "https://lab.example.com"
 

@@ -21,7 +21,10 @@ from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest, show_job
 from rdukit_platform.jobs.service import list_attempts
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("jobs")
 
 BOXES = counter_boxes()
 

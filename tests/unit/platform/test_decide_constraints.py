@@ -21,7 +21,10 @@ from rdukit_platform.scheduler.model import ActiveJob, Labels, NodeState, Preemp
 from rdukit_platform.scheduler.snapshot import read_snapshot
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("scheduler", "nodes")
 
 NOW = 100.0
 

@@ -9,6 +9,9 @@ from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import ActiveJob, NodeState, PreemptionRule, QueuedJob, QueueSnapshot
+from support import shows
+
+pytestmark = shows("scheduler")
 
 RDU = 4
 

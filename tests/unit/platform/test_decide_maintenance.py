@@ -13,6 +13,9 @@ from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import ActiveJob, NodeState, PreemptionRule, QueuedJob, QueueSnapshot
 from rdukit_platform.scheduler.simulate import SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import Outage, draw_trace, parse_maintenance
+from support import shows
+
+pytestmark = shows("scheduler")
 
 RDU, NOW = 4, 1000.0
 Windows = tuple[tuple[float, float | None, int], ...]

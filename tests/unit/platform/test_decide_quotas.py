@@ -22,6 +22,9 @@ from rdukit_platform.scheduler.model import (
     Wait,
 )
 from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
+from support import shows
+
+pytestmark = shows("scheduler")
 
 NOW = 1000.0
 RULE = PreemptionRule(priority_gap=10, min_run_s=60.0, most=3)

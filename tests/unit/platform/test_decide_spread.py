@@ -23,6 +23,9 @@ from rdukit_platform.scheduler.model import (
 )
 from rdukit_platform.scheduler.simulate import SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import Outage, TraceJob, TraceParts, draw_trace
+from support import shows
+
+pytestmark = shows("scheduler")
 
 RDU = 4
 TILES = 8

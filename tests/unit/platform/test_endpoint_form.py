@@ -7,6 +7,9 @@ from rdukit_platform.console.endpoint_form import check_form, place_error, view_
 from rdukit_platform.console.endpoint_form_pages import CREATE, REVISION
 from rdukit_platform.console.run_form import Option
 from rdukit_platform.endpoints.schemas import EndpointRequest, UpdateRequest
+from support import shows
+
+pytestmark = shows("console", "endpoints")
 
 GIVEN = {"name": "read", "expert": "digits:2", "pef": "art-1", "replicas": "2", "idle": "15m"}
 

@@ -32,6 +32,9 @@ from rdukit_platform.endpoints.routing import (
 )
 from rdukit_platform.endpoints.states import ReplicaEvent, ReplicaReason, ReplicaState, next_state
 from rdukit_platform.endpoints.usage import Use, read_use
+from support import shows
+
+pytestmark = shows("endpoints", "endpoint calls")
 
 S, R, D = ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING
 NONE = EndpointSnapshot("e", 1, 1, ())

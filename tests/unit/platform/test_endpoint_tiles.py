@@ -31,8 +31,11 @@ from rdukit_platform.jobs import service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.tenant_use import read_served_tiles, read_tenant_uses
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.pefs.examples import example_kernels, example_pef
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("endpoints", "scheduler")
 
 
 def serving(tiles: int) -> ServedParts:

@@ -8,6 +8,9 @@ from click.testing import CliRunner
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_platform.cli.endpoint import endpoint, ready_words, wanted_replicas
 from rdukit_platform.client.http import check_answer
+from support import shows
+
+pytestmark = shows("endpoint", "endpoints")
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, InvalidArgument), (404, NotFound), (500, RdukitError)])

@@ -3,6 +3,9 @@
 from contextlib import ExitStack
 
 from rdukit_platform.api.context import BRISK_STREAMS, POLL_S, Followers
+from support import shows
+
+pytestmark = shows("jobs")
 
 
 def test_a_stream_looks_soon_after_a_change_and_then_less_often() -> None:

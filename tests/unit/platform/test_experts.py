@@ -23,7 +23,10 @@ from rdukit_platform.jobs.experts import check_promotable, is_promotable, promot
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import COUNTER, fresh_database
+
+pytestmark = shows("experts")
 
 BOXES = Boxes({"counter": read_box({**COUNTER, "licence": "MIT"})})
 BOX = {"backend": "process", "id": "42", "limits": {}}

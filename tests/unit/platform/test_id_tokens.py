@@ -23,6 +23,9 @@ from rdukit_platform.identity.claims import (
     verify_id_token,
 )
 from rdukit_platform.identity.settings import read_claim_roles
+from support import shows
+
+pytestmark = shows("identity")
 
 NOW = 1_800_000_000.0
 ISSUER = "https://issuer.example"

@@ -1,13 +1,11 @@
 """Jobs of one request, admissions of one pass, starts told with ends, jobs that follow: as if each came by itself."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, LeaseLost, NotFound, RdukitError
@@ -21,11 +19,11 @@ from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.succession import take_next
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.webhooks import service as webhooks
-from support import wait_until
-from support.platform.database import migrated_database
+from support import shows
 from support.platform.processes import fresh_database
 from support.platform.worker import BOX, BOXES, batch, facts, node_up, request
-from support.postgres import postgres_server
+
+pytestmark = shows("jobs", "webhooks")
 
 PEF = Output("pef", "pef", "d" * 64, 10, is_folder=False)
 
@@ -167,70 +165,8 @@ def test_webhooks_are_told_of_a_start_and_an_end_that_are_written_together(datab
     assert [ended[name] for name in changed] == ["succeeded", "completed", made, {"samples": 1}, 5.0]
 
 
-def cancel(session: Session, fencing: FencingToken) -> None:
-    service.cancel_job(session, session.get_one(JobRow, fencing.job_id), 3.0)
-
-
-def queue_again(session: Session, fencing: FencingToken) -> None:
-    execution.give_back(session, [fencing], 3.0)
-
-
-def start(session: Session, fencing: FencingToken) -> None:
-    execution.start(session, fencing, BOX, 3.0)
-
-
-def test_an_end_that_waits_for_another_change_of_its_job_goes_by_what_that_left() -> None:
-    with postgres_server() as server, closing(Database(migrated_database(server, "ends"))) as database:
-        with database.write() as session:
-            tenant = create_tenant(session, "lab", 0.0).id
-        for change, left in ((cancel, "cancelled"), (queue_again, "queued"), (start, "succeeded")):
-            tokens = [claimed(database, tenant) for _ in range(2)]
-            with ThreadPoolExecutor(1) as threads, database.write() as session:
-                change(session, tokens[1])
-                session.flush()
-                ends = threads.submit(end_both, database, tokens)
-                wait_until(lambda: is_waiting(database))
-                session.commit()
-                assert ends.result() == [token.job_id for token in tokens[: 1 + (left == "succeeded")]]
-            assert [facts(database, token.job_id)[0]["state"] for token in tokens] == ["succeeded", left]
-            assert facts(database, tokens[1].job_id)[1][-1]["to"] == left
-
-
-def test_heartbeats_and_ends_wait_for_each_other_in_one_order() -> None:
-    with postgres_server() as server, closing(Database(migrated_database(server, "beats"))) as database:
-        with database.write() as session:
-            tenant = create_tenant(session, "lab", 0.0).id
-        tokens = sorted((claimed(database, tenant) for _ in range(4)), key=lambda token: token.job_id)
-        with database.write() as session:  # the first one's row comes last in the table
-            session.get_one(AttemptRow, tokens[0].attempt_id).tiles = ["t0"]
-        with ThreadPoolExecutor(1) as threads, database.write() as session:
-            execution.succeed_all(session, [ended(tokens[0])], 5.0)
-            beats = threads.submit(beat_all, database, tokens)
-            wait_until(lambda: is_waiting(database))
-            execution.succeed_all(session, [ended(token) for token in tokens[1:]], 5.0)
-            session.commit()
-            assert beats.result() == tokens
-
-
 def ended(token: FencingToken) -> Success:
     return Success(token, [], {}, 5.0, Begun(BOX, 4.0), [])
-
-
-def beat_all(database: Database, tokens: Sequence[FencingToken]) -> list[FencingToken]:
-    with database.write() as session:
-        return execution.beat(session, tokens, 8.0, 5.0)
-
-
-def end_both(database: Database, tokens: Sequence[FencingToken]) -> list[str]:
-    with database.write() as session:
-        successes = [Success(token, [PEF], {}, 5.0, Begun(BOX, 4.0), []) for token in tokens]
-        return [token.job_id for token in execution.succeed_all(session, successes, 5.0)]
-
-
-def is_waiting(database: Database) -> bool:
-    with database.read() as session:
-        locks = session.execute(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-        return bool(locks.scalar())
 
 
 def end_and_take(database: Database, fencing: FencingToken) -> tuple[FencingToken, JobRow] | None:

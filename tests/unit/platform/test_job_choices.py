@@ -19,8 +19,10 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.schemas import MAX_LABELS, JobRequest, PipelineRequest, StepRequest, show_job
 from rdukit_platform.tenants.service import create_tenant
-from support import FakeClock
+from support import FakeClock, shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("jobs", "scheduler")
 
 BOXES = counter_boxes()
 CHOICES: dict[str, object] = {"priority": 7, "run_limit_s": 60.0, "labels": {"project": "genes", "a/b.c": "é x"}}

@@ -10,6 +10,9 @@ from click.testing import CliRunner
 from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.job import job, read_pipeline
 from rdukit_platform.cli.job_files import read_jobs
+from support import shows
+
+pytestmark = shows("job", "jobs")
 
 HEAD = "apiVersion: rdukit.dev/v1\nkind: Job\n"
 JOB = HEAD + "box: logreg\nverb: train\n"

@@ -15,7 +15,10 @@ from rdukit_platform.jobs.search import MAX_SEARCH, name_people, read_search
 from rdukit_platform.jobs.service import submit_job
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.tenants.tokens import create_token
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("jobs")
 
 
 class Tenant:

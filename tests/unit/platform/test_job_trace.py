@@ -6,6 +6,9 @@ from rdukit_platform.console.waterfall import LEAST, WIDTH, span_lines
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.jobs.trace import Stay, TraceSpan, depths, find_stays, in_order
 from rdukit_platform.worker.tracing import adopt
+from support import shows
+
+pytestmark = shows("observability", "console")
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ValidationError
 from rdukit_platform.gateway.malformed import find_malformed, refusal_of
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
 from rdukit_platform.sweeps.model import SweepRequest
+from support import shows
+
+pytestmark = shows("jobs", "pipelines", "sweeps")
 
 JOB = {"box": "logreg", "verb": "train"}
 STEP = {**JOB, "name": "a"}

@@ -13,6 +13,9 @@ from rdukit_platform.nodes.view import (
 )
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import NodeState, QueuedJob, QueueSnapshot
+from support import shows
+
+pytestmark = shows("nodes", "console", "faults")
 
 
 def tiles(*rdus: str) -> list[dict[str, object]]:

@@ -1,21 +1,21 @@
 """``rdukit node join`` before it starts anything: what is no platform's is refused, in a line, and nothing is made."""
 
-import sys
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.cli.node import join
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.up.join import check_artifacts, open_platform
-from rdukit_platform.up.supervisor import ServiceProcess, Supervisor
-from support import FakeClock
+from support import FakeClock, shows
 from support.platform.processes import fresh_database
+
+pytestmark = shows("node", "nodes")
 
 NOWHERE = "redis://:secret@127.0.0.1:1/0"
 
@@ -56,27 +56,6 @@ def test_what_is_not_the_url_of_a_database_is_an_invalid_argument(
         open_platform(home, FakeClock())
 
 
-def test_a_database_that_does_not_answer_is_unavailable_in_one_line_and_warned_of_once(
-    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    name_platform(monkeypatch, "postgresql+psycopg://a:secret@127.0.0.1:1/x")
-    with pytest.raises(Unavailable, match="does not answer") as raised:
-        open_platform(home, FakeClock())
-    assert "\n" not in raised.value.message and "secret" not in raised.value.message
-    assert sum("database not there yet" in text for text in caplog.messages) == 1
-
-
-def test_the_broker_must_answer(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fresh_database(tmp_path) as database:
-        url = database.url.render_as_string(hide_password=False)
-        name_platform(monkeypatch, url)
-        with pytest.raises(Unavailable, match=r"^broker redis://127\.0\.0\.1:1/0 does not answer$"):
-            open_platform(home, FakeClock())
-        name_platform(monkeypatch, url, "nonsense")
-        with pytest.raises(InvalidArgument, match=r"broker\.url is not the URL"):
-            open_platform(home, FakeClock())
-
-
 def test_artifacts_that_are_not_the_platforms_are_refused(tmp_path: Path) -> None:
     with fresh_database(tmp_path) as database:
         store = FolderStore(tmp_path / "artifacts")
@@ -93,15 +72,3 @@ def test_artifacts_that_are_not_the_platforms_are_refused(tmp_path: Path) -> Non
 def test_an_option_that_is_not_legal_is_named(option: list[str]) -> None:
     with pytest.raises(InvalidArgument, match=f"^{option[0]}: '{option[1]}' is not"):
         join.main(option, standalone_mode=False)
-
-
-def test_a_child_that_is_refused_is_seen_by_its_status(tmp_path: Path) -> None:
-    refused = [sys.executable, "-c", "import sys; print('the name is taken'); sys.exit(6)"]
-    supervisor = Supervisor([ServiceProcess("worker", refused)], tmp_path / "logs", {})
-    supervisor.start()
-    try:
-        assert supervisor.watch(lambda: bool(supervisor.last_words_of(Conflict.exit_status)), 60.0)
-        assert "the name is taken" in supervisor.last_words_of(Conflict.exit_status)
-        assert supervisor.last_words_of(Unavailable.exit_status) == ""
-    finally:
-        supervisor.stop()

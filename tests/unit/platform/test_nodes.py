@@ -1,6 +1,5 @@
 """Nodes that join, beat, are silent, leave and come back, and what becomes of the attempts that were placed on them."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,10 @@ from rdukit_platform.services import beat_service
 from rdukit_platform.setting_texts import parse_labels, parse_node_name
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker.carried import EarlierAttempt, choose_work
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("nodes")
 
 ONE, TWO = (NodeIdentity(name, f"home-{name}", f"{name}.lan", {"zone": name}) for name in ("one", "two"))
 CAPACITY = NodeCapacity(8, 8, 4, rdu_tiles=8, rows=(8,), free_rows=(8,))
@@ -262,9 +264,6 @@ def test_an_order_is_taken_once_and_its_answer_comes_back(database: Database) ->
 
     def wake(node: str) -> None:
         assert node == "two"
-        threading.Thread(target=work).start()
-
-    def work() -> None:
         with database.write() as session:
             (row,) = take_orders(session, "two", 1.0)
             assert take_orders(session, "two", 1.0) == []

@@ -7,6 +7,9 @@ from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, NodeState, QueuedJob
 from rdukit_platform.scheduler.openings import find_opening
+from support import shows
+
+pytestmark = shows("scheduler")
 
 TILES, NODES = 8, 3
 #: What happens: a job of so many tiles starts on a node for so long, or the oldest one ends, or its end is forgotten.

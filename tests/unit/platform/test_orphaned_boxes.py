@@ -1,6 +1,5 @@
 """Which boxes outlived their attempts, and what a job's box is started with."""
 
-import gc
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from rdukit.errors import BackendUnavailable, InvalidArgument, Unavailable
+from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.settings import resolve
 from rdukit_platform.backends.contract import (
     BoxLimits,
@@ -32,7 +31,10 @@ from rdukit_platform.worker.orphans import (
     reap_earlier,
     reap_orphans,
 )
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("job-boxes")
 
 
 class Boxes:
@@ -118,15 +120,6 @@ def test_an_attempt_goes_on_only_when_the_boxes_before_it_have_gone() -> None:
         reap_earlier(Boxes(BoxOwner("a", 3), undying=True), BoxOwner("a", 4), wait_s=0.0)
 
 
-def test_an_attempt_waits_for_a_box_that_the_sweeper_is_just_ending() -> None:
-    backend = Boxes(BoxOwner("a", 1), undying=True)
-    sweeper = threading.Timer(0.2, backend.there.clear)
-    sweeper.start()
-    reap_earlier(backend, BoxOwner("a", 2))
-    sweeper.join()
-    assert not backend.owned()
-
-
 def test_a_jobs_box_reads_its_inputs_writes_its_output_and_belongs_to_its_attempt() -> None:
     rules = BoxRules(BoxLimits(pids=9), {"RDUKIT_CHECK": "1", "A": "worker's"}, "boxes/{box}:1")
     work = Path("/work/job")
@@ -154,17 +147,6 @@ def test_an_image_without_containers_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("RDUKIT_WORKER_BOX_IMAGE", "boxes:1")
     with pytest.raises(InvalidArgument, match=r"boxes are processes; set worker\.box_backend too"):
         open_backend(Home(tmp_path))
-
-
-# The docker package leaves a socket to the collector of garbage when it cannot connect it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_engine_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("docker")
-    monkeypatch.setenv("RDUKIT_WORKER_BOX_BACKEND", "podman")
-    monkeypatch.setenv("CONTAINER_HOST", f"unix://{tmp_path}/nobody.sock")
-    with pytest.raises(BackendUnavailable, match="podman does not answer at unix://"):
-        open_backend(Home(tmp_path))
-    gc.collect()
 
 
 @pytest.mark.parametrize(("tail", "expected"), [(None, "a\nb\nc"), (2, "b\nc"), (0, ""), (9, "a\nb\nc")])

@@ -5,6 +5,9 @@ from hypothesis import strategies as st
 
 from rdukit_platform.console import parallel
 from rdukit_platform.console.parallel import draw_parallel
+from support import shows
+
+pytestmark = shows("console", "sweeps")
 
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.integers(-5, 5), st.booleans(), st.text(max_size=20), st.none())
 TRIALS = st.lists(st.tuples(st.fixed_dictionaries({"a": VALUES, "b": VALUES}), st.floats(-1e6, 1e6)), min_size=2)

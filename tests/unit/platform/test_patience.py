@@ -13,6 +13,9 @@ from rdukit_platform.jobs.attempts import FREE, LOST, AttemptOutcome
 from rdukit_platform.worker import box_ends, patience
 from rdukit_platform.worker.box_ends import is_below, outcome_of_error
 from rdukit_platform.worker.patience import NO_ROOM, check_free, find_lack, patiently
+from support import shows
+
+pytestmark = shows("artifacts", "jobs")
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/home/x/work/a")
 

@@ -11,7 +11,10 @@ from rdukit_platform.artifacts import store as stores
 from rdukit_platform.artifacts.store import ContentDiffers, ContentLost, PendingContent
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.artifacts.stores.folder_pending import MAX_BYTES, MAX_FILES
+from support import shows
 from support.platform.disk import recorded_disk
+
+pytestmark = shows("artifacts")
 
 
 @pytest.fixture

@@ -14,6 +14,9 @@ from rdukit_platform.artifacts.picture import HEIGHT, WIDTH, draw_graph, place
 from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.jobs.schemas import PipelineRequest
 from rdukit_platform.jobs.steps_picture import StepSeen, draw_steps, graph_of_steps
+from support import shows
+
+pytestmark = shows("pipeline", "pipelines")
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "pipelines.md").read_text()

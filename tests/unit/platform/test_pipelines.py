@@ -17,7 +17,10 @@ from rdukit_platform.jobs.fan_out import choose, expand_steps, explain_none
 from rdukit_platform.jobs.promotion import made_inputs, pipeline_jobs
 from rdukit_platform.jobs.schemas import MAX_JOBS, PipelineRequest, StepRequest
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("pipelines")
 
 BOXES = counter_boxes()
 PREPARE = {"name": "prepare", "box": "counter", "verb": "preprocess"}

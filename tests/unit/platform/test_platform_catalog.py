@@ -1,19 +1,19 @@
 """Parameters against their schemas, and reading descriptions."""
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rdukit.box.sse import read_events
-from rdukit.errors import IllegalValue, InvalidArgument, NotFound, Unavailable
-from rdukit_platform.catalog.catalog import read_catalog
+from rdukit.errors import IllegalValue, InvalidArgument, NotFound
 from rdukit_platform.catalog.check import check_parameters, is_legal
 from rdukit_platform.catalog.model import VerbParameter, read_box
 from rdukit_platform.db.rows import check_limit
-from support.platform.processes import COUNTER, counter_boxes
+from support import shows
+from support.platform.processes import counter_boxes
+
+pytestmark = shows("catalog")
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,6 @@ def test_an_unknown_box_names_those_there_are() -> None:
 def test_a_wrong_description_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="description"):
         read_box({"name": "x", "verbs": "none"})
-
-
-def test_the_catalog_is_read_from_the_command(tmp_path: Path) -> None:
-    program = tmp_path / "boxes.py"
-    program.write_text(f"import json\nprint(json.dumps([{COUNTER!r}]))\n")
-    assert set(read_catalog([sys.executable, str(program)]).boxes) == {"counter"}
-
-
-def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
-    program = tmp_path / "boxes.py"
-    program.write_text("raise SystemExit('no boxes here')\n")
-    with pytest.raises(Unavailable, match="no boxes here"):
-        read_catalog([sys.executable, str(program)])
 
 
 def test_events_are_read_from_their_frames() -> None:

@@ -19,6 +19,9 @@ from rdukit_platform.scheduler.model import (
     TenantShare,
 )
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
+from support import shows
+
+pytestmark = shows("scheduler")
 
 NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
 EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), nodes=(NodeState("n", NODE, 4),))

@@ -15,6 +15,9 @@ from rdukit_platform.doctor import (
     schema_finding,
     token_findings,
 )
+from support import shows
+
+pytestmark = shows("security")
 
 NOW = 1000 * DAY_S
 

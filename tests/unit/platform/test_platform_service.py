@@ -23,7 +23,10 @@ from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepReques
 from rdukit_platform.jobs.states import JobEvent, JobReason
 from rdukit_platform.tenants.service import create_tenant, hash_token
 from rdukit_platform.tenants.tokens import create_token
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("jobs", "pipelines")
 
 BOXES = counter_boxes()
 LEASE_S = 5.0

@@ -22,6 +22,9 @@ from rdukit_platform.jobs.states import (
     advise,
     next_state,
 )
+from support import shows
+
+pytestmark = shows("jobs")
 
 
 def test_every_state_can_be_reached_and_every_other_left() -> None:

@@ -12,6 +12,9 @@ from rdukit.errors import ContentDamaged, InvalidArgument, NotFound
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import FolderEntry, check_relative
 from rdukit_platform.artifacts.stores.folder import FolderStore
+from support import shows
+
+pytestmark = shows("artifacts")
 
 
 @pytest.fixture

@@ -16,6 +16,9 @@ from rdukit_platform.console.playground import (
     read_history,
     read_outputs,
 )
+from support import shows
+
+pytestmark = shows("console", "endpoints")
 
 METADATA = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2, 2]}]}).encode()
 

@@ -13,8 +13,10 @@ from rdukit_platform.db.models import SchedulerLeaseRow, ServiceRow
 from rdukit_platform.scheduler import lease as lease_module
 from rdukit_platform.scheduler.lease import NAME, LeaseHolder, SchedulerLease, may_take, read_holder
 from rdukit_platform.services import beat_service, live_services
-from support import FakeClock
+from support import FakeClock, shows
 from support.platform.processes import fresh_database
+
+pytestmark = shows("scheduler")
 
 LEASE_S = 5.0
 HERE, THERE = "boot-1/pid:[1]", "boot-2/pid:[1]"

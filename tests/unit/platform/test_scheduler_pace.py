@@ -3,7 +3,9 @@
 from rdukit_platform.nodes.registry import LAPSED
 from rdukit_platform.scheduler.loop import LeaseWatch
 from rdukit_platform.scheduler.watches import AgeWatch
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("scheduler", "nodes")
 
 LEASE_S = 8.0
 

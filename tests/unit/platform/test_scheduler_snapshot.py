@@ -17,7 +17,10 @@ from rdukit_platform.scheduler.model import QueuedJob, TenantShare, Wait
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("scheduler")
 
 AWAY = Wait(WaitCode.WORKERS_AWAY, "no worker is up", 90.0)
 REQUEST = JobRequest(box="counter", verb="preprocess")

@@ -30,7 +30,10 @@ from rdukit_platform.schedules.timing import (
     local_time,
 )
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("schedules", "pipelines")
 
 BERLIN = "Europe/Berlin"
 BOXES = counter_boxes()

@@ -4,6 +4,9 @@ import pytest
 
 from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.scopes import SCOPES, all_of, name_scopes
+from support import shows
+
+pytestmark = shows("permissions", "security")
 
 
 @pytest.mark.parametrize(

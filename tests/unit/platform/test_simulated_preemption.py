@@ -16,6 +16,9 @@ from rdukit_platform.scheduler.figures import sum_up
 from rdukit_platform.scheduler.model import Decision, PreemptionRule, QueueSnapshot, TenantShare
 from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import Outage, TraceJob, TraceParts, draw_outages, draw_trace
+from support import shows
+
+pytestmark = shows("simulate", "scheduler")
 
 TILES = 8
 _JOBS = st.tuples(

@@ -16,6 +16,9 @@ from rdukit_platform.scheduler.figures import jain_index, parts_while_waiting, p
 from rdukit_platform.scheduler.model import Decision, QueueSnapshot, WaitCode
 from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun, SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import TraceJob, TraceParts, draw_trace, parse_swf, read_trace
+from support import shows
+
+pytestmark = shows("simulate", "scheduler")
 
 TILES = 8
 

@@ -28,6 +28,9 @@ from rdukit_platform.scheduler.model import (
 from rdukit_platform.scheduler.node_room import NodeRoom, rows_of
 from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import WHOLE, Outage, TraceJob, draw_outages, draw_trace
+from support import shows
+
+pytestmark = shows("simulate", "scheduler")
 
 #: Nodes of two XRDUs of two RDUs of four tiles.
 WIDTH, RDUS = 4, 4

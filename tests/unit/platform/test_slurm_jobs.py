@@ -1,6 +1,5 @@
 """Slurm's jobs as values: what is asked of it, what it says, and what its ends mean for a job of the platform."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,9 @@ from rdukit.box.image import BoxEnd
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, OwnedBox
 from rdukit_platform.backends.slurm_jobs import (
-    JobFiles,
     describe_end,
     describe_wait,
     end_of,
-    make_script,
     read_comment,
     read_looks,
     submit_options,
@@ -22,6 +19,9 @@ from rdukit_platform.backends.slurm_place import SlurmNode, SlurmPlace, find_nod
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.worker.box_ends import outcome_of
+from support import shows
+
+pytestmark = shows("slurm")
 
 PLACE = SlurmPlace("n1", "rdu", "rdu_tile", ("--account=ml",))
 
@@ -78,23 +78,6 @@ def test_a_job_without_a_script_says_what_it_waits_for_also_in_its_allocation() 
     why, code = describe_wait(given, "n1", 60.0)
     assert "Slurm job 8 is RUNNING on node n1, where its script has not begun" in why
     assert code in set(WaitCode)
-
-
-def test_a_script_ends_as_its_program_does_and_waits_for_one_that_takes_its_time(tmp_path: Path) -> None:
-    files = JobFiles(tmp_path / "a 'folder'")
-    files.state.mkdir()
-
-    def run(program: str) -> int:
-        script = make_script(["sh", "-c", program], files, None)
-        return subprocess.run(["sh"], input=script, text=True, check=False).returncode
-
-    assert run("exit 5") == 5
-    assert run("kill -9 $$") == 137
-    # SIGTERM reaches the script too, while its program has something to finish.
-    assert run("trap '' TERM; kill -TERM $PPID; read line < /dev/null; echo finished; exit 6") == 6
-    assert files.log.read_text() == "finished\n" and files.pid.read_text().strip().isdecimal()
-    files.done.touch()
-    assert run("exit 5") == 0, "the platform ended it in order"
 
 
 def test_this_machine_is_found_among_slurms_nodes() -> None:

@@ -22,6 +22,9 @@ from rdukit_platform.sweeps.decide import (
     random_point,
 )
 from rdukit_platform.sweeps.model import EarlyStopping, Goal, Range, SweepRequest, SweepState, Trial
+from support import shows
+
+pytestmark = shows("sweeps")
 
 DONE, RUNNING, FAILED = JobState.SUCCEEDED, JobState.RUNNING, JobState.FAILED
 LR = {"lr": {"low": 0.001, "high": 1.0, "log": True}, "steps": {"low": 1, "high": 5, "integer": True}}

@@ -22,7 +22,10 @@ from rdukit_platform.sweeps.advance import advance_sweeps
 from rdukit_platform.sweeps.model import Goal, SweepRequest
 from rdukit_platform.sweeps.schemas import Sweep, show_sweep
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("sweeps")
 
 BOX = {"backend": "process", "id": "42", "limits": {}}
 

@@ -13,6 +13,9 @@ from rdukit_platform.nodes.view import NodeCapacity, members_that_fit, view_for_
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import NO_LABELS, NodeState, QueuedJob, QueueSnapshot
 from rdukit_platform.scheduler.node_room import rows_of
+from support import shows
+
+pytestmark = shows("scheduler")
 
 RDU, XRDUS = 4, 3
 #: Three XRDUs of two RDUs of four tiles.

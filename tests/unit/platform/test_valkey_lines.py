@@ -3,6 +3,9 @@
 import json
 
 from rdukit_platform.up.valkey import ValkeyLines
+from support import shows
+
+pytestmark = shows("observability")
 
 TEXT = b"""\
 10488:M 26 Nov 2026 19:38:04.129 # WARNING Memory overcommit must be enabled!

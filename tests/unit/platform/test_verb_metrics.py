@@ -20,7 +20,10 @@ from rdukit_platform.jobs.steps_picture import describe_steps, steps_of_file
 from rdukit_platform.sweeps.model import SweepRequest
 from rdukit_platform.sweeps.service import check_sweep
 from rdukit_platform.tenants.service import create_tenant
+from support import shows
 from support.platform.processes import COUNTER, fresh_database
+
+pytestmark = shows("modelbox", "sweeps", "pipelines", "catalog")
 
 METRICS = [
     {"name": "loss", "better": "lower", "reported": "both", "help": "L."},

@@ -24,7 +24,10 @@ from rdukit_platform.worker.walls import (
     open_walls,
     read_uids,
 )
+from support import shows
 from support.platform.processes import fresh_database
+
+pytestmark = shows("job-boxes", "security")
 
 HOLDS = Fence(Way.USER, MappingProxyType({}))
 BROKEN = Fence(None, MappingProxyType({FencePart.NAMESPACES: "the kernel refuses them to user 7"}))

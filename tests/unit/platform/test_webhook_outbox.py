@@ -1,7 +1,6 @@
 """Messages to webhooks: written with the change they tell, taken once, tried again, given up, and kept for a while."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
-from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AuditRow, DeliveryRow, WebhookRow
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.service import cancel_job, get_job, submit_job
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.webhooks import service
-from rdukit_platform.webhooks.dispatcher import WebhookSender
 from rdukit_platform.webhooks.outbox import find_due_tenants, prune, record_try, take_due
 from rdukit_platform.webhooks.states import FIRST_PAUSE_S, LONGEST_PAUSE_S, DeliveryState, FailureLimit, pause_s
-from support import wait_until
+from support import shows
 from support.platform.processes import counter_boxes, fresh_database
+
+pytestmark = shows("webhooks")
 
 DAY_S = 86400.0
 
@@ -225,23 +224,3 @@ def test_what_no_webhook_may_be_is_refused(database: Database) -> None:
             service.create_webhook(session, tenant, "https://example.org", (), 0.0)
         with pytest.raises(Conflict, match="as many as it may"):
             service.create_webhook(session, tenant, "https://example.org", (), 0.0)
-
-
-def test_how_long_a_message_is_tried_and_kept_are_settings(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDUKIT_WEBHOOK_RETRY_S", "3600")
-    monkeypatch.setenv("RDUKIT_WEBHOOK_KEEP_DAYS", "0.5")
-    tenant, _ = hooked_tenant(database)
-    yesterday = SystemClock().now() - DAY_S
-    with database.write() as session:
-        cancelled_job(session, tenant, yesterday)
-        (row,) = session.scalars(select(DeliveryRow)).all()
-        assert row.give_up_at == yesterday + 3600
-        record_try(session, row.id, 204, "", yesterday, 0.5)
-    with closing(WebhookSender(database, SystemClock())) as sender:
-        sender.start()
-        wait_until(lambda: not _messages(database))
-
-
-def _messages(database: Database) -> int:
-    with database.read() as session:
-        return len(session.scalars(select(DeliveryRow)).all())

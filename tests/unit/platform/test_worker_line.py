@@ -18,11 +18,13 @@ from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.execution import Begun, FencingToken, Output, Success
 from rdukit_platform.jobs.succession import choose_next, line_of
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.worker.line import GROUP_S, MAX_AHEAD, STALE_S, DoneJob, JobLine, choose_ahead
-from support import FakeClock, wait_until
+from rdukit_platform.worker.line import GROUP_S, MAX_AHEAD, DoneJob, JobLine, choose_ahead
+from support import FakeClock, shows
 from support.platform.disk import recorded_disk
 from support.platform.processes import fresh_database
 from support.platform.worker import BOX, Refusing, batch, facts, node_up, request, worker_context
+
+pytestmark = shows("jobs")
 
 
 class LineUnderTest:
@@ -173,45 +175,3 @@ def test_a_job_whose_content_the_disk_refuses_takes_no_other_along(
     assert worker.states() == ["succeeded", "starting", "succeeded"]
     errors = [worker.errors[id] for id in worker.ids]
     assert isinstance(errors[1], ContentLost) and (errors[0], errors[2]) == (None, None)
-
-
-def test_what_no_slot_takes_soon_is_queued_again_in_its_place_or_paused(tmp_path: Path, database: Database) -> None:
-    worker = LineUnderTest(tmp_path, database, 4)
-    worker.end(worker.first)
-    assert worker.next() is not None
-    worker.line.start()
-    with database.write() as session:
-        service.pause_job(session, session.get_one(JobRow, worker.ids[2]), 1000.0)
-    worker.clock.advance(2 * STALE_S)
-    wait_until(lambda: worker.states()[2] == "paused")
-    assert worker.states() == ["succeeded", "starting", "paused", "queued"]
-    with database.write() as session:
-        service.resume_job(session, session.get_one(JobRow, worker.ids[2]), 1001.0)
-        assert session.get_one(JobRow, worker.ids[2]).failures == 0
-    worker.line.close()
-
-
-def test_a_worker_that_stops_takes_none_and_queues_those_it_had_taken(tmp_path: Path, database: Database) -> None:
-    worker = LineUnderTest(tmp_path, database, 5)
-    worker.end(worker.first)
-    running = worker.next()
-    assert running is not None
-    worker.is_stopping.set()
-    worker.end(running)
-    assert worker.next() is None
-    assert worker.states() == ["succeeded", "succeeded", "queued", "queued", "queued"]
-    assert facts(database, worker.ids[2])[0]["queued_at"] == facts(database, worker.ids[3])[0]["queued_at"]
-
-
-def test_a_slow_job_takes_one_and_what_a_thread_ends_meanwhile_is_written_in_time(
-    tmp_path: Path, database: Database
-) -> None:
-    worker = LineUnderTest(tmp_path, database, 4)
-    worker.end(worker.first, is_quick=False)
-    second = worker.next()
-    assert second is not None and worker.states() == ["succeeded", "starting", "queued", "queued"]
-    worker.line.start()
-    worker.end(second)
-    worker.clock.advance(2 * GROUP_S)
-    wait_until(lambda: worker.states()[1] == "succeeded")
-    worker.line.close()

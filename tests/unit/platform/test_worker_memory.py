@@ -4,6 +4,9 @@ import pytest
 
 from rdukit.errors import NoResources
 from rdukit_platform.worker.tiles import acquire_share
+from support import shows
+
+pytestmark = shows("jobs")
 
 
 class Node:

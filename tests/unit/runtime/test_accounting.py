@@ -1,6 +1,9 @@
 from rdukit.hardware import NODES
 from rdukit_node.leases.accounting import NodeTotals, UsageTotals, totals_of_page, totals_of_report
 from rdukit_node.status_page import PageValues
+from support import shows
+
+pytestmark = shows("node")
 
 NODE = NODES["SN10-8"]
 

@@ -15,6 +15,9 @@ from rdukit.errors import (
 from rdukit.hardware import GIB, find_node
 from rdukit_node.leases.allocator import Allocator, Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.states import EndReason, LeaseEvent
+from support import shows
+
+pytestmark = shows("node", "isolation")
 
 
 class Node:

@@ -9,6 +9,9 @@ from rdukit.hardware import GIB, ChipSpec, NodeSpec
 from rdukit_node.leases.allocator import Allocator, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.placement import find_placement
 from rdukit_node.states import LeaseEvent
+from support import shows
+
+pytestmark = shows("node", "isolation")
 
 NODE = NodeSpec("SMALL", ChipSpec("small", 4, 1, 1, 1, 1.0, 1, 10 * GIB, 1.0, 0, 0.0, 1, 1.0), 2, 2, max_applications=6)
 

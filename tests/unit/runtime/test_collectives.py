@@ -3,6 +3,9 @@
 import torch
 
 from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, cut_buckets, gather_facts
+from support import shows
+
+pytestmark = shows("training")
 
 
 def test_gradients_travel_in_order_in_groups_of_at_most_the_given_bytes() -> None:

@@ -3,7 +3,10 @@
 from rdukit_node.cli import snddrstat, snpciestat
 from rdukit_node.cli.intervals import StatisticsOptions
 from rdukit_node.telemetry.sampling import Reading
+from support import shows
 from support.node.harness import FakeNode
+
+pytestmark = shows("snddrstat", "snpciestat", "tools")
 
 RDU = "/NODE/XRDU_0/RDU_0"
 

@@ -11,6 +11,9 @@ from rdukit_node.cli.diag import result_lines, summed
 from rdukit_node.cli.output import command_there
 from rdukit_node.diagnostic.model import CheckResult, CheckVerdict, check_node, plan_tiles, worst
 from rdukit_node.inventory import components, node_tiles
+from support import shows
+
+pytestmark = shows("node", "tools")
 
 NODE = find_node("SN10-8")
 RDU = "/NODE/XRDU_0/RDU_0"

@@ -10,6 +10,9 @@ from rdukit.pef.model import SymbolKind
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
+from support import shows
+
+pytestmark = shows("engine")
 
 FILES = sorted((Path(__file__).parents[2] / "data/pef").glob("mlp_*.pef"))
 

@@ -16,6 +16,9 @@ from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.protocol import PROTOCOL_MINOR
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.leases.allocator import Allocator
+from support import shows
+
+pytestmark = shows("wire", "node")
 
 FILES = sorted((Path(__file__).parents[2] / "data/snd").glob("exchange_*.json"))
 

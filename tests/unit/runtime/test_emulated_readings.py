@@ -9,7 +9,10 @@ from rdukit import __version__
 from rdukit_node.cli.node_views import power_lines
 from rdukit_node.telemetry.emulated import AIR_C, BUSY_W, IDLE_W, emulated_readings
 from rdukit_node.telemetry.exporter import Observed, node_samples
+from support import shows
 from support.node.harness import FakeNode
+
+pytestmark = shows("tools", "snconfig", "sambanova_exporter")
 
 
 @pytest.mark.parametrize("tool", ["snfadm", "snconfig", "sntilestat", "snddrstat", "snpciestat", "slurmfeeder"])

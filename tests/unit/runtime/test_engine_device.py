@@ -18,7 +18,10 @@ from rdukit_runtime.engine.device_operators import attention, attention_backward
 from rdukit_runtime.engine.optimizer_operators import _of_one_dtype
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
+from support import shows
 from support.pefs.examples import example_kernels, example_pef
+
+pytestmark = shows("engine", "node", "settings")
 
 META = torch.device("meta")
 ATEN = torch.ops.aten

@@ -8,6 +8,9 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit_runtime.engine.optimizer_operators import PIECE, adamw_stepwise
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import held_bytes
+from support import shows
+
+pytestmark = shows("engine")
 
 
 def test_a_kernel_frees_an_input_after_its_last_use_when_it_is_given_away() -> None:

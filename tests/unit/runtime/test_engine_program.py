@@ -25,6 +25,9 @@ from rdukit.pef.kernel import Special
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram, MemoryWatch
+from support import shows
+
+pytestmark = shows("engine", "security")
 
 FWD = KernelGraph(
     (TensorSpec("x", "float32", (2,), (1,)), TensorSpec("w", "float32", (2,), (1,))),

@@ -17,6 +17,9 @@ from rdukit_runtime.engine.threads import (
     is_chosen_count,
     max_threads,
 )  # fmt: skip
+from support import shows
+
+pytestmark = shows("engine", "settings")
 
 
 def cost(flops: int = 0, moved: int = 0) -> Cost:

@@ -18,8 +18,10 @@ from rdukit_node.telemetry.exporter_process import (
     read_settings,
     switch,
 )
-from support import FakeClock
+from support import FakeClock, shows
 from support.node.harness import FakeNode
+
+pytestmark = shows("sambanova_exporter", "tools")
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 

@@ -20,6 +20,9 @@ from rdukit_node.faults.catalogue import (
 )
 from rdukit_node.faults.enums import Action, FaultSeverity
 from rdukit_node.faults.register import LEGAL_KINDS, FaultClass, fault
+from support import shows
+
+pytestmark = shows("faults")
 
 NODE = find_node("SN30-8")
 

@@ -12,6 +12,9 @@ from rdukit_node.faults.enums import Action, FaultSeverity, HangEvent, HangOutco
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultSnapshot, Injection, Policy, TileOwner, nobody
 from rdukit_node.inventory import ComponentHealth, ComponentKind, Presence, components
+from support import shows
+
+pytestmark = shows("faults")
 
 NODE = find_node("SN30-8")
 RDU = "/NODE/XRDU_0/RDU_0"

@@ -12,6 +12,9 @@ from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultOutcome, FaultSnapshot, Injection, TileOwner, nobody
 from rdukit_node.faults.store import PendingChanges
 from rdukit_node.inventory import components
+from support import shows
+
+pytestmark = shows("faults")
 
 NODE = find_node("TEST-1")
 PATHS = [component.path for component in components(NODE) if not component.is_empty_slot]

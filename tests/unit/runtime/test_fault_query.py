@@ -9,6 +9,9 @@ from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import Injection, nobody
 from rdukit_node.faults.query import find_errors, find_faults, find_hangs
+from support import shows
+
+pytestmark = shows("faults", "wire")
 
 
 @pytest.fixture(scope="module")

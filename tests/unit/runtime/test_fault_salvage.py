@@ -12,6 +12,9 @@ from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import Injection, nobody
 from rdukit_node.faults.salvage import put_back, set_aside
 from rdukit_node.faults.store import FaultStore
+from support import shows
+
+pytestmark = shows("node", "faults")
 
 NODE = find_node("TEST-1")
 NOW = 1_700_000_000

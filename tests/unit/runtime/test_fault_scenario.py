@@ -13,6 +13,9 @@ from rdukit_node.faults import scenario as scenario_module
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import nobody
 from rdukit_node.faults.scenario import read_scenario
+from support import shows
+
+pytestmark = shows("faults", "tools")
 
 NODE = find_node("SN30-8")
 TEXT = """

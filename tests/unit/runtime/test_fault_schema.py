@@ -15,6 +15,9 @@ from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import ChangedRows, Injection, nobody
 from rdukit_node.faults.schema import APPLICATION_ID, LOGS, VERSION
 from rdukit_node.faults.store import FaultStore
+from support import shows
+
+pytestmark = shows("node", "faults")
 
 NODE = find_node("TEST-1")
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"

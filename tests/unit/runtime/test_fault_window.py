@@ -6,6 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_node.faults.records import SlidingWindow
+from support import shows
+
+pytestmark = shows("faults")
 
 SPAN = 1_000_000
 

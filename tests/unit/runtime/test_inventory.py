@@ -19,6 +19,9 @@ from rdukit_node.inventory import (
     node_tiles,
     tile_of_path,
 )
+from support import shows
+
+pytestmark = shows("node", "tools")
 
 #: A platform without tables of its own.
 SMALL = NodeSpec("SMALL", ChipSpec("small", 3, 1, 1, 1, 1.0, 2, 10 * GIB, 1.0, 0, 0.0, 2, 1.0), 2, 3)

@@ -21,6 +21,9 @@ from rdukit_node.isolation.model import (
     settings_of,
     unavailable,
 )
+from support import shows
+
+pytestmark = shows("isolation")
 
 MOUNTS = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -142,26 +145,6 @@ def machine(tmp_path: Path) -> Path:
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup/cgroup.controllers").write_text("cpu pids\n")
     return tmp_path
-
-
-def test_an_application_gets_a_group_of_version_2(machine: Path) -> None:
-    guard = CgroupGuard("node a/b", 8, GroupLimits(pids=100, memory_bytes=1), proc=machine / "proc")
-    guard.enter("lease-1", 7, 16)
-    guard.enter("lease-2", 8, 8)
-    guard.enter("lease-3", 9, 8)
-    assert guard.wait()
-    assert guard.report("lease-1") == {
-        "cgroup_cpu": "applied: cpu.weight 200",
-        "cgroup_pids": "applied: pids.max 100",
-        "cgroup_memory": "unavailable: no hierarchy of control groups here has this controller",
-    }
-    assert guard.report("lease-2")["cgroup_cpu"] == (
-        "unavailable: process 8 is in /slurm/job_1, which is not ours to change; left there"
-    )
-    assert guard.report("lease-3")["cgroup_cpu"].endswith("9/cgroup: No such file or directory")
-    group = machine / "cgroup/rdukit-node-a-b/lease-1"
-    assert (group / "cgroup.procs").read_text() == "7"
-    assert (group.parent.parent / "cgroup.subtree_control").read_text() == "+pids"
 
 
 def test_nothing_is_done_if_the_settings_say_so(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

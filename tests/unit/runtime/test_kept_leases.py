@@ -7,7 +7,10 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import GIB
 from rdukit_node.leases.files import LeaseFile
+from support import shows
 from support.node.harness import DaemonHarness, acquire
+
+pytestmark = shows("node")
 
 
 def restarted(desk: DaemonHarness, folder: Path, patience: float = 10) -> DaemonHarness:

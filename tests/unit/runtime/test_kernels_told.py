@@ -3,6 +3,9 @@
 import pytest
 
 from rdukit_runtime.application import tell_kernels
+from support import shows
+
+pytestmark = shows("native", "portable")
 
 
 @pytest.mark.parametrize(

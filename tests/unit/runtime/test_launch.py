@@ -4,6 +4,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_node.leases.launch import LAUNCHERS, LOOPBACK, Launcher, read_launch, slurm_job
+from support import shows
+
+pytestmark = shows("node")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)

@@ -7,7 +7,10 @@ import pytest
 from rdukit_node.daemon.connections import Peer, SocketGrant
 from rdukit_node.daemon.protocol import LEASE_OPERATIONS, OPERATIONS
 from rdukit_node.leases.allocator import LeaseId
+from support import shows
 from support.node.harness import ADMIN_TOKEN, DaemonHarness, acquire
+
+pytestmark = shows("node", "wire", "security")
 
 #: Legal arguments of every operation; a lease's are filled in.
 ARGUMENTS: dict[str, dict[str, object]] = {

@@ -6,7 +6,10 @@ import pytest
 
 from rdukit_node.cli.fault_views import VIEWS, maintenance_rows, view_lines
 from rdukit_node.cli.status_text import status_lines
+from support import shows
 from support.node.harness import DaemonHarness, acquire
+
+pytestmark = shows("node", "tools")
 
 NODE, RDU = "/NODE", "/NODE/XRDU_0/RDU_0"
 TILE = f"{RDU}/TILE_0"

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from rdukit_runtime.engine.optimizer_operators import PIECE, WIDENED, adamw, adamw_stepwise
+from support import shows
+
+pytestmark = shows("precision")
 
 SCALARS = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
 

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from rdukit_node.daemon.connections import Peer
+from support import shows
 from support.node.harness import ADMIN_TOKEN, DaemonHarness, acquire
+
+pytestmark = shows("node", "faults", "wire")
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"
 

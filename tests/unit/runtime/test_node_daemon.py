@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rdukit.hardware import GIB
+from support import shows
 from support.node.harness import DaemonHarness, acquire
+
+pytestmark = shows("node", "wire")
 
 
 @pytest.fixture

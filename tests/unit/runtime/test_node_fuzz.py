@@ -16,7 +16,10 @@ from rdukit_node.daemon.protocol import OPERATIONS
 from rdukit_node.faults.catalogue import fault_classes
 from rdukit_node.inventory import components
 from rdukit_node.status_page import private_page
+from support import shows
 from support.node.harness import ADMIN_TOKEN, DaemonHarness
+
+pytestmark = shows("node", "wire")
 
 CODES = set(all_error_classes())
 LOOKS = ("hello", "status", "events", "counters", "inventory", "op_state", "errors", "faults", "policies", "hangs",

@@ -3,6 +3,9 @@
 from typing import Any
 
 from rdukit_node.cli.status_text import event_line, status_lines
+from support import shows
+
+pytestmark = shows("tools")
 
 LEASE: dict[str, object] = {
     "id": "lease-1", "application": "logreg", "tenant": None, "job": "j1", "tiles": ["/NODE/XRDU_0/RDU_0/TILE_1"],

@@ -26,6 +26,9 @@ from rdukit.pef.model import pef_from_dict, pef_to_dict
 from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import LoadedProgram
+from support import shows
+
+pytestmark = shows("bundles", "engine")
 
 KERNEL = KernelGraph(
     tuple(TensorSpec(name, "float32", (2,), (1,)) for name in ("x", "w", "b")),

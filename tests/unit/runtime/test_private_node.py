@@ -1,33 +1,24 @@
-"""Leases of a private node, and which node is opened."""
+"""Leases of a private node, and how settings and launchers choose what it has."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from rdukit.errors import InvalidArgument, LeaseLost, NoResources, OutOfDeviceMemory, RuntimeFault, Unavailable
+from rdukit.errors import InvalidArgument, LeaseLost, NoResources, OutOfDeviceMemory, RuntimeFault
 from rdukit_node.leases.launch import LAUNCHERS
 from rdukit_node.private_node import open_lease, ranks_here
+from support import shows
+
+pytestmark = shows("node")
 
 
 @pytest.fixture(autouse=True)
 def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RDUKIT_NODE", "RDUKIT_LEASE", "RDUKIT_SND_SOCKET", "RDUKIT_PLATFORM", "SF_RNT_TILE_AFFINITY"):
+    for name in ("RDUKIT_LEASE", "RDUKIT_SND_SOCKET", "RDUKIT_PLATFORM", "SF_RNT_TILE_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("arch", "chip"), [("sn10", "sn10"), ("SN30", "sn30"), ("sn40", "sn40l"), (None, "sn30"), ("", "sn30")]
-)
-def test_without_a_daemon_a_private_node_with_the_program_s_chip_is_made(arch: str | None, chip: str) -> None:
-    with open_lease("app", arch=arch, tiles=2, memory_bytes=100) as lease:
-        assert lease.kind == "private"
-        assert lease.chip.name == chip
-        assert lease.tiles == ("/NODE/XRDU_0/RDU_0/TILE_0", "/NODE/XRDU_0/RDU_0/TILE_1")
-        assert lease.memory_bytes == 100
+    monkeypatch.setenv("RDUKIT_NODE", "private")
 
 
 def test_ranks_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,15 +85,6 @@ def test_a_released_lease_refuses_everything_but_another_release() -> None:
         lease.allocate("late", 1)
 
 
-def test_a_wanted_daemon_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDUKIT_NODE", "daemon")
-    with pytest.raises(Unavailable, match="rdukit node start"):
-        open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
-    monkeypatch.setenv("RDUKIT_NODE", "cloud")
-    with pytest.raises(InvalidArgument, match="legal"):
-        open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
-
-
 @pytest.mark.parametrize("held", ["L1", ":", "L1:", ":token"])
 def test_a_malformed_lease_variable_is_an_error_that_does_not_show_it(
     held: str, monkeypatch: pytest.MonkeyPatch
@@ -110,11 +92,3 @@ def test_a_malformed_lease_variable_is_an_error_that_does_not_show_it(
     monkeypatch.setenv("RDUKIT_LEASE", held)
     with pytest.raises(InvalidArgument, match="<id>:<token>"):
         open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
-
-
-def test_opening_a_lease_imports_no_torch() -> None:
-    program = (
-        "import sys; from rdukit_node.private_node import open_lease; "
-        "open_lease('app', arch='sn10', tiles=1, memory_bytes=0).release(); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

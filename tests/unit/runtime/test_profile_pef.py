@@ -32,7 +32,10 @@ from rdukit_runtime.profile.pef import (
 from rdukit_runtime.profile.reports import operators_table, profile_tables, trace_profile
 from rdukit_runtime.profile.roofline import Dot, Rectangle, draw_roofline, place_labels
 from rdukit_runtime.profile.run import index_bounds
+from support import shows
 from support.pefs.examples import example_kernels, example_pef
+
+pytestmark = shows("profile")
 
 #: 100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOPs per byte.
 LIMITS = MachineLimits("processor", 1, 10.0, 8.0, {"f32": 100.0, "bf16": 400.0, "int8": 0.0}, 1e-6)

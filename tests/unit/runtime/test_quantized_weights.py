@@ -11,6 +11,9 @@ from rdukit_runtime.engine.quantized_weights import (
     quantize_groups,
     quantize_rows,
 )  # fmt: skip
+from support import shows
+
+pytestmark = shows("inference", "engine")
 
 
 def _error(weight: torch.Tensor, made: torch.Tensor) -> float:

@@ -8,6 +8,9 @@ import pytest
 
 from rdukit.errors import OutOfDeviceMemory, RuntimeFault
 from rdukit_node.leases.memory import create_region, map_private, map_region
+from support import shows
+
+pytestmark = shows("isolation")
 
 MIB = 1024**2
 

@@ -14,6 +14,9 @@ from rdukit_node.states import (
     next_lease_state,
     next_tile_state,
 )
+from support import shows
+
+pytestmark = shows("node")
 
 
 def test_each_lease_event_is_possible_while_the_lease_is_active_and_none_afterwards() -> None:

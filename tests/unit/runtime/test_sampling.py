@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_node.telemetry.sampling import apportion, lease_rates, rdu_rates, tile_shares
+from support import shows
 from support.node.harness import FakeNode
+
+pytestmark = shows("tools", "sntilestat")
 
 COUNTS = st.integers(min_value=0, max_value=2**63 - 1)
 

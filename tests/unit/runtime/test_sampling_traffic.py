@@ -6,7 +6,10 @@ import pytest
 
 from rdukit.hardware import find_node
 from rdukit_node.telemetry.traffic import DDR, PCIE, Traffic, spread_traffic
+from support import shows
 from support.node.harness import FakeNode
+
+pytestmark = shows("tools", "snddrstat", "snpciestat")
 
 RDU = "/NODE/XRDU_0/RDU_0"
 LINKS = find_node("SN10-8").chip.pcie_links

@@ -6,15 +6,11 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_node.daemon.run import notify, notify_ready, watchdog_interval_s
+from rdukit_node.daemon.run import watchdog_interval_s
 from rdukit_node.install.plan import UnitPlaces, exporter_unit, snd_unit
+from support import shows
 
-
-def test_without_a_manager_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert not notify_ready("SN30-8")
-    assert not notify("READY=1", environ={"NOTIFY_SOCKET": "not-a-path"})
-    assert not notify("READY=1", environ={"NOTIFY_SOCKET": "/nowhere/at/all"})
+pytestmark = shows("node")
 
 
 def test_the_watchdog_is_for_the_process_that_the_manager_means() -> None:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
 from rdukit_node.daemon.protocol import OPERATIONS, read_request
+from support import shows
+
+pytestmark = shows("wire")
 
 
 def line(**fields: object) -> bytes:

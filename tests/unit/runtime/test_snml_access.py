@@ -11,6 +11,9 @@ from rdukit_node.settings import NodePaths, server_address
 from rdukit_node.snml.client import find_target
 from rdukit_node.snml.servicer import injection
 from rdukit_node.snml.token import check_authorization, load_or_create_token, read_token
+from support import shows
+
+pytestmark = shows("snml")
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from rdukit_node.inventory import components, inventory_rows
 from rdukit_node.snml import rows
 from rdukit_node.snml.messages import from_row, full_path, resource_tree, routes
 from rdukit_node.snml.watch import event_reply, missed
+from support import shows
+
+pytestmark = shows("snml")
 
 NODE = find_node("SN30-8")
 INVENTORY = inventory_rows(NODE, "node0")

@@ -8,6 +8,9 @@ from rdukit.errors import NoResources
 from rdukit.proto import snml_pb2 as pb
 from rdukit_node.snml.node_calls import PAGE_ROWS, NodeCalls
 from rdukit_node.snml.watch import MAX_WATCHERS, EventWatch
+from support import shows
+
+pytestmark = shows("snml")
 
 
 class FakeNode(NodeCalls):

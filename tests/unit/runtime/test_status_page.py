@@ -11,6 +11,9 @@ from rdukit_node.status_page import (
     StatusPage,
     private_page,
 )
+from support import shows
+
+pytestmark = shows("node", "isolation")
 
 
 def test_a_new_page_counts_nothing() -> None:

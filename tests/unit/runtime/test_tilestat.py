@@ -14,7 +14,10 @@ from rdukit_node.cli.snddrstat import snddrstat
 from rdukit_node.cli.snpciestat import snpciestat
 from rdukit_node.cli.sntilestat import TOOL, sntilestat, tile_lines, tile_rows
 from rdukit_node.telemetry.sampling import Reading
+from support import shows
 from support.node.harness import FakeNode
+
+pytestmark = shows("sntilestat", "tools")
 
 
 def readings(platform: str = "SN10-8") -> tuple[Reading, Reading, FakeNode]:

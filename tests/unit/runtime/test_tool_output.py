@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_node.cli.output import NodeReply, Reader, aligned, connect, csv_text, json_text, parse_time, time_text
+from rdukit.errors import InvalidArgument
+from rdukit_node.cli.output import aligned, csv_text, json_text, parse_time, time_text
+from support import shows
+
+pytestmark = shows("tools")
 
 NOW = 1_718_072_095.0  # 2024-06-11T02:14:55Z
 
@@ -50,29 +53,3 @@ def test_times_are_read_as_written_in_any_zone_and_as_ages() -> None:
 def test_a_time_that_is_none_is_refused_with_what_is_legal(text: str) -> None:
     with pytest.raises(InvalidArgument, match="legal: 2024"):
         parse_time(text, NOW)
-
-
-def test_without_a_daemon_and_a_database_a_reader_says_so(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path_factory.mktemp("home")))
-    with pytest.raises(Unavailable, match="rdukit node start"):
-        connect()
-    with pytest.raises(Unavailable, match="nor is there a database"):
-        Reader(stored=lambda paths, op, arguments: NodeReply({}, 1.0))
-
-
-def test_without_a_daemon_a_reader_reads_the_database_and_knows_its_age(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("RDUKIT_HOME", str(home))
-    (home / "snfm").mkdir()
-    (home / "snfm/snfm.db").touch()
-    with Reader(stored=lambda paths, op, arguments: NodeReply({"op": op, **arguments}, 12.4)) as reader:
-        assert reader.age_s is None
-        assert reader.ask("faults", limit=5, since=None) == {"op": "faults", "limit": 5}
-        reader.say_age("snfadm")
-    said = capsys.readouterr().err
-    assert said.startswith("snfadm: no node daemon answers at ")
-    assert said.endswith("; this is its database, last written 12 s ago\n")

@@ -16,7 +16,10 @@ from rdukit.pef.file import FORMAT_VERSION, INDEX, LoadedPef
 from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import Pef, SectionType
 from rdukit_node.cli.slurmfeeder import env_lines, needs_lines, needs_of, sbatch_lines, slurmfeeder
+from support import shows
 from support.pefs.examples import example_kernels, example_pef, write_example_pef
+
+pytestmark = shows("slurmfeeder", "tools")
 
 
 def loaded(pef: Pef) -> LoadedPef:

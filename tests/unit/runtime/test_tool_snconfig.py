@@ -25,6 +25,9 @@ from rdukit_node.cli.node_views import (
 from rdukit_node.cli.snconfig import file_name, snconfig
 from rdukit_node.host_info import check_huge_pages, describe_host, read_host, set_huge_pages
 from rdukit_node.inventory import components, node_tiles, serial_number
+from support import shows
+
+pytestmark = shows("snconfig", "tools")
 
 STAMP = "2024-03-05 10:12:44"
 CPUINFO = (

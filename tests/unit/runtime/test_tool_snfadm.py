@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,9 @@ from rdukit_node.cli.fault_views import (
     with_node_prefix,
 )
 from rdukit_node.cli.snfadm import check_component, fetch_rows, snfadm
+from support import shows
+
+pytestmark = shows("snfadm", "tools")
 
 INVENTORY = [
     {"comp_name": "/NODE", "kind": "NODE", "serial": "N/A"},
@@ -347,12 +349,3 @@ def test_what_an_injection_made_is_listed_once_each() -> None:
 def test_options_that_do_not_go_together_are_refused_before_anything_is_asked(arguments: list[str]) -> None:
     result = CliRunner().invoke(snfadm, arguments)
     assert isinstance(result.exception, InvalidArgument)
-
-
-def test_a_health_check_of_no_node_cannot_tell(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path_factory.mktemp("home")))
-    result = CliRunner().invoke(snfadm, ["--exit-code", "--json"])
-    assert result.exit_code == 2
-    assert json.loads(result.stdout)["status"] == "unknown"

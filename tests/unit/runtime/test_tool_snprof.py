@@ -5,10 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.profile.snprof import breakdown_lines, command_arguments, read_breakdowns, snprof
+from rdukit_runtime.profile.snprof import breakdown_lines, command_arguments, read_breakdowns
 from rdukit_runtime.profile.step import (
     Breakdown,
     BreakdownRow,
@@ -18,6 +17,9 @@ from rdukit_runtime.profile.step import (
     breakdown_to_dict,
     join_breakdowns,
 )
+from support import shows
+
+pytestmark = shows("snprof", "tools")
 
 
 class Hand:
@@ -142,15 +144,3 @@ def test_a_command_is_run_without_a_shell_unless_it_needs_one() -> None:
 def test_a_command_line_that_holds_no_command_is_refused(command: str) -> None:
     with pytest.raises(InvalidArgument, match="-c"):
         command_arguments(command)
-
-
-def test_json_is_valid_when_no_session_ran_and_the_exit_status_tells(tmp_path: Path) -> None:
-    result = CliRunner().invoke(snprof, ["-c", "true", "--json", "-o", str(tmp_path)])
-    assert result.exit_code == 3
-    assert json.loads(result.stdout)["runs"] == 0
-    assert json.loads((tmp_path / "summary.json").read_text())["exit_status"] == 0
-    assert (tmp_path / "summary.csv").read_text().startswith("Breakdown,Time in nsec,Time in sec,Percentage\nTOTAL,0,")
-
-
-def test_the_exit_status_is_the_programs(tmp_path: Path) -> None:
-    assert CliRunner().invoke(snprof, ["-c", "sh -c 'exit 5'", "-o", str(tmp_path)]).exit_code == 5

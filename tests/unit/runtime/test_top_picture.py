@@ -9,7 +9,10 @@ from rich.console import Console
 from rdukit_node.cli.top import draw, draw_down, rate_text, top
 from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture
 from rdukit_node.telemetry.sampling import Reading, holders
+from support import shows
 from support.node.harness import START_NS, FakeNode
+
+pytestmark = shows("node", "tools")
 
 START = START_NS / 1e9
 

@@ -3,6 +3,9 @@ import pytest
 from rdukit.errors import InvalidArgument, NoResources
 from rdukit_node.leases.allocator import LeaseRequest
 from rdukit_node.leases.queue import MAX_WAITING, LeaseQueue, PendingLease
+from support import shows
+
+pytestmark = shows("node")
 
 
 def request(tiles: int) -> LeaseRequest:

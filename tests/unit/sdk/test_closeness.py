@@ -10,6 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from sambaflow.samba.utils.utils import closeness_error
+from support import shows
+
+pytestmark = shows("precision", "surface")
 
 #: The smallest threshold that public programs use; they use it for outputs and gradients of models of a few layers.
 SMALLEST = 3e-3

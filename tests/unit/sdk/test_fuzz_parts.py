@@ -6,6 +6,9 @@ from fuzzing.generate import generate
 from fuzzing.judge import expected_results, find_differences
 from fuzzing.programs import Declared, Program, Step, build_module, class_text, draw_inputs, without_unused
 from fuzzing.shrink import shrink
+from support import shows
+
+pytestmark = shows("project")
 
 
 def program(*steps: Step, outputs: tuple[str, ...]) -> Program:

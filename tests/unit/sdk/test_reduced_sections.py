@@ -4,6 +4,9 @@ import pytest
 
 from rdukit.pef.model import SectionType
 from sambaflow.sessions.data_parallel import choose_reduced, is_switched_on
+from support import shows
+
+pytestmark = shows("surface")
 
 TYPES = dict(enumerate(SectionType(t) for t in ("fwd", "bckwd", "gradnorm", "opt", "reduce")))
 #: reduce is numbered last and runs before gradnorm.

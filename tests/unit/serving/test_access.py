@@ -7,6 +7,9 @@ import pytest
 from rdukit.errors import InvalidArgument, Unauthenticated
 from rdukit_serving import access as module
 from rdukit_serving.access import Access
+from support import shows
+
+pytestmark = shows("security", "inference")
 
 
 @pytest.mark.parametrize("header", [b"Bearer one", b"bearer two", b"BEARER  one "])

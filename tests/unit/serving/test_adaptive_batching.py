@@ -8,6 +8,9 @@ from rdukit_serving.batching import Batcher
 from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.tuning.adaptive_batching import LOOK_S, MANY, MAX_TRICKLE_S, BatchDelayPolicy, make_delay_policy
 from rdukit_serving.tuning.fast_path import FastPath
+from support import shows
+
+pytestmark = shows("inference", "settings")
 
 QUICK_S = 0.0001
 

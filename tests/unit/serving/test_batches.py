@@ -13,6 +13,9 @@ from rdukit.errors import DeadlineExceeded, Overloaded, RdukitError, RuntimeFaul
 from rdukit_serving.batching import Batcher, QueuedRequest, take_batch
 from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.signature import InferRequest, InferResponse, RawTensor, ServedSignature, ServedTensor
+from support import shows
+
+pytestmark = shows("inference")
 
 SIGNATURE = ServedSignature((ServedTensor("x", "FP32", (1,), "x"),), (ServedTensor("y", "FP32", (1,), "y"),), 4, 4)
 
@@ -46,6 +49,13 @@ def request(*values: float) -> InferRequest:
 
 def doubled(answer: InferResponse) -> list[float]:
     return list(struct.unpack(f"<{answer.rows}f", answer.outputs[0]))
+
+
+async def await_batches(link: DoublingLink, count: int) -> None:
+    """Let the loop turn until the device has been given as many batches."""
+    async with asyncio.timeout(60):
+        while len(link.batches) < count:
+            await asyncio.sleep(0)
 
 
 def in_loop(run: Callable[[Batcher, DoublingLink], Any], max_queue: int = 100) -> None:
@@ -91,7 +101,7 @@ def test_what_waits_while_the_device_is_busy_goes_together() -> None:
         assert link.batches == [1, 4]
         link.finish()
         # Those four may come back in a moment.
-        await asyncio.sleep(0.05)
+        await await_batches(link, 3)
         assert link.batches == [1, 4, 1]
         link.finish()
         assert [doubled(await f) for f in (first, *rest)] == [[2], [4], [6, 8], [10], [12]]
@@ -189,7 +199,7 @@ def test_of_a_batch_that_fails_only_the_one_to_blame_does() -> None:
         link.finish()
         link.finish(RuntimeFault("index out of bounds"))
         link.finish()
-        await asyncio.sleep(0.05)
+        await await_batches(link, 5)
         assert link.batches == [3, 1, 1, 1, 1]
         link.finish()
         with pytest.raises(RuntimeFault, match="index"):
@@ -222,7 +232,7 @@ def test_callers_that_were_answered_together_are_waited_for_on_a_slow_device() -
         alone = batcher.submit(request(8), 1)
         await asyncio.sleep(0)
         assert link.batches == [3, 4]
-        await asyncio.sleep(0.1)
+        await await_batches(link, 3)
         assert link.batches == [3, 4, 1]
         link.finish(SLOW)
         assert doubled(await alone) == [16]

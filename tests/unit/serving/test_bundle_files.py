@@ -24,6 +24,9 @@ from rdukit_serving.experts.legalizer import (
     fit_tables,
     legalize,
 )
+from support import shows
+
+pytestmark = shows("bundles")
 
 TEXT = """\
 apiVersion: rdukit.dev/v1

@@ -8,6 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rdukit_serving.experts.table import EvictExpert, ExpertState, ExpertTable, LoadExpert
 from rdukit_serving.experts.tiers import MemoryTiers, TierSizes
+from support import shows
+
+pytestmark = shows("bundles")
 
 SIZES = {"a": (4, True), "b": (3, False), "c": (3, False), "d": (6, False), "e": (2, False)}
 BUDGET = 10

@@ -6,6 +6,9 @@ from rdukit.proto import inference_pb2 as pb
 from rdukit_serving.rpc import codec as module
 from rdukit_serving.rpc.codec import RawAnswers, render_infer
 from rdukit_serving.signature import InferRequest, InferResponse, RequestTiming, ServedSignature, ServedTensor
+from support import shows
+
+pytestmark = shows("inference")
 
 OUTPUTS = (ServedTensor("scores", "FP32", (3,), "a"), ServedTensor("flags", "BOOL", (), "b"))
 SIGNATURE = ServedSignature((), OUTPUTS, 8, 8)

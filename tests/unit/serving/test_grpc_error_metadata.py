@@ -9,6 +9,9 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 
 from rdukit.errors import InvalidArgument, MalformedRequest, NotFound, RdukitError
 from rdukit.rpc.errors import ERROR_METADATA, STATUS_METADATA, refusal_of, status_of
+from support import shows
+
+pytestmark = shows("errors", "wire")
 
 #: What Java's and C's clients take by default.
 ROOM = 8192

@@ -5,6 +5,9 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit_serving.checks import check_request
 from rdukit_serving.signature import InferRequest, RawTensor, ServedSignature, ServedTensor
+from support import shows
+
+pytestmark = shows("inference")
 
 SIGNATURE = ServedSignature(
     (ServedTensor("x", "FP32", (4,), "x"), ServedTensor("mask", "INT64", (), "mask")),

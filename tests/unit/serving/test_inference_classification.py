@@ -12,6 +12,9 @@ from rdukit_serving.checks import check_classes, classify, join_strings, read_co
 from rdukit_serving.rest import inference as rest_codec
 from rdukit_serving.rpc import codec as grpc_codec
 from rdukit_serving.signature import InferResponse, RequestTiming, ServedSignature, ServedTensor
+from support import shows
+
+pytestmark = shows("inference")
 
 SCORES = ServedTensor("scores", "FP32", (3,), "s")
 SIGNATURE = ServedSignature(

@@ -8,6 +8,9 @@ from tritonclient.grpc import service_pb2
 from rdukit.errors import InvalidArgument
 from rdukit.proto import inference_pb2 as pb
 from rdukit_serving.rpc.codec import parse_infer
+from support import shows
+
+pytestmark = shows("inference")
 
 
 def message() -> Any:

@@ -10,7 +10,10 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
 from rdukit.pef.model import Pef
 from rdukit_serving.checks import check_indices, find_tables
 from rdukit_serving.signature import InferRequest, RawTensor, ServedSignature, ServedTensor
+from support import shows
 from support.pefs.examples import example_pef
+
+pytestmark = shows("inference")
 
 TABLE = packed_spec("table", "float32", (20, 4))
 SMALL = packed_spec("small", "float32", (3, 7))

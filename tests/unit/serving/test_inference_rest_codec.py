@@ -13,6 +13,9 @@ from rdukit.errors import InvalidArgument
 from rdukit_serving.rest.inference import RestRequest, check_forms, parse_infer, render_infer
 from rdukit_serving.rest.routes import path_parts
 from rdukit_serving.signature import InferResponse, RequestTiming, ServedSignature, ServedTensor
+from support import shows
+
+pytestmark = shows("inference")
 
 SIGNATURE = ServedSignature(
     (ServedTensor("x", "FP32", (2,), "x"),),

@@ -16,6 +16,9 @@ from rdukit_serving.router.proxy import RouterDoor, ServedExpert, fetch_vectors
 from rdukit_serving.router.training import LabelledPrompt, hold_out, judge, learn, read_examples
 from rdukit_serving.router.word_vectors import routed_text, word_vector
 from rdukit_zoo.kits.routing import PROMPTS
+from support import shows
+
+pytestmark = shows("kits")
 
 SIZE = 1024
 

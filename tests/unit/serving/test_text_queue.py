@@ -7,6 +7,9 @@ import pytest
 from rdukit.errors import Overloaded, Unavailable
 from rdukit_serving.text.queue import GenerationRequest, TextQueue
 from rdukit_serving.text.rest import MESSAGES, OPENAI
+from support import shows
+
+pytestmark = shows("inference")
 
 REQUEST = GenerationRequest([1], 1, {})
 

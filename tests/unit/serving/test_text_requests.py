@@ -11,6 +11,9 @@ from rdukit_serving.text.answers import Tally
 from rdukit_serving.text.chat_template import PLAIN, ChatTemplate
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, parse_body
 from rdukit_serving.text.queue import Done
+from support import shows
+
+pytestmark = shows("inference")
 
 
 def completion(**fields: Any) -> CompletionBody:

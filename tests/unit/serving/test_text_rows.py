@@ -4,6 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_serving.text.rows import TURN_RUNS, WORTH_COPYING, RowTable, choose_turn, common_length, reads_next
+from support import shows
+
+pytestmark = shows("inference", "bundles")
 
 LONG = list(range(100, 100 + 2 * WORTH_COPYING))
 

@@ -19,6 +19,9 @@ from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.rows import Row
 from rdukit_serving.text.speculation import Lookup, Outlook, Trust, share_places
 from rdukit_serving.text.token_bytes import TokenBytes
+from support import shows
+
+pytestmark = shows("inference")
 
 
 def lookup_of(tokens: list[int]) -> Lookup:

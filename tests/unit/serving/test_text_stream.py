@@ -7,6 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit_serving.text.token_bytes import TextStream
+from support import shows
+
+pytestmark = shows("inference")
 
 
 def decode(tokens: Sequence[int]) -> str:

@@ -5,6 +5,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer, learn_tokenizer
 from rdukit_serving.text.token_bytes import TokenBytes, characters, shown
+from support import shows
+
+pytestmark = shows("inference")
 
 TEXT = "é€😀 a  b\n<|endoftext|>"
 

@@ -6,6 +6,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.text.tool_calls import FORMATS, CallReader, forced_call, format_of
+from support import shows
+
+pytestmark = shows("inference")
 
 NAMES = ["find", "wait"]
 FIND = ("find", {"word": "a } b"})

@@ -12,6 +12,41 @@ from hypothesis import strategies as st
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_serving.strict_yaml.yaml_marks import TextPosition, read_yaml
+from support import shows
+
+pytestmark = shows(
+    "modelbox",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepseek-coder",
+    "deepvit",
+    "falcon",
+    "ffn",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "llama2",
+    "llama3",
+    "logreg",
+    "mistral",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+)
 
 
 def test_values_know_their_lines() -> None:

@@ -12,6 +12,9 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_zoo.checkpoints.cli import checkpoint
 from rdukit_zoo.checkpoints.folder import drawing_nothing, save_hub_folder
 from rdukit_zoo.registry import get_model
+from support import shows
+
+pytestmark = shows("checkpoint", "huggingface", "gpt2")
 
 SIZES = {"width": 8, "layers": 1, "heads": 2, "vocabulary": 11, "context_length": 6, "prompt_length": 4}
 

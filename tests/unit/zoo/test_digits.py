@@ -9,6 +9,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_zoo.datasets.digits import load_bundled, load_folder, parse_idx
+from support import shows
+
+pytestmark = shows("zoo")
 
 
 def idx(array: np.ndarray) -> bytes:

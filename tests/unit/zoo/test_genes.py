@@ -11,7 +11,10 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import codon_tokenizer
 from rdukit_zoo.datasets.genes import CODONS, START, STOPS, codon_usage, draw_genes
+from support import shows
 from support.boxes import run_verb
+
+pytestmark = shows("genslm", "preprocess")
 
 
 def test_all_codons_have_a_token_behind_the_special_ones() -> None:

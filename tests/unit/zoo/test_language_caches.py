@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from rdukit_zoo.registry import get_model, model_names
+from support import shows
+
+pytestmark = shows("inference", "bloom", "falcon", "genslm", "gpt2", "llama")
 
 TEXTS, CONTEXT = 3, 12
 LANGUAGE = [name for name in model_names() if get_model(name).task == "language-modelling"]

@@ -9,6 +9,9 @@ import torch
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.language.llama import Llama, LlamaSizes, build
 from rdukit_zoo.registry import IGNORED
+from support import shows
+
+pytestmark = shows("llama", "llama3", "mistral")
 
 SMALL = {
     "width": 16, "layers": 2, "heads": 4, "feed_forward": 24, "vocabulary": 50, "context_length": 12,

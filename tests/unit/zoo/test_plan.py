@@ -12,6 +12,9 @@ from rdukit.pef import read_pef
 from rdukit_runtime.application import open_application
 from rdukit_zoo.cli import zoo
 from rdukit_zoo.planning.placement import place_over_rdus
+from support import shows
+
+pytestmark = shows("zoo", "llama")
 
 
 @pytest.fixture(autouse=True)

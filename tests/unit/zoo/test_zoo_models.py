@@ -13,6 +13,41 @@ import rdukit_zoo
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.cli import zoo
 from rdukit_zoo.registry import ModelEntry, get_model, model_names
+from support import shows
+
+pytestmark = shows(
+    "zoo",
+    "autodicnn",
+    "autophasenn",
+    "bert",
+    "bert-classifier",
+    "bert-embedder",
+    "bloom",
+    "braggnn",
+    "cosmictagger2d",
+    "cosmictagger3d",
+    "dcrnn",
+    "deepvit",
+    "falcon",
+    "ffn",
+    "gan",
+    "genslm",
+    "gpt2",
+    "lenet",
+    "llama",
+    "logreg",
+    "mlp",
+    "polymers",
+    "rescalenet",
+    "unet2d",
+    "unet3d",
+    "uno",
+    "vit",
+    "llama2",
+    "llama3",
+    "mistral",
+    "deepseek-coder",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if get_model(name).task == "classification"])

@@ -2,7 +2,12 @@
 
 import pytest
 
+from support import shows
 from support.zoo_rules import LANGUAGE, unmatched_operators
+
+pytestmark = shows(
+    "zoo", "o1", "bert", "bert-classifier", "bert-embedder", "bloom", "falcon", "genslm", "gpt2", "llama"
+)
 
 
 def test_the_language_models_are_those_of_the_zoo() -> None:

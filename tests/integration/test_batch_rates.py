@@ -5,6 +5,9 @@ import pytest
 from rdukit.errors import InvalidArgument, Overloaded
 from rdukit_platform.api.rates import RETRY_AFTER, Rates
 from rdukit_platform.tenants.service import Caller
+from support import shows
+
+pytestmark = shows("jobs")
 
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
 

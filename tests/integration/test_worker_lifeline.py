@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support import shows
+
+pytestmark = shows("native")
+
 COMPILE = """
 import sys
 from pathlib import Path

@@ -9,6 +9,9 @@ from rdukit.errors import Overloaded
 from rdukit_modelbox.contract.box import Verb, find_box_file
 from rdukit_modelbox.operations import VerbCall
 from rdukit_modelbox.server.service import BoxService
+from support import shows
+
+pytestmark = shows("box", "modelbox")
 
 
 async def test_more_operations_than_allowed_are_refused_until_one_has_ended(

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = shows("containers", "job-boxes")
+
 #: Refuses what is not installed there, then imports the worker, opens the backend and says what it would create.
 PROGRAM = """
 import json, sys

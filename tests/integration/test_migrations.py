@@ -16,7 +16,10 @@ from rdukit.errors import Conflict
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import VERSION_TABLE, configure, known_revisions, migrate, upgrade_to
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, Base, JobRow, TenantRow, TokenRow
+from support import shows
 from support.postgres import new_database, postgres_server
+
+pytestmark = shows("operations")
 
 #: Rows as the version of each revision wrote them, by plain SQL: what its own columns were.
 ROWS = {

@@ -11,8 +11,11 @@ from rdukit_platform.cli.job import job
 from rdukit_platform.cli.node import chosen_part, node_row
 from rdukit_platform.cli.token import token
 from rdukit_platform.cli.webhook import webhook
+from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("job", "token", "webhook", "node")
 
 
 @pytest.fixture

@@ -8,7 +8,10 @@ import pytest
 
 from rdukit.telemetry.model import SpanContext, SpanKind
 from rdukit.telemetry.spans import close_telemetry, configure_telemetry, span
+from support import shows
 from support.otlp import Collector, grpc_collector, http_collector
+
+pytestmark = shows("observability")
 
 REMOTE = SpanContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 

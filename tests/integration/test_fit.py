@@ -8,9 +8,12 @@ import pytest
 
 from rdukit.pef import write_pef
 from rdukit.pef.model import SectionType
+from support import shows
 from support.pefs.examples import example_kernels, example_pef
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("jobs", "artifacts", "pipelines")
 
 
 @pytest.fixture

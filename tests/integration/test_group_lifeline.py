@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support import shows
+
+pytestmark = shows("operations")
+
 CHILD = """
 import os, subprocess, sys
 from rdukit.system.process import end_group_with_parent

@@ -14,8 +14,11 @@ import pytest
 
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.artifacts.uploads import UPLOAD_KEEP_S, Uploads
+from support import shows
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+
+pytestmark = shows("artifact", "artifacts")
 
 DATA = os.urandom(1000)
 RDUKIT = Path(sys.executable).with_name("rdukit")

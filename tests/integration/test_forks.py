@@ -13,7 +13,10 @@ import pytest
 
 from rdukit.errors import Unavailable
 from rdukit.system.forks import ForkedProcess, ForkServer
+from support import shows
 from support.helpers import wait_until
+
+pytestmark = shows("modelbox", "up")
 
 PROGRAM = """
 import json, os, sys, time

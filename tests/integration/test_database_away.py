@@ -17,7 +17,9 @@ from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
 from rdukit_platform.gateway.middleware import BodyLimitMiddleware, add_error_handlers
 from rdukit_platform.scheduler.lease import SchedulerLease
-from support import FakeClock
+from support import FakeClock, shows
+
+pytestmark = shows("operations", "scheduler")
 
 
 @pytest.fixture

@@ -14,9 +14,12 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.audit.chain import GENESIS, ChainEnds, export, verify, verify_entries, verify_export
 from rdukit_platform.audit.service import Act, AuditOutcome, AuditRecord, prune, record
 from rdukit_platform.db.engine import Database
+from support import shows
 from support.platform.database import migrated_database
 from support.platform.processes import fresh_database
 from support.postgres import postgres_server
+
+pytestmark = shows("audit", "security")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,51 @@
+"""Which cases are long by rule: of those that differ only in the compile's mode, all but one."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+import pytest
+
+#: Parameter whose values are modes of a compile.
+PARAMETER: Final = "mode"
+MODES: Final = frozenset({"o0", "o1", "o3"})
+
+
+def choose_short(name: str, modes: Sequence[str]) -> str:
+    """Return the mode in which a case is short: always the same of one case, and all modes about equally often.
+
+    Args:
+        name: the case, without its mode.
+    """
+    return sorted(modes)[crc32(name.encode()) % len(modes)]
+
+
+def mark_further_modes(items: Iterable[pytest.Item]) -> None:
+    """Mark as long the cases that repeat another one in a second or third mode."""
+    alike: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        mode = getattr(getattr(item, "callspec", None), "params", {}).get(PARAMETER)
+        if mode in MODES:
+            alike[re.sub(rf"\b{mode}\b", "", item.nodeid, count=1)][mode].append(item)
+    for name, by_mode in alike.items():
+        short = choose_short(name, list(by_mode))
+        for mode, cases in by_mode.items():
+            if mode != short:
+                for case in cases:
+                    case.add_marker(pytest.mark.long)
+
+
+def first_short(values: Iterable[Any], count: int = 1) -> list[Any]:
+    """Return the values of a parametrised case with the mark ``long`` on all but the first ones.
+
+    Args:
+        values: of one parameter, or tuples of several.
+    """
+    return [
+        value
+        if number < count
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.long)
+        for number, value in enumerate(values)
+    ]
