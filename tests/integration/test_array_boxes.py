@@ -18,7 +18,7 @@ from rdukit_modelbox.preprocessing.arrays import array_forms, open_arrays
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
-from support import shows
+from support import first_short, shows
 from support.boxes import run_verb
 
 pytestmark = shows(
@@ -64,6 +64,8 @@ BOXES: dict[str, set[str]] = {
     "uno": {"mae", "r2"},
     "vit": {"accuracy"},
 }
+#: Boxes whose cases take a few seconds each; the others are long.
+QUICK = ("lenet", "uno", "gan")
 #: Sizes of compile and preprocess that make a box quick.
 SMALL: dict[str, dict[str, Any]] = {
     "autodicnn": {"size": 16, "width": 4, "latent": 6},
@@ -110,7 +112,7 @@ def eager_losses(name: str, sizes: dict[str, Any], dataset: Path, lr: float) -> 
     return losses[:STEPS]
 
 
-@pytest.mark.parametrize("name", BOXES)
+@pytest.mark.parametrize("name", first_short(sorted(BOXES, key=QUICK.__contains__, reverse=True), len(QUICK)))
 def test_a_box_draws_data_trains_as_eager_torch_does_and_shows_results(name: str, tmp_path: Path) -> None:
     sizes = SMALL.get(name, {})
     drawn = run_verb(name, "preprocess", tmp_path / "data", samples=SAMPLES, **sizes)

@@ -18,7 +18,7 @@ import pytest
 
 from rdukit_platform.backup.manifest import FORMAT, read_manifest, write_manifest
 from rdukit_platform.client.http import ApiClient
-from support import shows
+from support import first_short, shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 from support.postgres import new_database, postgres_server
 
@@ -42,7 +42,7 @@ class Filled:
         self.home, self.server, self.folder, self.tar, self.facts = home, server, folder, tar, facts
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=first_short(["sqlite", "postgresql"]))
 def filled(request: pytest.FixtureRequest) -> Iterator[Filled]:
     with ExitStack() as stack:
         home, place = stack.enter_context(short_folder()), stack.enter_context(short_folder())

@@ -23,7 +23,7 @@ from support.forked import fork_rdukit
 from support.platform.bucket import NAME, SECRET, BucketServer, bucket_server
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = shows("artifacts", "nodes", "backup")
+pytestmark = [shows("artifacts", "nodes", "backup"), pytest.mark.long]
 
 BOX = Path(__file__).with_name("platform_box.py")
 ADDRESS = f"s3://{NAME}/nodes"

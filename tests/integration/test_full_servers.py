@@ -17,7 +17,7 @@ from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import postgres_server
 
-pytestmark = shows("jobs", "health", "errors")
+pytestmark = [shows("jobs", "health", "errors"), pytest.mark.long]
 
 BOX = Path(__file__).with_name("platform_box.py")
 FAST = {"RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_REPUBLISH_S": "1"}

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
-from support import shows
+from support import first_short, shows
 from support.platform.warm import start_box
 
 pytestmark = shows("huggingface", "bert", "bert-classifier", "bert-embedder", "vit", "inference")
@@ -76,7 +76,7 @@ def answers_of(name: str, theirs: Any, inputs: tuple[torch.Tensor, ...]) -> torc
     return (found.last_hidden_state * shares.unsqueeze(-1)).sum(1)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", first_short(CONFIGS, 2))
 def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name: str, tmp_path: Path) -> None:
     theirs = write_folder(tmp_path / "theirs", name)
     ours = load_hub_folder(tmp_path / "theirs").eval()
@@ -114,7 +114,9 @@ def served(tmp_path: Path) -> tuple[Any, str]:
     return start_box(BoxSpec(made.box, tmp_path / "state", [tmp_path], environment)), made.box
 
 
-@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertModel", "ViTForImageClassification"])
+@pytest.mark.parametrize(
+    "name", first_short(["BertForSequenceClassification", "BertModel", "ViTForImageClassification"])
+)
 def test_a_folder_is_served_with_the_answers_of_transformers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
-from support import shows
+from support import first_short, shows
 from support.helpers import wait_until
 
 pytestmark = shows("huggingface", "box", "gpt2", "bloom", "falcon", "llama2", "llama3", "mistral", "deepseek-coder")
@@ -83,7 +83,7 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     return {key: value for path in folder.glob("*.safetensors") for key, value in load_file(path).items()}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", first_short(CONFIGS, 3))
 def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name: str, tmp_path: Path) -> None:
     theirs = write_folder(tmp_path / "theirs", name)
     ours: Any = load_hub_folder(tmp_path / "theirs").eval()
@@ -110,7 +110,7 @@ def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name
     torch.testing.assert_close(again(tokens).logits, logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
+@pytest.mark.parametrize("number", first_short([signal.SIGINT, signal.SIGTERM]), ids=["ctrl-c", "terminate"])
 def test_a_first_compile_ends_with_who_asked_for_it(number: signal.Signals, tmp_path: Path) -> None:
     write_folder(tmp_path / "theirs", "gpt2")
     environment = {**os.environ, "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_KERNELS": "native"}
@@ -138,7 +138,7 @@ def words_of(pid: int) -> str:
         return ""
 
 
-@pytest.mark.parametrize("name", ["bloom", "falcon-7b", "gpt2", "llama-3.1", "mistral", "neox"])
+@pytest.mark.parametrize("name", first_short(["gpt2", "bloom", "falcon-7b", "llama-3.1", "mistral", "neox"]))
 def test_a_folder_is_served_with_the_tokens_of_transformers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

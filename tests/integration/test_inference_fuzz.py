@@ -28,7 +28,7 @@ from support import shows
 from support.boxes import children_of, run_verb
 from support.platform.warm import start_box
 
-pytestmark = shows("inference", "mlp")
+pytestmark = [shows("inference", "mlp"), pytest.mark.long]
 
 #: Of each wire. The bar is 1,000; FUZZ_REQUESTS says another number, FUZZ_SEED another sequence.
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "1000"))

@@ -17,7 +17,7 @@ from rdukit_compiler.backend.kernel_cache import BUILDING, LOCKS, SCRATCH, Kerne
 from support import shows
 from support.graphs import LIBRARY_BYTES, fill, library_of
 
-pytestmark = shows("native", "engine")
+pytestmark = [shows("native", "engine"), pytest.mark.long]
 
 PLENTY = 1 << 30
 

@@ -7,13 +7,13 @@ import torch
 
 from rdukit_modelbox.tasks.adapters import ADAPTER_PARTS
 from rdukit_serving.device.parameters import load_parameters
-from support import shows
+from support import first_short, shows
 from support.boxes import run_verb
 
 pytestmark = shows("training", "vit", "deepvit", "bert", "bert-classifier")
 
 
-@pytest.mark.parametrize("box", ["vit", "deepvit", "bert", "bert-classifier"])
+@pytest.mark.parametrize("box", first_short(["bert", "vit", "deepvit", "bert-classifier"]))
 def test_adapters_alone_train_and_the_checkpoint_fits_a_pef_without_them(
     box: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

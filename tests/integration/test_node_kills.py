@@ -29,7 +29,7 @@ from support.node.clients import DIARY, FINISHED, NURSERY, STOP, descendants, di
 from support.node.daemons import environment, node_command
 from support.pefs.examples import write_example_pef
 
-pytestmark = shows("node")
+pytestmark = [shows("node"), pytest.mark.long]
 
 KILLS = int(os.environ.get("RDUKIT_STRESS_KILLS", "40"))
 DAEMON_KILLS = int(os.environ.get("RDUKIT_STRESS_DAEMON_KILLS", "3"))

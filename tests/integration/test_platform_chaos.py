@@ -7,13 +7,15 @@ two nodes, messages that get lost and clocks that are set.
 import time
 from pathlib import Path
 
+import pytest
+
 from rdukit_platform.client.http import FINAL_STATES
 from support import shows
 from support.helpers import wait_until
 from support.platform.chaos import MESSAGES, PROCESSES, Chaos, CountingJobs, is_ready, why_wrong
 from support.platform.processes import platform_under_test, short_folder
 
-pytestmark = shows("jobs", "up", "job-boxes")
+pytestmark = [shows("jobs", "up", "job-boxes"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 STRIKES, JOBS, PAUSE_S, SEED = 14, 20, 1.0, 19

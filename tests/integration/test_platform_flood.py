@@ -10,7 +10,7 @@ from rdukit_platform.client.http import ApiClient
 from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = shows("jobs", "scheduler", "tenants")
+pytestmark = [shows("jobs", "scheduler", "tenants"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 FLOOD = 400

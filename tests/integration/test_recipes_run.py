@@ -15,7 +15,7 @@ from rdukit.errors import Cancelled
 from support import shows
 from support.boxes import run_verb
 
-pytestmark = shows("box", "recipes", "mlp", "gpt2", "bert-classifier")
+pytestmark = [shows("box", "recipes", "mlp", "gpt2", "bert-classifier"), pytest.mark.long]
 
 LIMIT_S = 240
 

@@ -10,7 +10,7 @@ import pytest
 from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
 
-pytestmark = shows("node", "portable")
+pytestmark = [shows("node", "portable"), pytest.mark.long]
 
 #: Trains a network with every kind of randomness that forward may have; prints losses and a digest of the parameters.
 PROGRAM = """

@@ -22,7 +22,7 @@ from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 from support.slurm import NODE, SlurmUnderTest, slurm_cluster
 
-pytestmark = shows("slurm", "jobs")
+pytestmark = [shows("slurm", "jobs"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 TILES = 8

@@ -16,7 +16,7 @@ from support.boxes import run_verb
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.slurm import SlurmUnderTest, slurm_cluster
 
-pytestmark = shows("slurm", "endpoints", "endpoint calls", "mlp")
+pytestmark = [shows("slurm", "endpoints", "endpoint calls", "mlp"), pytest.mark.long]
 
 TILES = 8
 FAST = {

@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(
         not what_holds().holds or bool(why_no_address()), reason=f"no fence holds here: {what_holds().why}"
     ),
+    pytest.mark.long,
 ]
 
 FAST = {

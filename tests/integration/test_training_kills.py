@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_modelbox.training.journal import read_lines
 from rdukit_modelbox.verbs.context import VerbResult
-from support import FIND_SUPPORT, shows
+from support import FIND_SUPPORT, first_short, shows
 from support.boxes import run_verb
 
 pytestmark = [shows("training", "logreg", "llama"), pytest.mark.usefixtures("portable_kernels")]
@@ -104,7 +104,7 @@ def losses_in(output: Path) -> list[tuple[object, object, object]]:
     return [(line["step"], line["loss"], line.get("lr")) for line in read_lines(output / "metrics.jsonl")]
 
 
-@pytest.mark.parametrize("box", ["logreg", "llama"])
+@pytest.mark.parametrize("box", first_short(["logreg", "llama"]))
 def test_a_killed_training_goes_on_to_the_same_losses_parameters_and_best_checkpoint(
     box: str, rows: Case, texts: Case, killed: dict[str, Path], folder: Path
 ) -> None:

@@ -25,7 +25,7 @@ from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import postgres_server
 
-pytestmark = shows("scheduler", "jobs")
+pytestmark = [shows("scheduler", "jobs"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {
