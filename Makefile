@@ -54,7 +54,7 @@ imports: setup
 	@$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest -q tests/unit $(ARGS)
+	$(BIN)/python scripts/run_tests.py --layer unit $(ARGS)
 
 tidy: setup ## Format the code and sort its imports.
 	@$(RUFF) check --select I --fix $(RUFF_OPTIONS) $(CODE) scripts

@@ -37,7 +37,7 @@ MORE_AT_ONCE = 2
 HOME = "RDUKIT_TEST_HOME"
 RECORDS = "RDUKIT_TEST_RECORDS"
 #: What a kernel is made from: with other files other kernels are to be built, and none of before is used.
-KERNEL_SOURCES = ("compiler/rdukit_compiler", "runtime/rdukit_runtime", "core/rdukit/pef", "core/rdukit/system")
+KERNEL_SOURCES = ("compiler/rdukit_compiler", "runtime/rdukit_runtime", "core/rdukit/pef")
 #: Homes of earlier sources that stay.
 HOMES_KEPT = 2
 

@@ -104,6 +104,7 @@ print(*[name for name in names if name in sys.modules])
 """
 
 
+@pytest.mark.long
 def test_a_second_compile_of_a_usual_model_imports_neither_sympy_nor_distributed_tensors(tmp_path: Path) -> None:
     def compile_once() -> str:
         made = subprocess.run(

@@ -33,6 +33,7 @@ def _compile(*arguments: str) -> None:
     assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if "error" in line)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", _KINDS)
 def test_sections_compile_for_each_instruction_set(tmp_path: Path, kind: str) -> None:
     source, name = tmp_path / "all.cpp", _KINDS[kind]

@@ -29,6 +29,7 @@ def bench() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workload", ["gpt2 o3 step", "gpt2 o0 step", "bert-large o3"])
 def test_the_median_ratio_to_published_training_figures_is_within_one_and_a_half(
     bench: ModuleType, workload: str

@@ -27,7 +27,7 @@ from support import shows
 from support.helpers import wait_until
 from support.text_boxes import make_text_model, make_tiny_llama
 
-pytestmark = shows("bundle", "serve", "bundles", "training", "llama")
+pytestmark = [shows("bundle", "serve", "bundles", "training", "llama"), pytest.mark.long]
 
 SIZES: dict[str, Any] = {
     "width": 32, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257,

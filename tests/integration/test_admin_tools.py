@@ -266,6 +266,7 @@ def test_json_files_of_snconfig_are_named_and_printed(node: RunningDaemon) -> No
     assert len(static["xrdus"][0]["rdus"][0]["tiles"]) == 4
 
 
+@pytest.mark.long
 def test_a_program_gets_what_slurmfeeder_says_and_snprof_breaks_its_time_down(node: RunningDaemon) -> None:
     program = f"{sys.executable} -m rdukit_zoo.logreg"
     options = "--pef-name=lr --output-folder=out"

@@ -150,6 +150,7 @@ def test_a_platform_is_restored_with_everything_in_it(filled: Filled, home: Path
     check_restored(home, filled.facts, {})
 
 
+@pytest.mark.long
 def test_a_platform_is_restored_to_postgresql(filled: Filled, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         url = new_database(filled.server or stack.enter_context(postgres_server()), "second")

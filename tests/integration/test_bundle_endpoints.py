@@ -241,6 +241,7 @@ def test_the_playground_has_both_experts_of_one_endpoint_side_by_side(
         assert "<td>coder</td>" in browser.get("/console/endpoints/chat").text
 
 
+@pytest.mark.long
 def test_another_bundle_takes_over_without_a_failed_request(
     client: openai.OpenAI, running: PlatformUnderTest, platform: Platform, parts: Parts
 ) -> None:
@@ -335,6 +336,7 @@ def whole(
     whole.client.close()
 
 
+@pytest.mark.long
 def test_experts_of_two_configurations_an_adapter_and_a_draft_make_their_own_texts(whole: WholeBundle) -> None:
     states = {model.id: getattr(model, "state", None) for model in whole.client.models.list()}
     assert states == {"poet": "Live", "coder": "Offline", "judge": "Offline", "clerk": "Offline", "pick": None}
@@ -353,6 +355,7 @@ def test_experts_of_two_configurations_an_adapter_and_a_draft_make_their_own_tex
     assert whole.http.get("/v2/models/poet/ready").status_code == 200
 
 
+@pytest.mark.long
 def test_a_router_of_a_bundle_chooses_by_the_vectors_of_an_expert(whole: WholeBundle) -> None:
     for prompt, expert in PROMPTS.items():
         messages: Any = [{"role": "user", "content": prompt + " And more of that."}]
@@ -370,6 +373,7 @@ def test_a_router_of_a_bundle_chooses_by_the_vectors_of_an_expert(whole: WholeBu
     assert told == "judge; confidence=1.000"
 
 
+@pytest.mark.long
 def test_the_playground_asks_a_router_and_an_adapter(whole: WholeBundle, running: PlatformUnderTest) -> None:
     path, token = "/console/endpoints/whole/playground", (running.home / "token").read_text().strip()
     with httpx.Client(base_url=str(running.running["url"]), timeout=60.0, trust_env=False) as browser:
@@ -380,6 +384,7 @@ def test_the_playground_asks_a_router_and_an_adapter(whole: WholeBundle, running
             assert re.search(rf'<h2 class="small quiet">{name}</h2>\s*<p class="said">', answer), answer
 
 
+@pytest.mark.long
 def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: WholeBundle, platform: Platform) -> None:
     def counted() -> dict[str, int]:
         models = platform.endpoints.get("whole").info.models or []
@@ -404,6 +409,7 @@ def test_a_name_with_a_slash_means_its_expert_and_every_api_counts_it(whole: Who
     wait_until(lambda: all(counted()[name] == before[name] + count for name, count in more.items()))
 
 
+@pytest.mark.long
 def test_states_are_those_of_all_replicas_and_an_expert_is_asked_where_it_is_loaded(
     whole: WholeBundle, client: openai.OpenAI, platform: Platform
 ) -> None:

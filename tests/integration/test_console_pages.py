@@ -163,6 +163,7 @@ def test_a_forged_cookie_is_no_session(client: httpx.Client, platform: Platform)
         assert answer.status_code == status
 
 
+@pytest.mark.long
 def test_every_link_leads_to_a_whole_page_with_strict_headers(
     client: httpx.Client, platform: Platform, jobs: dict[str, str], example: Example
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_new_revision_takes_over_under_requests_and_rolls_back(
     assert len(answers) > 20
 
 
+@pytest.mark.long
 def test_a_worker_has_no_more_replicas_than_it_may(platform: PlatformUnderTest, served: str) -> None:
     platform.client.post("/v1/endpoints/read/update", {"replicas": 5})
     found = wait(platform, served, lambda one: bool(one["ready"] == 4))
@@ -222,6 +223,7 @@ def test_a_worker_has_no_more_replicas_than_it_may(platform: PlatformUnderTest, 
     assert found["state"] == "updating"
 
 
+@pytest.mark.long
 def test_replicas_of_a_killed_worker_are_replaced(platform: PlatformUnderTest, served: str) -> None:
     platform.client.post("/v1/endpoints/read/update", {"replicas": 1})
     (before,) = [one for one in wait(platform, served, is_ready)["instances"] if one["state"] == "ready"]
@@ -236,6 +238,7 @@ def test_replicas_of_a_killed_worker_are_replaced(platform: PlatformUnderTest, s
         assert caller.infer().status_code == 200
 
 
+@pytest.mark.long
 def test_a_canary_gets_its_part_of_the_calls_until_it_is_promoted_or_rolled_back(
     platform: PlatformUnderTest, served: str, expert: str
 ) -> None:
@@ -268,6 +271,7 @@ def test_a_canary_gets_its_part_of_the_calls_until_it_is_promoted_or_rolled_back
         assert caller.infer().status_code == 200
 
 
+@pytest.mark.long
 def test_an_idle_endpoint_gives_back_its_tiles_and_the_next_call_is_answered(
     platform: PlatformUnderTest, served: str
 ) -> None:
@@ -308,6 +312,7 @@ def test_what_is_wrong_is_refused_and_another_tenant_sees_nothing(
             assert answer.status_code == 404, answer.text
 
 
+@pytest.mark.long
 def test_without_replicas_calls_are_refused_and_a_deleted_endpoint_gives_back_its_tiles(
     platform: PlatformUnderTest, served: str
 ) -> None:

@@ -57,6 +57,7 @@ def run(folder: Path, program: str) -> Any:
     return json.loads(text.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_ranks_talk_over_the_fences_own_loopback(tmp_path: Path) -> None:
     program = """
 import json, os, torch
@@ -89,6 +90,7 @@ if __name__ == "__main__":
     assert run(tmp_path, program) == 2016.0
 
 
+@pytest.mark.long
 def test_native_kernels_are_built_and_signed_and_run(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")

@@ -26,6 +26,7 @@ def second_member(below: int) -> int:
     return found
 
 
+@pytest.mark.long
 def test_two_members_train_one_model_on_two_rdus_and_the_loss_of_one_ends_both_once() -> None:
     compile_ = {"mode": "o0", "batch_size": BATCH, "members": 2}
     train = {"max_steps": STEPS, "checkpoint_every": 20}

@@ -317,6 +317,7 @@ def test_a_method_that_a_path_has_not_is_told_those_that_it_has(
     assert (answer.status_code, answer.headers["allow"]) == (405, legal)
 
 
+@pytest.mark.long
 def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not(
     attacker: Attacker, platform: PlatformUnderTest, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def start(folder: Path, part: int, said: Path) -> "subprocess.Popen[bytes]":
         return start_fenced(spec, way, output)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
 def test_ranks_in_boxes_without_a_network_average_over_their_workers_bridges(
     tmp_path: Path, bridges: list[BridgeThread]

@@ -172,6 +172,7 @@ def test_nothing_was_started_by_all_this(box: ProcessBox, tmp_path: Path) -> Non
     assert [operation for operation in told if operation["state"] == "running"] == []
 
 
+@pytest.mark.long
 def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not(
     box: ProcessBox, tmp_path: Path
 ) -> None:

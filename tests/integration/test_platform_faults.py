@@ -9,7 +9,7 @@ import pytest
 
 from rdukit.snd import SndClient
 from rdukit_platform.settings import Home
-from support import shows
+from support import first_short, shows
 from support.forked import run_rdukit_forked
 from support.platform.processes import PlatformUnderTest, build_digits, platform_under_test, short_folder
 
@@ -63,6 +63,7 @@ def console_text(platform: PlatformUnderTest, path: str) -> str:
         return answer.text
 
 
+@pytest.mark.long
 def test_hardware_that_fails_before_the_box_is_up_is_told_too(
     platform: PlatformUnderTest, built: dict[str, str]
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_job_that_broken_tiles_keep_out_says_so_and_starts_once_they_are_repai
 
 @pytest.mark.parametrize(
     ("fault", "where", "code"),
-    [(HANG, "tile", "tile-fault"), ({"class": "ddr-uncorrectable"}, "channel", "dram-uncorrectable")],
+    first_short([(HANG, "tile", "tile-fault"), ({"class": "ddr-uncorrectable"}, "channel", "dram-uncorrectable")]),
     ids=["a tile that hangs", "device memory that forgets"],
 )
 def test_a_job_whose_hardware_fails_tells_it_and_goes_on_elsewhere(

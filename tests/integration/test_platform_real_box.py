@@ -84,6 +84,7 @@ def test_training_on_digits_survives_kills_and_reads_held_out_digits(
     assert node["leases"] == []
 
 
+@pytest.mark.long
 def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused(
     platform: PlatformUnderTest, jobs: dict[str, str]
 ) -> None:

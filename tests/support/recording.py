@@ -69,7 +69,7 @@ def used_s() -> float:
     return mine.ru_utime + mine.ru_stime + theirs.ru_utime + theirs.ru_stime
 
 
-class Recorder:
+class CaseRecorder:
     """Writes a line for each set-up, call and end of a case."""
 
     def __init__(self, file: IO[str]) -> None:
@@ -116,4 +116,4 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder:
         file = (Path(folder) / f"{os.getpid()}.jsonl").open("a")
         config.add_cleanup(file.close)
-        config.pluginmanager.register(Recorder(file))
+        config.pluginmanager.register(CaseRecorder(file))

@@ -43,6 +43,7 @@ def refusal(
     return AuditRecord(at, Act.REQUEST, AuditOutcome.REFUSED, actor, None, "GET /v1/jobs", reason, "", address)
 
 
+@pytest.mark.long
 def test_a_million_refusals_of_one_address_are_few_rows_and_none_is_forgotten() -> None:
     flood = Flood()
     at_once = [row for k in range(1_000_000) if (row := flood.note(refusal(k * 1e-5)))]

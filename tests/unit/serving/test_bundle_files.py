@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from rdukit.cli.tables import format_table
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import find_chip
 from rdukit_serving.experts.bundle import bundle_schema, load_bundle, parse_bundle
+from rdukit_serving.experts.command import bundle
 from rdukit_serving.experts.legalizer import (
     BundleFit,
     ConfigurationSizes,
@@ -26,7 +28,7 @@ from rdukit_serving.experts.legalizer import (
 )
 from support import shows
 
-pytestmark = shows("bundles")
+pytestmark = shows("bundles", "bundle")
 
 TEXT = """\
 apiVersion: rdukit.dev/v1
@@ -75,6 +77,13 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, line: int, told
     with pytest.raises(InvalidArgument) as refused:
         parse_bundle(TEXT.replace(old, new), "bundle.yaml")
     assert f"bundle.yaml:{line}:" in refused.value.message and told in refused.value.message
+
+
+def test_the_command_names_the_line_of_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "bundle.yaml"
+    file.write_text(TEXT.replace("batch: 4", "batch: 0"))
+    refused = CliRunner().invoke(bundle, ["check", str(file)]).exception
+    assert isinstance(refused, InvalidArgument) and "bundle.yaml:6:" in refused.message
 
 
 @given(st.text(max_size=200))

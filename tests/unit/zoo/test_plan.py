@@ -29,6 +29,7 @@ def plan(folder: Path, *options: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_seventy_billion_parameters_are_planned_and_refuse_to_run_without_the_memory(tmp_path: Path) -> None:
     found = plan(tmp_path, "llama", "--variant", "llama-2-70b", "--mode", "o3")
     assert found["parameter_bytes"] == 2 * 68_976_648_192
@@ -37,6 +38,7 @@ def test_seventy_billion_parameters_are_planned_and_refuse_to_run_without_the_me
         open_application(Path(str(found["pef"])), "big")
 
 
+@pytest.mark.long
 def test_a_training_that_no_rdu_holds_is_placed_over_several(tmp_path: Path) -> None:
     found = plan(tmp_path, "bloom", "--variant", "176b", "--purpose", "train", "--size", "context_length=256")
     stages = found["stages"]
