@@ -18,10 +18,11 @@ from rdukit_compiler.backend.choose_products import choose_products, may_change
 from rdukit_compiler.backend.measure_routes import OwnProducts, build_own_products
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Route, Routes
-from rdukit_compiler.backend.section_library import compile_sections, section_namespace
+from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
+from support.native_libraries import compile_once
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -93,7 +94,7 @@ def kernels() -> dict[str, NativeKernel]:
             assert _few_products(module) > 0, name
             code = write_code(module, inputs, interface_functions(), threads=2)
             sections[digests[name]] = section_namespace("section", *code)
-        libraries = compile_sections(sections, Routes().definitions())
+        libraries = compile_once(sections, Routes().definitions())
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
         for name, (function, inputs) in _CASES.items()

@@ -18,10 +18,11 @@ from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.backend.section_library import compile_sections, section_namespace
+from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
+from support.native_libraries import compile_once
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -144,7 +145,7 @@ def kernels() -> dict[str, NativeKernel]:
             sections[way][digests[key]] = section_namespace("section", *code)
         libraries = {}
         for way, codes in sections.items():
-            libraries |= compile_sections(codes, _WAYS[way][1].definitions())
+            libraries |= compile_once(codes, _WAYS[way][1].definitions())
         made = {}
         for name, way in _ALL:
             digest, inputs = digests[f"{name}, {way}"], _inputs(name, way)

@@ -16,10 +16,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rdukit_compiler.backend.section_library import compile_sections, section_namespace
+from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
+from support.native_libraries import compile_once
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -138,7 +139,7 @@ def kernels() -> dict[str, NativeKernel]:
             with without_onednn():
                 module = trace_aten(lookup.with_gradient, lookup.tensors())
             codes[digests[name]] = section_namespace("section", *write_code(module, lookup.tensors(), {}, threads=2))
-        libraries = compile_sections(codes, {})
+        libraries = compile_once(codes, {})
     return {
         name: load_native(digest, libraries[digest], len(LOOKUPS[name].inputs) + 1, 2)
         for name, digest in digests.items()

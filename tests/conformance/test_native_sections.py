@@ -23,7 +23,7 @@ from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.backend.section_library import compile_sections, section_namespace
+from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.operators.own_operators import int4_linear as traced_int4_linear
 from rdukit_compiler.operators.own_operators import int8_linear as traced_int8_linear
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
@@ -40,6 +40,7 @@ from rdukit_runtime.engine.quantized_weights import (
 )  # fmt: skip
 from rdukit_runtime.engine.threads import LeasedThreads
 from support import shows
+from support.native_libraries import compile_once
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -160,7 +161,7 @@ def _build(
     digests = {name: hashlib.sha256(f"test {name}".encode()).hexdigest() for name in first.values()}
     libraries = {}
     for routes, codes in sections.items():
-        found = compile_sections({digests[name]: code for name, code in codes.items()}, routes.definitions())
+        found = compile_once({digests[name]: code for name, code in codes.items()}, routes.definitions())
         libraries.update(found)
     kernels = {}
     for name in digests:

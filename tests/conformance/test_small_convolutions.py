@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions
 from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.backend.section_library import compile_sections, section_namespace
+from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
+from support.native_libraries import compile_once
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -135,7 +136,7 @@ def kernels() -> dict[str, NativeKernel]:
                 "section", *write_code(module, inputs, interface_functions(), threads=2)
             )
             assert "convolution_backward" not in sections[digests[name]].replace("small_convolution_backward", "")
-        libraries = compile_sections(sections, Routes().definitions())
+        libraries = compile_once(sections, Routes().definitions())
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
         for name, (function, inputs) in _CASES.items()

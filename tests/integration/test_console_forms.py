@@ -16,7 +16,6 @@ from sqlalchemy import select
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.service import record_artifact
-from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.settings import checked_home
 from rdukit_platform.sweeps.advance import advance_sweeps
@@ -24,6 +23,7 @@ from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
 from support import shows
+from support.platform.database import place_database
 from support.platform.gateway import Example, open_known_platform, serving
 
 pytestmark = shows("console", "jobs", "pipelines", "sweeps")
@@ -39,8 +39,8 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
     monkeypatch.setenv("RDUKIT_HOME", folder)
     home = checked_home()
+    place_database(home.folder)
     opened = open_known_platform(home)
-    migrate(opened.database)
     ensure_first_token(opened.database, home, time.time())
     yield opened
     opened.database.close()

@@ -18,13 +18,13 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.console.routes import STATIC
-from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow, TokenRow
 from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
 from support import shows
+from support.platform.database import place_database
 from support.platform.gateway import Example, job_state, open_known_platform, serving
 
 pytestmark = shows("console", "catalog", "experts", "artifacts", "pipelines", "sweeps")
@@ -71,8 +71,8 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
     monkeypatch.setenv("RDUKIT_HOME", folder)
     home: Home = checked_home()
+    place_database(home.folder)
     opened = open_known_platform(home)
-    migrate(opened.database)
     ensure_first_token(opened.database, home, time.time())
     yield opened
     opened.database.close()

@@ -52,6 +52,7 @@ def test_sections_and_memory_of_each_free_tile_are_tried(node: RunningDaemon) ->
     assert node.leases() == []
 
 
+@pytest.mark.long
 def test_the_longest_level_also_tries_whole_rdus(node: RunningDaemon) -> None:
     status, found = diagnose(node, "-r", "3", "-c", RDU)
     assert status == 0

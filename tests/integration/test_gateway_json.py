@@ -13,7 +13,6 @@ from sqlalchemy import text
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import StrictJsonRoute
-from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.app import create_app
 from rdukit_platform.gateway.middleware import REQUESTS
@@ -22,6 +21,7 @@ from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
 from support import shows, wait_until
+from support.platform.database import place_database
 from support.platform.gateway import Example, open_known_platform, serving
 from support.platform.processes import short_folder
 
@@ -35,8 +35,8 @@ WORDS = {"stage": "train", "step": 3, "total": 4, "loss": "NaN", "throughput": "
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with short_folder() as folder:
         monkeypatch.setenv("RDUKIT_HOME", str(folder))
+        place_database(checked_home().folder)
         opened = open_known_platform(checked_home())
-        migrate(opened.database)
         ensure_first_token(opened.database, opened.home, 1.0)
         yield opened
         opened.database.close()

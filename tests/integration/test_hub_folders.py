@@ -110,6 +110,7 @@ def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name
     torch.testing.assert_close(again(tokens).logits, logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", first_short([signal.SIGINT, signal.SIGTERM]), ids=["ctrl-c", "terminate"])
 def test_a_first_compile_ends_with_who_asked_for_it(number: signal.Signals, tmp_path: Path) -> None:
     write_folder(tmp_path / "theirs", "gpt2")
@@ -159,6 +160,7 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(
             assert found == wanted[0, size:].tolist()
 
 
+@pytest.mark.long
 def test_a_folder_is_served_in_bf16_unless_another_precision_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +251,7 @@ print(anonymous() - before, sum(parameter.nbytes for parameter in model.paramete
 """
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-2"])
+@pytest.mark.parametrize("name", first_short(["llama-2", "gpt2"]))
 def test_weights_are_mapped_and_not_copied(name: str, tmp_path: Path) -> None:
     large = CONFIGS[name]()
     width = {"gpt2": "n_embd", "llama-2": "hidden_size"}[name]

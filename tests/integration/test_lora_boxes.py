@@ -10,7 +10,7 @@ from rdukit_serving.device.parameters import load_parameters
 from support import first_short, shows
 from support.boxes import run_verb
 
-pytestmark = shows("training", "vit", "deepvit", "bert", "bert-classifier")
+pytestmark = [shows("training", "vit", "deepvit", "bert", "bert-classifier"), pytest.mark.long]
 
 
 @pytest.mark.parametrize("box", first_short(["bert", "vit", "deepvit", "bert-classifier"]))

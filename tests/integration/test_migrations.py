@@ -16,7 +16,7 @@ from rdukit.errors import Conflict
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import VERSION_TABLE, configure, known_revisions, migrate, upgrade_to
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, Base, JobRow, TenantRow, TokenRow
-from support import shows
+from support import first_short, shows
 from support.postgres import new_database, postgres_server
 
 pytestmark = shows("operations")
@@ -197,7 +197,7 @@ INSERT INTO endpoint_usage (endpoint_id, day, revision, model, requests, failure
 RELEASED = "0007"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=first_short(["sqlite", "postgresql"]))
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield the address of a PostgreSQL server; empty: SQLite is tried."""
     if request.param == "sqlite":

@@ -154,6 +154,7 @@ def assert_same_numbers(ran: Ran, expected: Ran) -> None:
         assert float.fromhex(ours) == pytest.approx(float.fromhex(theirs), rel=2**-6, abs=2**-8)
 
 
+@pytest.mark.long
 def test_a_cached_native_pef_runs_without_a_compiler_and_without_inductor(
     site: Site, expected: Ran, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_runtime_alone_imports_nothing_of_inductor(site: Site, expected: Ran
     assert json.loads(done.stdout.splitlines()[-1]) == [expected.native_kernels, []]
 
 
+@pytest.mark.long
 def test_nothing_is_run_from_a_folder_as_containers_have_mounts_that_forbid_it(site: Site, tmp_path: Path) -> None:
     """Docker mounts a ``--tmpfs`` without leave to execute; here the home is as strict. Mounts end with the program."""
     words = [
@@ -226,6 +228,7 @@ def test_two_leases_at_once_on_one_node_give_equal_numbers(site: Site, expected:
         assert (ran["losses"], ran["parameters"]) == (expected.losses, expected.parameters)
 
 
+@pytest.mark.long
 def test_an_installation_builds_libraries_of_its_own_for_a_pef_from_elsewhere(
     site: Site, expected: Ran, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def runs(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {said["at_once"]: said for said in map(json.loads, finished.stdout.splitlines())}
 
 
+@pytest.mark.long
 def test_outputs_are_bit_equal_to_running_alone(runs: dict[int, Any]) -> None:
     alone, together = runs[1]["tenants"], runs[8]["tenants"]
     assert [row["digest"] for row in together] == [row["digest"] for row in alone]

@@ -50,6 +50,7 @@ def train(platform: PlatformUnderTest, built: dict[str, str]) -> str:
     return job
 
 
+@pytest.mark.long
 def test_a_drain_puts_a_job_back_and_it_goes_on_from_its_checkpoint(
     platform: PlatformUnderTest, built: dict[str, str]
 ) -> None:

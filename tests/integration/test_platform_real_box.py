@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.backends.process_tree import tree_of
-from support import shows
+from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 
 pytestmark = shows("logreg", "job", "jobs", "training")
@@ -94,6 +94,8 @@ def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused(
     platform.wait_job(job, lambda found: (found["progress"] or {}).get("stage") == "train", 120)
     platform.client.post(f"/v1/jobs/{job}/pause")
     paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)
+    # Its box writes the checkpoint as it ends: whoever resumes sooner begins with the one before.
+    wait_until(lambda: not platform.client.get("/v1/nodes")["nodes"][0]["leases"], 60)
     platform.client.post(f"/v1/jobs/{job}/resume")
     trained = platform.wait_end(job, 120)
     assert trained["state"] == "succeeded", trained

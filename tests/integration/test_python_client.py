@@ -21,6 +21,7 @@ pytestmark = shows("python-client", "job", "webhook", "jobs", "sweeps", "endpoin
 PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
 
 
+@pytest.mark.long
 def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     with short_folder() as home, platform_under_test(home, None, {"RDUKIT_KERNELS": "portable"}):

@@ -141,6 +141,7 @@ def metrics(box: ProcessBox) -> dict[str, float]:
     return {line.partition('kind="')[2].partition('"')[0]: float(line.split()[-1]) for line in found}
 
 
+@pytest.mark.long
 def test_texts_made_side_by_side_with_guesses_are_those_without(boxes: Boxes) -> None:
     expected = [ask(boxes["plain"], request) for request in REQUESTS]
     assert metrics(boxes["plain"])["guessed"] == 0

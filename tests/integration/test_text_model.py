@@ -72,6 +72,7 @@ def plain_torch(made: dict[str, Path]) -> Llama:
     return model
 
 
+@pytest.mark.long
 def test_both_pefs_give_a_data_set_the_same_perplexity(made: dict[str, Path]) -> None:
     by_batches, by_tokens = (infer(made, purpose, purpose, limit=3) for purpose in ("train", "serve"))
     assert by_batches["samples"] == by_tokens["samples"] == 3
@@ -134,6 +135,7 @@ def test_without_a_precision_a_model_trains_in_f32_and_serves_in_bf16(made: dict
     assert rounded["perplexity"] != whole["perplexity"]
 
 
+@pytest.mark.long
 def test_weights_of_a_byte_each_cost_little_perplexity(made: dict[str, Path]) -> None:
     pef = run_verb(
         "llama", "compile", made["folder"] / "int8", purpose="serve", batch_size=2, weight_dtype="int8", **TINY

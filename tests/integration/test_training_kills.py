@@ -18,7 +18,7 @@ from rdukit_modelbox.verbs.context import VerbResult
 from support import FIND_SUPPORT, first_short, shows
 from support.boxes import run_verb
 
-pytestmark = [shows("training", "logreg", "llama"), pytest.mark.usefixtures("portable_kernels")]
+pytestmark = [shows("training", "logreg", "llama"), pytest.mark.usefixtures("portable_kernels"), pytest.mark.long]
 
 PROGRAM = (
     FIND_SUPPORT

@@ -113,6 +113,7 @@ def test_a_box_with_little_memory_is_started_anew(warm: WarmBoxes, tmp_path: Pat
     box.stop()
 
 
+@pytest.mark.long
 def test_a_killed_server_takes_its_boxes_along_and_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_killed_server_takes_its_boxes_along_and_is_started_again(
         wait_until(lambda: warm.find() is not None)
 
 
+@pytest.mark.long
 def test_all_end_with_whoever_started_them(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from rdukit.interfaces import SystemClock\n"

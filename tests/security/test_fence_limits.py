@@ -73,6 +73,7 @@ print(json.dumps(said))
             "os.write(d, bytes(64 << 20)); time.sleep(6007)",
             "bytes in its folders",
         ),
+        ("os.write(1, bytes(40 << 20)); time.sleep(6007)", "bytes in its folders"),  # what it says is kept
         (
             "while True:\n    os.mkdir('a' * 200); os.chdir('a' * 200); len(os.listdir()) \n"
             "    if os.stat('.').st_nlink > 3: break",

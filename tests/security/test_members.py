@@ -184,6 +184,17 @@ def test_a_users_own_token_is_given_to_nobody_else(gateway: GatewayUnderTest) ->
     assert ada.asks("GET", "/v1/me") == 401
 
 
+def test_a_users_rotated_token_is_still_the_users_own(gateway: GatewayUnderTest) -> None:
+    ada = join(gateway, "data-scientist")
+    row = gateway.ask("GET", "/v1/me", ada.token).json()["token"]
+    rotated = gateway.ask("POST", f"/v1/tokens/{row}/rotate", ada.token).json()["token"]
+    again = Person(gateway, ada.id, rotated, "lab")
+    gateway.ask("PATCH", f"/v1/members/{ada.id}?tenant=lab", gateway.admin, json={"role": "viewer"})
+    assert (again.asks("GET", "/v1/jobs"), again.asks("POST", "/v1/jobs")) == (200, 403)
+    assert gateway.ask("DELETE", f"/v1/members/{ada.id}?tenant=lab", gateway.admin).status_code == 200
+    assert again.asks("GET", "/v1/me") == 401
+
+
 def test_the_audit_log_says_which_user_did_it(gateway: GatewayUnderTest) -> None:
     ada = join(gateway, "tenant-admin", "annex")
     ada.asks("POST", "/v1/members", json={"email": "n2@example.com", "role": "viewer"})

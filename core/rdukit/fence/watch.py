@@ -54,6 +54,8 @@ def over_disk(
     """
     if max_bytes is None and max_files is None:
         return ""
+    if max_bytes is not None and used > max_bytes:  # also where it keeps no file
+        return f"more than {max_bytes} bytes in its folders"
     files = 0
     seen: set[tuple[int, int]] = set()
     try:

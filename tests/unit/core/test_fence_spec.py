@@ -9,6 +9,7 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, choose_way, outermost, to_json
 from rdukit.fence.start import program_paths
+from rdukit.fence.watch import over_disk
 from support import shows
 
 pytestmark = shows("job-boxes", "security")
@@ -41,6 +42,11 @@ def test_a_python_of_ours_reads_its_packages_and_nothing_around_them(tmp_path: P
     assert sys.base_prefix in paths and str(script) in paths and "/not/there" not in paths
     own = Path(__file__).parents[3]
     assert all(Path(path) not in own.parents and Path(path) != own for path in paths)
+
+
+def test_what_counts_beside_its_files_meets_the_disks_limit_also_where_there_is_no_file(tmp_path: Path) -> None:
+    assert over_disk(100, 10, [str(tmp_path)], [], used=100) == over_disk(None, 10, [], [], used=101) == ""
+    assert over_disk(100, 10, [str(tmp_path)], [], used=101) == "more than 100 bytes in its folders"
 
 
 def test_a_program_that_is_not_there_is_refused() -> None:

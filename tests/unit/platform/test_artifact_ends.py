@@ -274,6 +274,9 @@ def test_young_content_and_what_an_upload_or_attempt_brings_stays(
     with database.write() as session:
         execution.admit(session, submit(session, tenant, data), written)
     assert collect(database, store, NOW, 0.0).young == 1
+    with database.write() as session:
+        execution.admit(session, submit(session, tenant, data), NOW)
+    assert collect(database, store, NOW, 0.0).young == 1, "the attempt that began first goes on"
     assert content.digest in blobs(store)
 
 

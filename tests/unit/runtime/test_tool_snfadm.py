@@ -24,7 +24,7 @@ from rdukit_node.cli.fault_views import (
     with_elapsed,
     with_node_prefix,
 )
-from rdukit_node.cli.snfadm import check_component, fetch_rows, snfadm
+from rdukit_node.cli.snfadm import _verdict, check_component, fetch_rows, snfadm
 from support import shows
 
 pytestmark = shows("snfadm", "tools")
@@ -269,6 +269,21 @@ def test_a_node_that_recovers_is_not_called_healthy() -> None:
 def test_a_database_without_a_daemon_can_tell_faults_but_not_health() -> None:
     assert judge([], [FUNCTIONAL], "Minor", is_current=False).exit_status == 2
     assert judge([FAULT], [FUNCTIONAL], "Minor", is_current=False).exit_status == 1
+
+
+class OneFault(FakeReader):
+    """Tells of one active fault who asks for its time, as the daemon does."""
+
+    def ask(self, op: str, since: int | None = None, until: int | None = None, **arguments: object) -> dict[str, Any]:
+        is_asked_for = (since or 0) <= FAULT["timestamp"] <= (until or FAULT["timestamp"])
+        return {"faults": [FAULT] if is_asked_for else [], "rdus": [FUNCTIONAL]}
+
+
+@pytest.mark.parametrize("times", [{"since": "2h"}, {"until": "2001-01-01T00:00:00"}], ids=str)
+def test_the_times_of_a_listing_hide_no_active_fault_from_the_verdict(times: dict[str, str]) -> None:
+    reader, options = OneFault([], ""), {**OPTIONS, **times, "severity": None, "as_json": False}
+    assert fetch_rows(reader, VIEWS["fault"], options) == []  # type: ignore[arg-type]
+    assert _verdict(reader, "fault", options) == 1  # type: ignore[arg-type]
 
 
 def test_a_severity_is_found_in_any_case_and_others_are_refused() -> None:

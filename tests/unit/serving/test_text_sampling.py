@@ -31,6 +31,11 @@ def test_top_k_and_top_p_keep_the_likeliest_and_always_one() -> None:
     assert probabilities(np.zeros(4, np.float32), 1.0, top_k=1).tolist() == [1, 0, 0, 0]
 
 
+def test_top_p_keeps_as_many_as_reach_it_however_many_those_are() -> None:
+    shares_V = probabilities(np.zeros(4096, np.float32), 1.0, top_p=0.5)  # of 2 ** -12 each: sums are exact
+    np.testing.assert_allclose(shares_V, [2**-11] * 2048 + [0.0] * 2048, rtol=1e-12)
+
+
 @given(st.integers(0, 1000), st.sampled_from([1, 5, 600, 2000]), st.sampled_from([0.1, 0.5, 0.9, 0.999, 1.0]))
 def test_the_likeliest_of_many_are_those_of_a_sort(seed: int, top_k: int, top_p: float) -> None:
     draw = np.random.default_rng(seed)
