@@ -164,6 +164,7 @@ def test_a_cached_native_pef_runs_without_a_compiler_and_without_inductor(
     assert (ran.losses, ran.parameters) == (expected.losses, expected.parameters)
 
 
+@pytest.mark.long
 def test_the_runtime_alone_imports_nothing_of_inductor(site: Site, expected: Ran, tmp_path: Path) -> None:
     environ = environment(site.daemon.home, RDUKIT_NODE="private", PATH=str(tmp_path))
     done = subprocess.run(
@@ -258,6 +259,7 @@ def test_an_installation_builds_libraries_of_its_own_for_a_pef_from_elsewhere(
     assert (ran.losses, ran.parameters) == (expected.losses, expected.parameters)
 
 
+@pytest.mark.long
 def test_libraries_of_another_installation_are_not_loaded_and_the_numbers_are_the_same(
     site: Site, expected: Ran, tmp_path: Path
 ) -> None:
@@ -268,6 +270,7 @@ def test_libraries_of_another_installation_are_not_loaded_and_the_numbers_are_th
     assert_same_numbers(ran, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
@@ -288,6 +291,7 @@ def test_libraries_for_another_processor_or_torch_are_not_loaded_and_it_says_why
     assert_same_numbers(ran, expected)
 
 
+@pytest.mark.long
 def test_a_library_that_was_exchanged_is_not_loaded(
     site: Site, expected: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,7 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
     assert isinstance(told.exception, InvalidArgument) and "boxes of jobs are processes here" in told.exception.message
 
 
+@pytest.mark.long
 def test_a_box_with_a_model_of_its_own_trains_as_a_job(tmp_path: Path) -> None:
     """The real ModelBox command, and the folder that ``rdukit box new --module`` writes."""
     from rdukit_modelbox.contract.box import find_box_file

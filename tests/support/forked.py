@@ -45,8 +45,8 @@ KINDS: Final = {"commands": COMMANDS, "sambaflow": SAMBAFLOW}
 STDERR: Final = 2
 #: What the server's path has besides, to import this.
 SUPPORT: Final = str(Path(__file__).parents[1])
-#: Signals that a fork gets as any new process does.
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+#: Signals that a fork handles as any new process of Python does; SIGPIPE is ignored there, too.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ForkedProgram:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from math import exp, sin
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy.orm import Session
 
 from rdukit.interfaces import Clock
@@ -81,12 +82,28 @@ def open_known_platform(home: Home) -> Platform:
     return replace(open_platform(home), catalog=KnownCatalog())
 
 
+#: The OpenAPI document of gateways, which takes seconds to make: their routes do not depend on the platform.
+_DOCUMENT: Final = dict[str, Any]()
+
+
+def _known_app(platform: Platform) -> FastAPI:
+    """Return a gateway's application, whose OpenAPI document is made once in this process."""
+    app = create_app(platform)
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        return _DOCUMENT or (_DOCUMENT.update(describe()) or _DOCUMENT)
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
 @contextmanager
 def serving(platform: Platform) -> Iterator[str]:
     """Yield the gateway at a free loopback port, as a thread of this process. Yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        create_app(platform), http=make_protocol(platform), ws="none", log_config=None, access_log=False,
+        _known_app(platform), http=make_protocol(platform), ws="none", log_config=None, access_log=False,
         timeout_graceful_shutdown=1,
         **forwarding(),
     )  # fmt: skip
