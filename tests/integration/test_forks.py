@@ -136,3 +136,23 @@ def test_many_forks_at_once_each_get_their_own_answer(server: ForkServer, tmp_pa
     forks = [fork(server, tmp_path, name=f"fork-{number}", status=number) for number in range(40)]
     assert [process.wait(60) for process, _ in forks] == list(range(40))
     assert [json.loads(output.read_text())["name"] for _, output in forks] == [f"fork-{n}" for n in range(40)]
+
+
+BY_FORK = """
+import os, signal, time
+from rdukit.system.forks import ForkServer
+
+server = ForkServer.by_fork(lambda request: 3, "by-fork")
+while not server.is_ready():
+    time.sleep(0.01)
+forked = server.fork({"name": "one"}, 2)
+assert forked.wait(60) == 3 and not server.has_ended()
+os.kill(server.pid, signal.SIGKILL)
+while not server.has_ended():
+    time.sleep(0.01)
+assert server.has_ended() and not server.is_ready()
+"""
+
+
+def test_a_server_made_by_a_fork_serves_and_its_end_is_seen() -> None:
+    subprocess.run([sys.executable, "-c", BY_FORK], check=True, timeout=60)
