@@ -408,7 +408,7 @@ def schedule_text(words: list[str]) -> str:
 TESTS_INTRODUCTION = """`make test` runs the short tier, which shows each feature at least once; `make test-all` runs
 everything ([CONTRIBUTING.md](../../CONTRIBUTING.md), Tests). A file names what it shows in one line,
 `pytestmark = shows(…)`. Here are the features – commands, tools, groups of routes, boxes, modes, kinds of kernels and
-pages of the manual – and the files that show them: `unit/platform/x` is `tests/unit/platform/test_x.py`.
+pages of the manual – and the files that show them: `unit/platform/nodes` is `tests/unit/platform/test_nodes.py`.
 """
 
 
