@@ -250,7 +250,7 @@ class SocketServer(ThreadingHTTPServer):
 
 def main() -> None:
     if sys.argv[1] == "fork-server":
-        from rdukit.fence.start import run_rdukit_forked
+        from rdukit.fence.start import run_forked
         from rdukit.system.forks import serve_forks
 
         def run(arguments: list[str]) -> int:
@@ -258,7 +258,7 @@ def main() -> None:
             main()
             return 0
 
-        serve_forks(int(sys.argv[2]), lambda request: run_rdukit_forked(request, run))
+        serve_forks(int(sys.argv[2]), lambda request: run_forked(request, run))
         return
     parser = argparse.ArgumentParser()
     words = sys.argv[2:] if sys.argv[1:2] == ["box"] else sys.argv[1:]

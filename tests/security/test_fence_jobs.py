@@ -34,7 +34,10 @@ class TestFence(HostileBoxes):
     @pytest.fixture(scope="class")
     @staticmethod
     def platform() -> Iterator[PlatformUnderTest]:
-        with short_folder() as home, platform_under_test(home, BOX, {**ENVIRONMENT, **SETTINGS}) as running:
+        with (
+            short_folder() as home,
+            platform_under_test(home, BOX, {**ENVIRONMENT, **SETTINGS}, is_cold=True) as running,
+        ):
             yield running
 
     def test_its_kernels_are_signed_with_a_key_that_only_its_own_boxes_trust(
@@ -62,7 +65,7 @@ class TestWarmFence(TestFence):
     @staticmethod
     def platform() -> Iterator[PlatformUnderTest]:
         settings = {**ENVIRONMENT, **SETTINGS, "RDUKIT_WORKER_WARM_BOXES": "always"}
-        with short_folder() as home, platform_under_test(home, BOX, settings) as running:
+        with short_folder() as home, platform_under_test(home, BOX, settings, is_cold=True) as running:
             yield running
 
     def test_its_box_is_a_fork_and_the_server_has_nothing_of_the_workers(

@@ -6,7 +6,6 @@ without the worker's environment and reads nothing of any job. Where it is not r
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -17,6 +16,8 @@ from rdukit_platform.backends.box_variables import server_variables
 
 logger = logging.getLogger(__name__)
 
+#: The worker's own, which is its log: Celery puts an object without a descriptor in the place of ``sys.stderr``.
+STDERR: Final = 2
 #: A server that ended is not started again sooner.
 RESTART_S: Final = 10.0
 #: With less memory a box is started anew: in a fork lies all that was imported.
@@ -61,6 +62,6 @@ class WarmBoxes(Closable):
     def _start(self) -> None:
         self._started_at = self._clock.monotonic()
         try:
-            self._server = ForkServer.start(self._command, self._environment, sys.stderr.fileno())
+            self._server = ForkServer.start(self._command, self._environment, STDERR)
         except (OSError, ValueError) as error:
             logger.warning("no fork server, so each box is started anew error=%s", error)
