@@ -2,13 +2,12 @@
 
 import re
 import subprocess
-import tomllib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.features import TREE, Shown, read_shown
+from suite.features import ROUTE_GROUP, TREE, Shown, read_project, read_shown
 
 #: Folders that modules are imported from.
 ROOTS = ("core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "benchmarks", "scripts", "tests")
@@ -99,7 +98,7 @@ def find_distances(changed: Iterable[str], imports: Mapping[str, set[str]]) -> d
 
 def find_touched_features(changed: Iterable[str], tree: Path = TREE) -> set[str]:
     """Return the features that changed files belong to: a box's YAML, a page, a command's module, a route group."""
-    commands = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["entry-points"]["rdukit.commands"]
+    commands = read_project(tree)["entry-points"]["rdukit.commands"]
     modules = {target.split(":")[0]: name for name, target in commands.items()}
     features = set()
     for file in changed:
@@ -113,7 +112,7 @@ def find_touched_features(changed: Iterable[str], tree: Path = TREE) -> set[str]
         if module_of(file) in modules:
             features.add(modules[module_of(file)])
         if path.suffix == ".py" and (tree / path).exists():
-            features |= set(re.findall(r'APIRouter\(.*tags=\["([^"]+)"\]', (tree / path).read_text()))
+            features |= set(ROUTE_GROUP.findall((tree / path).read_text()))
     return features
 
 

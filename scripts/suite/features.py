@@ -15,6 +15,8 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 #: Modes of a compile; kernels are named by the setting ``kernels``.
 MODES = ("o0", "o1", "o3")
+#: The name of a group of routes, in a module that has a router.
+ROUTE_GROUP = re.compile(r'^router = APIRouter\(.*tags=\["([^"]+)"\]', re.MULTILINE)
 #: Pages that describe the project, not what it does.
 OTHER_PAGES = frozenset({"glossary", "tests"})
 #: What tests of the project itself show: its structure, packages, scripts and licences.
@@ -46,17 +48,18 @@ def find_features(tree: Path = TREE) -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
-def _project(tree: Path) -> dict[str, dict[str, dict[str, str]]]:
+def read_project(tree: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the table ``project`` of ``pyproject.toml``."""
     project: dict[str, dict[str, dict[str, str]]] = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
     return project
 
 
 def _commands(tree: Path) -> Iterable[str]:
-    return _project(tree)["entry-points"]["rdukit.commands"]
+    return read_project(tree)["entry-points"]["rdukit.commands"]
 
 
 def _tools(tree: Path) -> Iterable[str]:
-    return [name for name in _project(tree)["scripts"] if name != "rdukit"]
+    return [name for name in read_project(tree)["scripts"] if name != "rdukit"]
 
 
 def _route_groups(tree: Path) -> Iterable[str]:
@@ -64,7 +67,7 @@ def _route_groups(tree: Path) -> Iterable[str]:
     yield "console"
     for part in ("api", "gateway"):
         for path in sorted((tree / "platform/rdukit_platform" / part).glob("*.py")):
-            yield from re.findall(r'^router = APIRouter\(.*tags=\["([^"]+)"\]', path.read_text(), re.MULTILINE)
+            yield from ROUTE_GROUP.findall(path.read_text())
 
 
 def _boxes(tree: Path) -> Iterable[str]:
