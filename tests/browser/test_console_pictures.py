@@ -25,6 +25,7 @@ from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.tokens import ensure_first_token
 from support import shows
 from support.platform.gateway import Example, open_known_platform, serving
+from support.tiers import first_short
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright, of the test extra")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -158,7 +159,7 @@ class Visit:
         return str(self.page.eval_on_selector(selector, "e => getComputedStyle(e).backgroundColor"))
 
 
-@pytest.fixture(params=["desk", "night", "hand"])
+@pytest.fixture(params=first_short(["desk", "night", "hand"]))
 def visit(
     request: pytest.FixtureRequest, browser: object, address: str, platform: Platform, jobs: dict[str, str]
 ) -> Iterator[Visit]:
@@ -168,7 +169,7 @@ def visit(
     assert visit.problems == []
 
 
-@pytest.mark.parametrize("visit", WINDOWS, indirect=True)
+@pytest.mark.parametrize("visit", first_short(list(WINDOWS)), indirect=True)
 def test_every_page_fits_the_window_and_axe_finds_no_barrier(visit: Visit, jobs: dict[str, str]) -> None:
     """Each page is looked at wide and narrow, light and dark, in two of the four windows; its neighbours in the
     others.

@@ -146,6 +146,7 @@ def products() -> OwnProducts:
     return built
 
 
+@pytest.mark.long
 def test_what_is_timed_computes_the_product(products: OwnProducts) -> None:
     x, w = _numbers(20, 70), _numbers(90, 70)
     for a, b in ((x, w.t()), (w, x.t()), (x.t(), x)):

@@ -64,6 +64,7 @@ def _check(made: torch.Tensor, exact: torch.Tensor) -> None:
     assert (made.double() - exact).abs().max() <= _TOLERANCE * exact.abs().max()
 
 
+@pytest.mark.long
 def test_products_compute_the_same_with_fewer_instructions(products: OwnProducts) -> None:
     x, w = _numbers(20, 70), _numbers(90, 70)
     for a, b in ((x, w.t()), (w, x.t()), (x.t(), x)):

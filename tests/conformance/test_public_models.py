@@ -26,6 +26,7 @@ for stage, inputs in (("inference", built.inputs), ("training", {**built.inputs,
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", first_short(["bert", "vit", "t5", "wav2vec2"]))
 def test_a_model_of_transformers_infers_and_trains_as_in_eager_torch(name: str) -> None:
     ran = run_python(["-c", PROGRAM, str(TREE / "scripts/models"), name], kind="sambaflow", timeout_s=300)

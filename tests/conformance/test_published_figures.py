@@ -40,6 +40,7 @@ def test_the_median_ratio_to_published_training_figures_is_within_one_and_a_half
     assert all(p.note for p in points if p.ratio > 1.5)
 
 
+@pytest.mark.long
 def test_decoding_one_sequence_on_eight_sockets_is_within_one_and_a_half(bench: ModuleType) -> None:
     (point,) = bench.compare("llama3-8b decode rate")
     assert point.ratio <= 1.5

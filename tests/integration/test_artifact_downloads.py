@@ -98,6 +98,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(breaking: str, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["got"]
 
 
+@pytest.mark.long
 def test_the_next_command_goes_on_with_what_is_there(gateway: GatewayUnderTest, tmp_path: Path) -> None:
     made, target = add(gateway), tmp_path / "got.bin"
     part = tmp_path / f".got.bin.{DIGEST[:16]}.part"

@@ -90,6 +90,7 @@ collect(Database(sys.argv[1]), FolderStore(Path(sys.argv[2])), 4e9, 0.0, on_step
 """
 
 
+@pytest.mark.long
 def test_a_sweep_that_is_killed_between_any_two_steps_is_finished_by_the_next(
     database: Database, store: FolderStore, tenant: str, tmp_path: Path
 ) -> None:

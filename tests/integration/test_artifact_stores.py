@@ -318,6 +318,7 @@ def test_an_s3_server_that_is_down_is_told(store: ArtifactStore, s3: Any, monkey
         fetch(store, "s3://models/mlp/mlp.pef")
 
 
+@pytest.mark.long
 async def test_a_server_of_models_has_its_files_fetched_apart(store: ArtifactStore, s3: Any) -> None:
     s3.put_object(Bucket="models", Key="served/mlp.pef", Body=DATA)
     s3.put_object(Bucket="models", Key="served/weights.pt", Body=b"x")
@@ -337,6 +338,7 @@ def test_without_boto3_s3_says_what_to_install(store: ArtifactStore, monkeypatch
         fetch(store, "s3://models/x")
 
 
+@pytest.mark.long
 def test_a_box_takes_its_data_from_http_and_leaves_its_outputs_in_s3(
     site: str, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

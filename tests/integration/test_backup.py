@@ -164,6 +164,7 @@ def test_a_platform_is_restored_to_postgresql(filled: Filled, home: Path, monkey
         stack.callback(monkeypatch.delenv, "RDUKIT_DATABASE_URL")
 
 
+@pytest.mark.long
 @ONE_DATABASE
 def test_a_backup_is_refused_where_a_platform_runs_and_force_replaces_what_is_there(filled: Filled, home: Path) -> None:
     with platform_under_test(home, BOX, QUICK) as platform:

@@ -75,6 +75,7 @@ def test_each_command_sends_the_token_of_the_setting_or_of_a_file(
         raise run(box, "operations", "--token", "@absent").exception or AssertionError
 
 
+@pytest.mark.long
 def test_relative_paths_are_the_callers_and_each_verb_ends_with_what_the_next_one_needs(
     box: ProcessBox, here: Path
 ) -> None:

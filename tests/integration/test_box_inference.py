@@ -273,6 +273,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one_answering(served: Serv
     assert served.infer(request()).status_code == 200
 
 
+@pytest.mark.long
 def test_what_was_unloaded_says_that_it_loads_and_comes_back_under_its_number(served: Served) -> None:
     before = served.infer(request()).json()
     repository = "/v2/repository/models/mlp"
@@ -300,6 +301,7 @@ def test_what_was_unloaded_says_that_it_loads_and_comes_back_under_its_number(se
     assert (after["model_version"], after["outputs"]) == (before["model_version"], before["outputs"])
 
 
+@pytest.mark.long
 def test_a_version_that_is_named_is_loaded_with_its_own_files(served: Served) -> None:
     def answer(version: str) -> object:
         return served.infer(request(), f"/v2/models/mlp/versions/{version}/infer").json()["outputs"][0]["data"]
@@ -343,6 +345,7 @@ def test_a_killed_device_process_loses_no_request(served: Served) -> None:
     assert served.http.get("/v2/health/ready").status_code == 200
 
 
+@pytest.mark.long
 def test_a_hung_device_turns_readiness_off_and_is_replaced(served: Served) -> None:
     served.http.get("/v2/health/ready")
     hung = served.pid()

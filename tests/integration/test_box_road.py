@@ -115,6 +115,7 @@ def requests_for(rows: list[list[float]]) -> Iterator[pb.InferRequest]:
         yield pb.InferRequest(id=str(number), rows=pb.Rows(rows=[pb.Row(values=row)]))
 
 
+@pytest.mark.long
 def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     box: ProcessBox, client: BoxClient, made: dict[str, str], trained: dict[str, Any]
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_killed_training_fails_and_the_same_request_goes_on_to_the_same_end(
     assert "another training (seed 0 against 5)" in other_seed["error"]["message"]
 
 
+@pytest.mark.long
 def test_a_cancelled_training_stops_soon_and_the_next_one_runs(
     client: BoxClient, made: dict[str, str], state: Path
 ) -> None:
@@ -251,6 +253,7 @@ def test_a_small_training_runs_over_grpc(
         assert [event.kind for event in stream][-1] == "result"
 
 
+@pytest.mark.long
 def test_a_pef_of_another_box_is_refused(client: BoxClient, made: dict[str, str], state: Path) -> None:
     spec = BoxSpec("ffn", state / "ffn", mounts=[state], environment=ENVIRONMENT)
     other = start_box(spec)

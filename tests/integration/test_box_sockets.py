@@ -96,6 +96,7 @@ def test_grpc_answers_over_a_socket(tmp_path: Path) -> None:
         box.stop()
 
 
+@pytest.mark.long
 def test_inferences_take_the_short_way_over_a_socket(tmp_path: Path) -> None:
     os.environ["RDUKIT_KERNELS"] = "portable"
     pef = run_verb("mlp", "compile", tmp_path, purpose="serve", batch_size=2).outputs["pef"]

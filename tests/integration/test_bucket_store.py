@@ -32,7 +32,7 @@ from support.platform.bucket import NAME, SECRET, BucketServer, bucket_server
 from support.platform.gateway import gateway_under_test
 from support.platform.processes import fresh_database, short_folder
 
-pytestmark = shows("artifacts")
+pytestmark = [shows("artifacts"), pytest.mark.long]
 
 LARGE = os.urandom(PART_BYTES + 1000)
 #: Later than anything of the test was written.

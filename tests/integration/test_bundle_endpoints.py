@@ -29,7 +29,10 @@ from support.helpers import wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 from support.text_boxes import TINY, make_text_model, make_tiny_llama
 
-pytestmark = shows("bundles", "endpoints", "endpoint calls", "endpoint", "console", "router", "llama")
+pytestmark = [
+    shows("bundles", "endpoints", "endpoint calls", "endpoint", "console", "router", "llama"),
+    pytest.mark.long,
+]
 
 #: A slow machine is waited for.
 FAST = {

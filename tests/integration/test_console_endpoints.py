@@ -171,6 +171,7 @@ def test_forms_are_for_those_who_may_and_from_the_consoles_own_pages(
     assert gateway.ask("GET", "/v1/endpoints/theirs", token).status_code == 404
 
 
+@pytest.mark.long
 def test_an_endpoint_says_that_its_expert_is_deprecated(
     gateway: GatewayUnderTest, token: str, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

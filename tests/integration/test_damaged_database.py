@@ -10,7 +10,7 @@ import pytest
 from support import shows
 from support.node.daemons import start_daemon, stop_daemon
 
-pytestmark = shows("node", "faults")
+pytestmark = [shows("node", "faults"), pytest.mark.long]
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_1"
 

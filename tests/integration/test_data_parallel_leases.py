@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import FIND_SUPPORT, shows, wait_until
 from support.node.daemons import environment, running_daemon
 
-pytestmark = shows("node")
+pytestmark = [shows("node"), pytest.mark.long]
 
 PROGRAM = (
     FIND_SUPPORT

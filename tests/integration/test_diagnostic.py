@@ -68,6 +68,7 @@ def test_a_broken_tile_fails_and_ends_it_early(node: RunningDaemon) -> None:
     assert not any(name.startswith("memory") for name in found)
 
 
+@pytest.mark.long
 def test_a_fault_that_occurs_while_tiles_are_tried_is_told(node: RunningDaemon) -> None:
     command = [sys.executable, "-c", SCRIPT, "diag", "-r", "2", "--json"]
     settings = environment(node.home, RDUKIT_KERNELS="portable")

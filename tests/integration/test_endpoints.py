@@ -176,6 +176,7 @@ def test_a_replica_whose_box_is_killed_is_replaced_and_callers_wait_for_it(
     assert states[before["id"]] == ("ended", "box-lost")
 
 
+@pytest.mark.long
 def test_a_new_revision_takes_over_under_requests_and_rolls_back(
     platform: PlatformUnderTest, served: str, expert: str
 ) -> None:

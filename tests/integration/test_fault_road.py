@@ -163,6 +163,7 @@ def test_a_program_waits_for_its_tiles_if_it_is_told_to(
         assert out.startswith(RDU)
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_program_in_order_and_the_log_says_that_it_was_cancelled(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:

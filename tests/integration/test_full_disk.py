@@ -69,6 +69,7 @@ def train(platform: PlatformUnderTest, dataset: str, steps: int) -> httpx.Respon
     return httpx.post(url, headers={"Authorization": f"Bearer {token}"}, json=body, timeout=60)
 
 
+@pytest.mark.long
 def test_a_full_disk_fails_no_job_and_leaves_nothing_half_written(platform: PlatformUnderTest) -> None:
     dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
     jobs = [train(platform, dataset, steps).json()["id"] for steps in (60, 120)]

@@ -15,7 +15,7 @@ from sambaflow import samba
 from support import shows
 from support.programs import load_model
 
-pytestmark = shows("gan")
+pytestmark = [shows("gan"), pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

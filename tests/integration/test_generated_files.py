@@ -21,6 +21,7 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.long
 def test_the_lists_lines_are_what_torchs_schemas_say() -> None:
     written = subprocess.run([sys.executable, TREE / "scripts" / "pef_operators.py", "--check"], check=False)
     assert written.returncode == 0, "scripts/pef_operators.py writes it again"

@@ -76,6 +76,7 @@ def answers_of(name: str, theirs: Any, inputs: tuple[torch.Tensor, ...]) -> torc
     return (found.last_hidden_state * shares.unsqueeze(-1)).sum(1)  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", first_short(CONFIGS, 2))
 def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name: str, tmp_path: Path) -> None:
     theirs = write_folder(tmp_path / "theirs", name)
@@ -139,6 +140,7 @@ def test_a_folder_is_served_with_the_answers_of_transformers(
     torch.testing.assert_close(found, answers_of(name, theirs, inputs).detach(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_bert_with_a_tokenizer_answers_texts_with_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     theirs = write_folder(tmp_path / "theirs", "BertModel")

@@ -251,6 +251,7 @@ print(anonymous() - before, sum(parameter.nbytes for parameter in model.paramete
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", first_short(["llama-2", "gpt2"]))
 def test_weights_are_mapped_and_not_copied(name: str, tmp_path: Path) -> None:
     large = CONFIGS[name]()

@@ -318,6 +318,7 @@ print("done")
     assert run_isolated(f"if __name__ == '__main__':\n    {program}", tmp_path).endswith("done\n")
 
 
+@pytest.mark.long
 def test_data_loader_workers_from_before_and_after_work(tmp_path: Path) -> None:
     program = """
 import torch

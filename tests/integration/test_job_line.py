@@ -11,7 +11,7 @@ from support.platform.database import migrated_database
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import postgres_server
 
-pytestmark = shows("jobs", "job-boxes")
+pytestmark = [shows("jobs", "job-boxes"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 FAST = {"RDUKIT_WORKER_LEASE_S": "2", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_WORKER_SLOTS": "2"}

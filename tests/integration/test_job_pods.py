@@ -143,6 +143,7 @@ def test_a_jobs_box_answers_at_its_socket_and_has_its_variables(
     assert not cluster.pods and not box.is_alive()
 
 
+@pytest.mark.long
 def test_a_box_whose_network_is_open_does_not_begin(
     backend: KubernetesBackend, cluster: LocalCluster, spec: BoxSpec, api: socket.socket
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_box_whose_network_is_open_does_not_begin(
     assert [path.name for path in spec.state.iterdir()] == ["pod-variables.json"], "the box has not begun"
 
 
+@pytest.mark.long
 def test_an_open_network_is_found_before_any_job(
     backend: KubernetesBackend, cluster: LocalCluster, spec: BoxSpec, api: socket.socket
 ) -> None:

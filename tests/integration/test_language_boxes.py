@@ -19,9 +19,10 @@ from rdukit_zoo.registry import get_model
 from support import first_short, shows
 from support.boxes import run_verb
 
-pytestmark = shows(
-    "bloom", "deepseek-coder", "falcon", "genslm", "gpt2", "llama2", "llama3", "mistral", "training", "portable"
-)
+pytestmark = [
+    shows("bloom", "deepseek-coder", "falcon", "genslm", "gpt2", "llama2", "llama3", "mistral", "training", "portable"),
+    pytest.mark.long,
+]
 
 BOXES = ("bloom", "deepseek-coder", "falcon", "genslm", "gpt2", "llama2", "llama3", "mistral")
 TINY: dict[str, Any] = {

@@ -20,7 +20,7 @@ from sambaflow.samba import utils
 from support import shows
 from support.boxes import run_verb
 
-pytestmark = shows("training", "gpt2")
+pytestmark = [shows("training", "gpt2"), pytest.mark.long]
 
 RANK, ALPHA, STEPS, BATCH = 4, 8.0, 15, 8
 SIZES: dict[str, Any] = {

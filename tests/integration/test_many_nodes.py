@@ -89,6 +89,7 @@ def start_on_both(platform: PlatformUnderTest, dataset: str, steps: int) -> dict
     return found
 
 
+@pytest.mark.long
 def test_jobs_spread_and_a_node_that_leaves_has_left_when_its_own_are_done(
     platform: PlatformUnderTest, dataset: str
 ) -> None:

@@ -20,7 +20,7 @@ from rdukit.pef.model import Pef
 from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
 
-pytestmark = shows("native", "pef", "engine", "o3", "portable")
+pytestmark = [shows("native", "pef", "engine", "o3", "portable"), pytest.mark.long]
 
 #: Trains three steps; prints losses, how many kernels are native, and what was imported that compiles. Torch itself
 #: imports other parts of inductor with its fake tensors, which a trace needs.

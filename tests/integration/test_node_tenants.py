@@ -12,7 +12,7 @@ import pytest
 from support import shows
 from support.node.daemons import RunningDaemon, environment, running_daemon
 
-pytestmark = shows("node", "isolation")
+pytestmark = [shows("node", "isolation"), pytest.mark.long]
 
 PROGRAM = Path(__file__).with_name("tenant_programs.py")
 

@@ -105,6 +105,7 @@ def test_killed_broker_scheduler_and_gateway_come_back_and_no_job_is_lost(platfo
     assert (done["state"], len(done["attempts"])) == ("succeeded", 1)
 
 
+@pytest.mark.long
 def test_a_sweep_whose_scheduler_is_killed_tries_each_point_once(platform: PlatformUnderTest) -> None:
     dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
     job = {"box": "counter", "verb": "train", "inputs": {"dataset": dataset}, "parameters": {"step_s": 0.02}}
@@ -164,6 +165,7 @@ def test_a_worker_takes_jobs_again_after_its_slots_ended_without_a_broker(platfo
     assert platform.wait_end(submit(5))["state"] == "succeeded"
 
 
+@pytest.mark.long
 def test_services_are_forked_anew_after_what_they_were_forked_from_is_killed(platform: PlatformUnderTest) -> None:
     before = forked_services(platform)
     job_id = begin_training(platform, steps=40, step_s=0.05)
@@ -180,6 +182,7 @@ def forked_services(platform: PlatformUnderTest) -> dict[str, int]:
     return pids
 
 
+@pytest.mark.long
 def test_a_stopped_platform_continues_its_jobs_when_it_starts_again(home: Path) -> None:
     with platform_under_test(home, BOX, FAST) as platform:
         job_id = begin_training(platform, steps=40, step_s=0.1)

@@ -99,6 +99,7 @@ def test_a_job_that_broken_tiles_keep_out_says_so_and_starts_once_they_are_repai
     assert (shown["health"], shown["faults"]) == ("FUNCTIONAL", [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "where", "code"),
     first_short([(HANG, "tile", "tile-fault"), ({"class": "ddr-uncorrectable"}, "channel", "dram-uncorrectable")]),

@@ -13,7 +13,7 @@ from support import shows
 from support.forked import run_rdukit_forked
 from support.platform.processes import PlatformUnderTest, build_digits, platform_under_test, short_folder
 
-pytestmark = shows("node", "nodes", "scheduler", "job", "status", "console", "audit")
+pytestmark = [shows("node", "nodes", "scheduler", "job", "status", "console", "audit"), pytest.mark.long]
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 

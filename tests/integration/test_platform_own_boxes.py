@@ -62,6 +62,7 @@ def says(platform: PlatformUnderTest, box: str) -> tuple[str, object]:
     return done["box"], done["result"]["says"]
 
 
+@pytest.mark.long
 def test_every_version_runs_as_it_was_installed(platform: PlatformUnderTest, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     first = platform.client.install_box(write(folder, says="one"))

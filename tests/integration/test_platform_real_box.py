@@ -11,7 +11,7 @@ from rdukit_platform.backends.process_tree import tree_of
 from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 
-pytestmark = shows("logreg", "job", "jobs", "training")
+pytestmark = [shows("logreg", "job", "jobs", "training"), pytest.mark.long]
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}

@@ -76,6 +76,7 @@ def metrics_of_monitoring() -> set[str]:
     return {name.removesuffix("_bucket") for name in asked}
 
 
+@pytest.mark.long
 def test_the_status_of_a_platform_that_is_on_its_way_or_away_is_no_success(home: Path) -> None:
     assert run_rdukit(home, "status").returncode == 0, "nothing is asked for, and nothing is wrong"
     away = run_rdukit(home, "status", "platform")
@@ -106,6 +107,7 @@ def talk_otherwise(listener: socket.socket) -> None:
                 connection.sendall(b"SSH-2.0-other\r\n")
 
 
+@pytest.mark.long
 def test_another_program_at_the_gateways_port_is_no_platform_that_was_not_started(home: Path) -> None:
     (home / "token").write_text("of an earlier start")
     (home / "token").chmod(0o600)

@@ -144,6 +144,7 @@ def test_no_redirect_is_followed_and_what_failed_can_be_sent_again(
     assert {headers["webhook-id"] for headers, _ in receiver.messages} == {sent["id"]}
 
 
+@pytest.mark.long
 def test_a_slow_receiver_of_one_tenant_delays_no_other(gateway: GatewayUnderTest, receiver: Receiver) -> None:
     slow, quick = gateway.token("slow", "read", "write"), gateway.token("quick", "read", "write")
     receiver.released.clear()

@@ -56,6 +56,7 @@ def first_finished_file(client: BoxClient, operation: str, output: Path) -> None
     pytest.fail("it ended too soon")
 
 
+@pytest.mark.long
 def test_a_killed_preprocess_goes_on_to_the_same_data_set(
     box: ProcessBox, client: BoxClient, data: Path, state: Path
 ) -> None:

@@ -3,13 +3,15 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import is_newest, upgrade_to
 from rdukit_platform.tenants.service import hash_token
 from support import shows
 from support.platform.processes import platform_under_test, short_folder
 
-pytestmark = shows("up", "jobs")
+pytestmark = [shows("up", "jobs"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 #: The schema of rdukit 0.1.0.

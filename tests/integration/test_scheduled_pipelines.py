@@ -58,6 +58,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield new_database(server, "schedules")
 
 
+@pytest.mark.long
 def test_each_due_time_has_one_pipeline_though_two_schedulers_see_it_and_one_is_killed(
     url: str, tmp_path: Path
 ) -> None:

@@ -236,6 +236,7 @@ def test_who_waits_too_many_is_told_when_to_come_again(served: Served) -> None:
     assert len({answer.json()["choices"][0]["text"] for answer in answers if answer.status_code == 200}) == 1
 
 
+@pytest.mark.long
 def test_a_caller_of_a_stream_that_leaves_before_its_first_token_waits_no_more(served: Served) -> None:
     name = "nv_inference_pending_request_count"
     body = {"model": "expert-0", "prompt": "a", "max_tokens": 100, "stream": True}
@@ -263,6 +264,7 @@ def test_a_caller_of_a_stream_that_leaves_before_its_first_token_waits_no_more(s
                 os.kill(process, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_no_request_is_lost_when_the_process_is_killed(served: Served) -> None:
     reasons: list[str] = []
 

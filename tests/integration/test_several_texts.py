@@ -78,6 +78,7 @@ def test_texts_are_made_side_by_side(client: openai.OpenAI) -> None:
     assert len(list(long)) > 50  # it went on all the while, and after
 
 
+@pytest.mark.long
 def test_choices_are_made_at_once_after_one_reading_of_their_prompt(client: openai.OpenAI) -> None:
     asked: Any = {"model": "llama", "prompt": "Once upon a time there was", "max_tokens": 150, "temperature": 1.0}
     asked["extra_body"] = {"ignore_eos": True}
@@ -133,6 +134,7 @@ def test_what_one_text_does_wrong_harms_no_other(client: openai.OpenAI) -> None:
     assert first + "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == whole
 
 
+@pytest.mark.long
 def test_when_the_process_dies_each_text_says_so_and_the_next_ones_are_made(
     client: openai.OpenAI, box: ProcessBox
 ) -> None:  # fmt: skip

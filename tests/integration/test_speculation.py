@@ -27,7 +27,7 @@ from rdukit_zoo.language.llama import Llama
 from support import shows
 from support.text_boxes import TINY, make_text_model, make_tiny_llama, serve_text_model
 
-pytestmark = shows("inference", "bundles", "llama")
+pytestmark = [shows("inference", "bundles", "llama"), pytest.mark.long]
 
 #: Boxes of one model that makes three texts at once: one guesses by lookup, one also by a draft, one by a draft that is
 #: the model itself, one does not guess; one has it as an expert of a bundle, whose draft is another expert.

@@ -131,6 +131,7 @@ def test_logprobs_tell_tokens_of_different_bytes_apart(client: openai.OpenAI) ->
     assert all(len(top) in {5, 6} for top in found.top_logprobs)
 
 
+@pytest.mark.long
 def test_a_safetensors_file_with_a_tokenizer_beside_it_is_a_checkpoint(
     box: ProcessBox, client: openai.OpenAI, folder: Path, model: Llama
 ) -> None:
@@ -372,6 +373,7 @@ def whole_s(client: openai.OpenAI) -> float:
     return seconds_of(lambda: client.completions.create(model="llama", prompt="a", max_tokens=CONTEXT - 10, n=16))
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_stops_its_text(box: ProcessBox, client: openai.OpenAI, whole_s: float) -> None:
     host, _, port = box.rest_url.removeprefix("http://").partition(":")
     body = json.dumps(

@@ -73,6 +73,7 @@ SCHEMAS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0, 2])
 def test_every_text_of_a_schema_is_valid(client: openai.OpenAI, temperature: int) -> None:
     for schema in SCHEMAS:

@@ -122,6 +122,7 @@ def test_greedy_texts_are_those_of_plain_torch_for_prompts_shorter_and_longer_th
         assert max(full) < 257  # tokens that the tokenizer lacks are never chosen
 
 
+@pytest.mark.long
 def test_without_a_precision_a_model_trains_in_f32_and_serves_in_bf16(made: dict[str, Path]) -> None:
     chosen = {name: value for name, value in TINY.items() if name != "precision"}
     precisions = {}

@@ -77,6 +77,7 @@ def started(stack: ExitStack, pef: Path, home: Path, **more: str) -> list[object
     return found
 
 
+@pytest.mark.long
 def test_two_programs_have_half_of_the_cores_each_and_one_alone_all(daemon: RunningDaemon, tmp_path: Path) -> None:
     half = max(1, usable_cores() // 2)
     with ExitStack() as stack:
@@ -97,6 +98,7 @@ def test_a_private_node_has_torchs_own_number_and_a_small_run_one_thread(tmp_pat
     assert (node, seen, is_restored) == ("private", [1], True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "RDUKIT_ENGINE_THREADS"])
 def test_a_choice_of_threads_wins_over_the_lease(name: str, daemon: RunningDaemon, tmp_path: Path) -> None:
     chosen = usable_cores()

@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
+
 from rdukit.telemetry.spans import find_traceparent
 from support import shows
 from support.otlp import ReceivedSpan, http_collector
 from support.platform.processes import platform_under_test, short_folder
 
-pytestmark = shows("observability", "jobs", "native")
+pytestmark = [shows("observability", "jobs", "native"), pytest.mark.long]
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

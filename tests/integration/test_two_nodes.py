@@ -98,6 +98,7 @@ class Load:
             thread.join()
 
 
+@pytest.mark.long
 def test_two_nodes_under_load_keep_apart(two: tuple[Node, Node]) -> None:
     loads = [Load(node) for node in two]
     try:

@@ -58,6 +58,7 @@ def test_nothing_is_imported_from_the_checkout(run: Run) -> None:
     assert str(TREE) not in shown and shown.count("site-packages") == 8
 
 
+@pytest.mark.long
 def test_each_command_group_is_there(run: Run) -> None:
     listed = run("rdukit", "--help").partition("Commands:")[2]
     for group in ("box", "job", "node", "pef", "status", "zoo"):
@@ -67,6 +68,7 @@ def test_each_command_group_is_there(run: Run) -> None:
     assert "python -m rdukit_zoo.logreg" in run("rdukit", "zoo", "show", "logreg")
 
 
+@pytest.mark.long
 def test_a_small_model_compiles_and_trains(run: Run) -> None:
     model = ("-m", "rdukit_zoo.logreg")
     run("python", *model, "compile", "--o0", "--pef-name", "small", "-b", "32")

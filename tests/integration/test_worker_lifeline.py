@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import shows
 
-pytestmark = shows("native")
+pytestmark = [shows("native"), pytest.mark.long]
 
 COMPILE = """
 import sys

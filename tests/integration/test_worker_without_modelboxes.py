@@ -11,7 +11,7 @@ import pytest
 
 from support import shows
 
-pytestmark = shows("containers", "job-boxes")
+pytestmark = [shows("containers", "job-boxes"), pytest.mark.long]
 
 #: Refuses what is not installed there, then imports the worker, opens the backend and says what it would create.
 PROGRAM = """

@@ -12,6 +12,7 @@ from rdukit_platform.backends.process import ProcessBackend
 from support import shows, wait_until
 from support.helpers import RawCaller, answer_of
 from support.platform.processes import platform_under_test, short_folder
+from support.tiers import first_short
 
 pytestmark = shows("security")
 
@@ -144,7 +145,8 @@ def test_a_body_over_the_limit_is_refused_by_what_its_head_says(door: Door) -> N
 
 
 @pytest.mark.parametrize(
-    "half", [b"", b"GET", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y"]
+    "half",
+    first_short([b"GET", b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y"]),
 )
 def test_half_a_head_is_not_waited_for(door: Door, half: bytes) -> None:
     connection = door.connect(half)

@@ -17,7 +17,6 @@ from support.platform.processes import PlatformUnderTest, platform_under_test, s
 
 pytestmark = [
     shows("security", "job-boxes"),
-    shows("security", "job-boxes"),
     pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
 ]
 
@@ -28,17 +27,8 @@ SETTINGS = {
 }  # fmt: skip
 
 
-class TestFence(HostileBoxes):
+class FencedBoxes(HostileBoxes):
     SHOWN = frozenset({"tenants", "work"})
-
-    @pytest.fixture(scope="class")
-    @staticmethod
-    def platform() -> Iterator[PlatformUnderTest]:
-        with (
-            short_folder() as home,
-            platform_under_test(home, BOX, {**ENVIRONMENT, **SETTINGS}, is_cold=True) as running,
-        ):
-            yield running
 
     def test_its_kernels_are_signed_with_a_key_that_only_its_own_boxes_trust(
         self, platform: PlatformUnderTest, hostile: Hostile
@@ -58,8 +48,22 @@ class TestFence(HostileBoxes):
         assert other not in {first, 0}
 
 
-class TestWarmFence(TestFence):
-    """The same where each box is a fork of the worker's fork server."""
+@pytest.mark.long
+class TestFence(FencedBoxes):
+    """Each box is a process that is started for it."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def platform() -> Iterator[PlatformUnderTest]:
+        with (
+            short_folder() as home,
+            platform_under_test(home, BOX, {**ENVIRONMENT, **SETTINGS}, is_cold=True) as running,
+        ):
+            yield running
+
+
+class TestWarmFence(FencedBoxes):
+    """Each box is a fork of the worker's fork server."""
 
     @pytest.fixture(scope="class")
     @staticmethod

@@ -103,6 +103,7 @@ def test_memory_of_all_its_processes_together_meets_its_limit(run: Run, code: st
     assert "fence: memory: more than 100663296 bytes of all its processes" in fenced.text
 
 
+@pytest.mark.long
 def test_what_its_processes_share_counts_once(run: Run) -> None:
     code = """
 held = bytes(os.urandom(1 << 20)) * 48

@@ -13,6 +13,7 @@ import pytest
 
 from support import shows, wait_until
 from support.platform.processes import platform_under_test, short_folder
+from support.tiers import first_short
 
 pytestmark = shows("security", "node", "cache")
 
@@ -56,7 +57,7 @@ def run(code: str, umask: int = 0) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("code", [COMPILE, KERNELS, LIMITS, DATABASE])
+@pytest.mark.parametrize("code", first_short([DATABASE, COMPILE, KERNELS, LIMITS]))
 def test_whatever_writes_first_leaves_the_home_closed(home: Path, code: str) -> None:
     done = run(code)
     assert done.returncode == 0, done.stderr
@@ -88,6 +89,7 @@ def test_a_platform_leaves_nothing_open(home: Path) -> None:
         os.umask(former)
 
 
+@pytest.mark.long
 def test_a_home_that_was_open_is_closed_by_the_next_command_with_a_word(home: Path) -> None:
     (home / "kernels").mkdir(parents=True)
     (home / "db.sqlite").write_text("")
@@ -101,7 +103,7 @@ def test_a_home_that_was_open_is_closed_by_the_next_command_with_a_word(home: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to have a folder of another user")
-@pytest.mark.parametrize("code", [COMPILE, KERNELS, DATABASE])
+@pytest.mark.parametrize("code", first_short([DATABASE, COMPILE, KERNELS]))
 def test_a_stranger_who_made_the_home_first_is_not_trusted(home: Path, code: str) -> None:
     home.mkdir()
     os.chown(home, STRANGER, STRANGER)

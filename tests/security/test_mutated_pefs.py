@@ -62,6 +62,7 @@ def judge(folder: Path, paths: list[Path]) -> dict[Path, str]:
     return found
 
 
+@pytest.mark.long
 def test_a_pef_that_was_changed_anywhere_runs_or_is_refused(tmp_path: Path) -> None:
     try:
         landlock_abi()

@@ -35,6 +35,7 @@ from rdukit_platform.webhooks.service import add_test, create_webhook
 from support import shows
 from support.platform.gateway import Example, GatewayUnderTest, example_box, gateway_under_test
 from support.platform.processes import short_folder
+from support.tiers import every_third_short
 
 pytestmark = shows("permissions", "console")
 
@@ -275,7 +276,7 @@ def find_fault(parties: Parties, route: str, caller: str) -> str | None:
     return None if code in legal else f"{caller}: {code}"
 
 
-@pytest.mark.parametrize("route", PERMISSIONS)
+@pytest.mark.parametrize("route", every_third_short(PERMISSIONS))
 def test_each_role_enters_a_route_of_its_own_tenant_that_it_may(parties: Parties, route: str) -> None:
     faults = [find_fault(parties, route, caller) for caller in CALLERS]
     assert [fault for fault in faults if fault is not None] == []

@@ -30,6 +30,7 @@ from support import shows, wait_until
 from support.helpers import RawCaller
 from support.node.daemons import start_daemon, stop_daemon
 from support.platform.processes import platform_under_test, short_folder
+from support.tiers import first_short
 
 pytestmark = shows("security", "snml")
 
@@ -220,7 +221,7 @@ def closed(connections: Sequence[socket.socket]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("part", ["nothing", "half a hello", "no answer to the server's", "no TLS"])
+@pytest.mark.parametrize("part", first_short(["half a hello", "nothing", "no answer to the server's", "no TLS"]))
 def test_a_handshake_that_does_not_end_is_not_waited_for(hasty: str, ours: Authority, part: str) -> None:
     sent = {
         "nothing": b"", "half a hello": hello()[:60], "no answer to the server's": hello(), "no TLS": b"GET / HTTP/1.1",
@@ -247,6 +248,7 @@ def test_handshakes_count_among_the_connections_of_an_address_and_of_all(
         assert is_served(patient.rest_url, ours, "127.0.0.9")
 
 
+@pytest.mark.long
 def test_a_connection_whose_end_is_not_answered_is_closed_all_the_same(hasty: str, ours: Authority) -> None:
     host, _, port = hasty.removeprefix("https://").partition(":")
     with socket.create_connection((host, int(port)), 60) as plain:

@@ -49,3 +49,9 @@ def first_short(values: Iterable[Any], count: int = 1) -> list[Any]:
         else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.long)
         for number, value in enumerate(values)
     ]
+
+
+def every_third_short(values: Iterable[Any]) -> list[Any]:
+    """Return the values of a parameter with the mark ``long`` on two of three."""
+    return [value if number % 3 == 0 else pytest.param(value, marks=pytest.mark.long)
+            for number, value in enumerate(values)]  # fmt: skip

@@ -282,9 +282,17 @@ os.unlink(output / "f")
     @pytest.mark.parametrize(
         ("code", "why"),
         [
-            ("box.add('op-1', 'log', log='x' * (8 << 20))", "an event of more than 4194304 bytes"),
             ("said = 'x' * (8 << 20)", "an event of more than 4194304 bytes"),
-            ("for n in range(10_500): box.add('op-1', 'log', log='x' * (10 if n % 20 else 5_000))", ""),
+            pytest.param(
+                "box.add('op-1', 'log', log='x' * (8 << 20))",
+                "an event of more than 4194304 bytes",
+                marks=pytest.mark.long,
+            ),
+            pytest.param(
+                "for n in range(10_500): box.add('op-1', 'log', log='x' * (10 if n % 20 else 5_000))",
+                "",
+                marks=pytest.mark.long,
+            ),
         ],
     )
     def test_a_box_that_talks_too_much_fills_neither_worker_nor_database(

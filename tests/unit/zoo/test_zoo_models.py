@@ -14,6 +14,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_zoo.cli import zoo
 from rdukit_zoo.registry import ModelEntry, get_model, model_names
 from support import shows
+from support.tiers import every_third_short
 
 pytestmark = shows(
     "zoo",
@@ -117,7 +118,10 @@ def test_a_variant_has_exactly_the_published_number_of_parameters(name: str, var
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in model_names() if get_model(n).generate and get_model(n).task not in ("embedding", "generative")]
+    "name",
+    every_third_short(
+        n for n in model_names() if get_model(n).generate and get_model(n).task not in ("embedding", "generative")
+    ),
 )
 def test_drawn_data_fits_the_inputs_and_gives_a_loss_that_falls(name: str) -> None:
     entry = get_model(name)
