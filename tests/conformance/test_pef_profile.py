@@ -145,6 +145,7 @@ def test_all_graphs_of_a_pef_run_in_order_or_one_of_them() -> None:
     assert one["totals"]["projected"]["flops"] == both["totals"]["projected"]["flops"] / 2
 
 
+@pytest.mark.long
 def test_bad_input_is_refused_with_what_is_legal(training_pef: str, tmp_path: Path) -> None:
     with pytest.raises(PefNotFound):
         run(tmp_path / "none.pef")

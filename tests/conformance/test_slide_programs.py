@@ -100,6 +100,7 @@ def test_f32_parameters_after_50_steps_equal_plain_torch(
     assert losses == pytest.approx(gold, abs=1e-5)
 
 
+@pytest.mark.long
 def test_native_kernels_give_the_same_parameters_after_50_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ BOXES: dict[str, set[str]] = {
     "vit": {"accuracy"},
 }
 #: Boxes whose cases take a few seconds each; the others are long.
-QUICK = ("lenet", "uno", "gan")
+QUICK = ("lenet",)
 #: Sizes of compile and preprocess that make a box quick.
 SMALL: dict[str, dict[str, Any]] = {
     "autodicnn": {"size": 16, "width": 4, "latent": 6},

@@ -26,6 +26,7 @@ from rdukit_runtime.application import open_application
 from support import shows
 from support.node.daemons import RunningDaemon, environment, node_command, running_daemon
 from support.pefs.examples import write_example_pef
+from support.tiers import every_third_short
 
 pytestmark = shows("node", "wire", "snml", "faults")
 
@@ -374,13 +375,15 @@ def start_and_end(home: Path) -> tuple[str, str, int]:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda path: path.write_bytes(random.Random(1).randbytes(50_000)),
-        lambda path: path.write_bytes(b"SQLite format 3\0" + random.Random(1).randbytes(50_000)),
-        with_a_trigger,
-        damaged_pages,
-        illegal_row,
-    ],
+    every_third_short(
+        [
+            lambda path: path.write_bytes(random.Random(1).randbytes(50_000)),
+            lambda path: path.write_bytes(b"SQLite format 3\0" + random.Random(1).randbytes(50_000)),
+            with_a_trigger,
+            damaged_pages,
+            illegal_row,
+        ]
+    ),
     ids=["random", "random after the header", "trigger", "damaged", "illegal row"],
 )
 def test_a_database_that_is_damaged_is_set_aside_and_the_node_starts(
@@ -399,14 +402,16 @@ def test_a_database_that_is_damaged_is_set_aside_and_the_node_starts(
 
 @pytest.mark.parametrize(
     ("make", "reason"),
-    [
-        (foreign_schema, "not those of a fault database"),
-        (newer_version, "version 99"),
-        (huge_file, "cannot be used"),
-        (lambda path: path.mkdir(), "not a regular file"),
-        (os.mkfifo, "not a regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
-    ],
+    every_third_short(
+        [
+            (foreign_schema, "not those of a fault database"),
+            (newer_version, "version 99"),
+            (huge_file, "cannot be used"),
+            (lambda path: path.mkdir(), "not a regular file"),
+            (os.mkfifo, "not a regular file"),
+            (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        ]
+    ),
     ids=["foreign", "newer", "huge", "folder", "pipe", "link to a device"],
 )
 def test_a_database_that_cannot_be_used_stops_the_start_and_is_left_alone(

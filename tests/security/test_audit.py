@@ -11,6 +11,7 @@ from support import shows
 from support.helpers import RawCaller
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
+from support.tiers import every_third_short
 
 pytestmark = shows("audit", "security")
 
@@ -60,7 +61,7 @@ def test_a_body_that_is_too_long_is_recorded(home: None, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("sent", "status", "target", "reason"),
-    [
+    every_third_short([
         (b"\x16\x03\x01 no HTTP\r\n\r\n", 400, "", "malformed-request"),
         (b"GET /v1/jobs?key=secret HTTP/1.1\r\n\r\n", 400, "GET /v1/jobs", "malformed-request"),
         (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400,
@@ -69,7 +70,7 @@ def test_a_body_that_is_too_long_is_recorded(home: None, monkeypatch: pytest.Mon
         (b"GET /" + b"x" * 6000, 431, "GET /" + "x" * 250 + "…", "headers-too-large"),
         (b"GET /v1/me HTTP/1.1\r\nHost: x\r\nAuthorization: secret", 408, "GET /v1/me", "request-timeout"),
         (b"GE", 408, "", "request-timeout"),
-    ],
+    ]),
 )  # fmt: skip
 def test_what_is_refused_before_it_is_a_request_is_recorded(
     home: None, monkeypatch: pytest.MonkeyPatch, sent: bytes, status: int, target: str, reason: str

@@ -43,15 +43,13 @@ def first_short(values: Iterable[Any], count: int = 1) -> list[Any]:
     Args:
         values: of one parameter, or tuples of several.
     """
-    return [
-        value
-        if number < count
-        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.long)
-        for number, value in enumerate(values)
-    ]
+    return [value if number < count else _long(value) for number, value in enumerate(values)]
 
 
 def every_third_short(values: Iterable[Any]) -> list[Any]:
-    """Return the values of a parameter with the mark ``long`` on two of three."""
-    return [value if number % 3 == 0 else pytest.param(value, marks=pytest.mark.long)
-            for number, value in enumerate(values)]  # fmt: skip
+    """Return the values with the mark ``long`` on two of three, as ``first_short``."""
+    return [_long(value) if number % 3 else value for number, value in enumerate(values)]
+
+
+def _long(value: Any) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.long)

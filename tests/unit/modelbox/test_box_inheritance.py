@@ -14,6 +14,7 @@ from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, lo
 from rdukit_modelbox.contract.describe import box_schema, describe
 from rdukit_modelbox.contract.inheritance import read_task, task_names
 from support import shows
+from support.tiers import every_third_short
 
 pytestmark = shows(
     "modelbox",
@@ -111,7 +112,7 @@ def test_every_task_is_valid_and_has_all_four_verbs(task: str) -> None:
     assert all(len(parameter.verbs) == 1 for parameter in box.parameters)
 
 
-@pytest.mark.parametrize("name", box_names())
+@pytest.mark.parametrize("name", every_third_short(box_names()))
 def test_the_whole_document_that_describe_prints_is_the_same_box(tmp_path: Path, name: str) -> None:
     result = CliRunner().invoke(box_commands, ["describe", name, "--yaml"])
     (tmp_path / "modelbox.yaml").write_text(result.output)

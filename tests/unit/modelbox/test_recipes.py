@@ -17,6 +17,7 @@ from rdukit_platform.console.run_form import view_recipes
 from rdukit_platform.jobs.pipelines import check_steps
 from rdukit_platform.jobs.schemas import PipelineRequest
 from support import shows
+from support.tiers import every_third_short
 
 pytestmark = shows(
     "recipes",
@@ -73,7 +74,7 @@ def plan(text: str, *kinds: Kind) -> dict[str, RecipeStep]:
     return {step.name: step for step in plan_recipes("uno", kinds, lambda _: recipes)}
 
 
-@pytest.mark.parametrize("name", box_names())
+@pytest.mark.parametrize("name", every_third_short(box_names()))
 def test_every_box_has_all_kinds_or_the_reason_and_each_parameter_is_legal(name: str) -> None:
     recipes = load_recipes(name)
     assert tuple(recipes) == tuple(Kind)
@@ -145,7 +146,7 @@ def test_a_kind_that_is_unavailable_is_refused_with_its_reason(tmp_path: Path) -
     assert isinstance(shown.exception, InvalidArgument)
 
 
-@pytest.mark.parametrize("name", box_names())
+@pytest.mark.parametrize("name", every_third_short(box_names()))
 def test_the_platform_takes_recipes_as_a_pipeline(name: str) -> None:
     planned = prepare(name, ())
     request = PipelineRequest.model_validate(pipeline_of(f"{name} recipes", planned.steps))
