@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from rdukit.errors import InvalidArgument
 from rdukit_bench.comparisons.machine import describe_machine, parse_cpuinfo
 from rdukit_bench.comparisons.model import QUESTIONS, BenchOptions, ComparisonRow, check_name
 from rdukit_bench.comparisons.report import describe_row, draw_rows, report_body, write_report
 from rdukit_bench.comparisons.runner import ComparisonOutcome, child_environment, describe_failure
 from rdukit_bench.comparisons.timing import SampleTiming, rounds_of, rows_against_peers, time_in_turn
+
+from rdukit.errors import InvalidArgument
 from support import shows
 
 pytestmark = shows("bench")
