@@ -11,7 +11,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from httpx._transports import default as transports
 from hypothesis import settings
 
-from support.tiers import mark_further_modes
+from support.tiers import mark_further_modes, mark_other_days
 
 pytest_plugins = ["support.recording"]
 
@@ -43,6 +43,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """See ``support.tiers``."""
     mark_further_modes(items)
+    mark_other_days(items)
 
 
 def share_default_contexts() -> None:

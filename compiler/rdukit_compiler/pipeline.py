@@ -31,8 +31,11 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
+from rdukit.pef.units import Outcome, find_units
+from rdukit.settings import resolve
 from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
+from rdukit_compiler.backend.check_natives import has_native, judge_units, keep_judged
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
 from rdukit_compiler.backend.section_library import find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
@@ -59,6 +62,7 @@ from rdukit_compiler.reports import (
     describe_plans,
     projection_line,
 )
+from rdukit_compiler.settings import KERNEL_CHECK
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +252,29 @@ def _build_natives(
         if error:
             reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
 
-    natives = build_natives(assembly.kernels, on_built, has_compiler, builder)
+    natives = _judged(assembly, build_natives(assembly.kernels, on_built, has_compiler, builder), reporter, builder)
     if len(natives) < wanted and not has_compiler:
         if options.kernels == "native":
             raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
         which = f"{wanted - len(natives)} of {wanted} kernels" if natives else "sections"
         reporter.info(f"No C++ compiler found: {which} run from generated operator code")
     return natives
+
+
+def _judged(
+    assembly: Assembly, natives: dict[str, bytes], reporter: Reporter, builder: NativeBuilder
+) -> dict[str, bytes]:  # fmt: skip
+    """Return the native kernels that may be used, by the kernel check."""
+    if resolve(KERNEL_CHECK) == "off":
+        return natives
+    units = find_units(assembly.sections, assembly.kernels)
+    count = _counter(reporter, "kernels checked", sum(has_native(unit, natives) for unit in units.values()))
+    verdicts = judge_units(units, natives, builder, lambda digest, verdict: count())
+    for digest, verdict in verdicts.items():
+        if verdict.outcome is Outcome.REFUSED:
+            reporter.warning(f"section {digest[:12]} runs from generated operator code: {verdict.reason}")
+    assembly.verdicts = verdicts
+    return keep_judged(units, natives, verdicts)
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:

@@ -8,6 +8,11 @@ KERNELS: Final = Setting(
     "kernels", "auto", "auto: native kernels where a C++ compiler is found; native: fail without; portable: none.", str,
     ("auto", "native", "portable"),
 )  # fmt: skip
+KERNEL_CHECK: Final = Setting(
+    "kernel_check", "on",
+    "Before native kernels are used, compare them with portable ones; full: with all inputs, however long that takes.",
+    str, ("on", "full", "off"),
+)  # fmt: skip
 PRECISION: Final = Setting(
     "precision", "bf16", "Device arithmetic: bf16 as on the chip, or f32 for debugging.", str, ("bf16", "f32")
 )

@@ -81,15 +81,20 @@ def without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
+def trace_aten(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], forms: Mapping[Any, Callable[..., Any]] | None = None
+) -> fx.GraphModule:
     """Record the ATen calls of ``function(list of tensors)``, autograd's included, on fake tensors.
 
     Every value of the record has memory that holds it: what torch marks as conjugated, negated or zero is computed.
+
+    Args:
+        forms: operators that are recorded as what these functions call.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with quiet_failures():
-        return make_fx(function, tracing_mode="fake", decomposition_table=_MATERIALISED)(*inputs)
+        return make_fx(function, tracing_mode="fake", decomposition_table={**_MATERIALISED, **(forms or {})})(*inputs)
 
 
 def _conjugate(value: torch.Tensor | complex) -> torch.Tensor:
@@ -201,13 +206,15 @@ def write_code(
     import torch._inductor.config as config
     from torch._inductor import aot_compile, codecache
 
+    from rdukit_compiler.backend.inductor_repairs import OPTIONS, repaired
+
     def intercept(_: Any, graph: object, wrapper: str, kernels: str, *rest: object, **more: object) -> None:
         raise _CodeWritten(wrapper, kernels)
 
     compiler = codecache.AotCodeCompiler
     former = compiler.__dict__["compile"]
     # The processor's flags say what it can do; inductor would compile a program for each instruction set to see.
-    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}), ordered_sums():
+    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}), ordered_sums(), repaired():
         compiler.compile = classmethod(intercept)  # type: ignore[assignment,arg-type,method-assign]
         try:
             aot_compile(
@@ -220,6 +227,7 @@ def write_code(
                     "cpp.min_chunk_size": _LEAST_CHUNK,
                     # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
                     "emulate_precision_casts": True,
+                    **OPTIONS,
                 },
             )
         except BaseException as raised:

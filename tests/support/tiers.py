@@ -1,8 +1,11 @@
-"""Which cases are long by rule: of those that differ only in the compile's mode, all but one."""
+"""Which cases are long by rule: of those that differ only in the compile's mode, all but one; of a long table of
+conformance all but a third, another one each day.
+"""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 from zlib import crc32
 
@@ -11,6 +14,9 @@ import pytest
 #: Parameter whose values are modes of a compile.
 PARAMETER: Final = "mode"
 MODES: Final = frozenset({"o0", "o1", "o3"})
+#: Where tables are long, and from how many short cases of one function on.
+TABLES: Final = "tests/conformance/"
+TABLE_CASES: Final = 6
 
 
 def choose_short(name: str, modes: Sequence[str]) -> str:
@@ -34,6 +40,24 @@ def mark_further_modes(items: Iterable[pytest.Item]) -> None:
         for mode, cases in by_mode.items():
             if mode != short:
                 for case in cases:
+                    case.add_marker(pytest.mark.long)
+
+
+def mark_other_days(items: Iterable[pytest.Item], day: int | None = None) -> None:
+    """Mark as long two thirds of the short cases of each long table of conformance.
+
+    Args:
+        day: which third stays; None: today's, so that all cases run within three days.
+    """
+    number = datetime.now(UTC).toordinal() if day is None else day
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.nodeid.startswith(TABLES) and item.get_closest_marker("long") is None:
+            tables[item.nodeid.partition("[")[0]].append(item)
+    for cases in tables.values():
+        if len(cases) >= TABLE_CASES:
+            for position, case in enumerate(cases):
+                if (position + number) % 3:
                     case.add_marker(pytest.mark.long)
 
 

@@ -43,6 +43,9 @@ INDUCTOR: Final = "inductor"
 SCRATCH: Final = "scratch"
 LOCKS: Final = "locks"
 
+#: How the files of verdicts on units end.
+VERDICT: Final = ".verdict"
+
 #: A lock that everybody holds who builds, together, and who sweeps, alone.
 BUILDING: Final = "building"
 
@@ -89,6 +92,17 @@ class KernelCache:
             store_cached(self._path(digest), library)
         except OSError as cause:
             self.refuse(cause)
+
+    def find_verdict(self, name: str) -> bytes | None:
+        """Find the verdict of the kernel check that was kept under a name; None if there is none."""
+        return load_cached(self._verdict(name), self._now())
+
+    def keep_verdict(self, name: str, content: bytes) -> None:
+        """Write a verdict; if that fails it is found anew next time."""
+        try:
+            store_cached(self._verdict(name), content)
+        except OSError as cause:
+            logger.warning("verdict was not kept: folder=%s reason=%s", self.folder, cause)
 
     def refuse(self, cause: object) -> None:
         """Give up building: the disk is full, or the folder cannot be written. Said once."""
@@ -202,6 +216,9 @@ class KernelCache:
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.so"
 
+    def _verdict(self, name: str) -> Path:
+        return self.folder / f"{name}{VERDICT}"
+
 
 def open_kernel_cache(variant: str) -> KernelCache:
     """Return the user's cache, for libraries of this torch, this processor and ``variant``."""
@@ -235,7 +252,8 @@ def trim_kernels(
     with claim_lock(root / LOCKS / BUILDING) as nobody_builds:
         libraries = list_kernels(root)
         going = [file for file in libraries if goes_anyway(file.path)]
-        staying = [*beside, *(file for file in libraries if not goes_anyway(file.path))]
+        verdicts = list_cached(path for path in sorted(root.rglob(f"*{VERDICT}")) if path.is_file())
+        staying = [*beside, *verdicts, *(file for file in libraries if not goes_anyway(file.path))]
         if nobody_builds:
             for scratch in (root / SCRATCH).glob("*"):
                 shutil.rmtree(scratch, ignore_errors=True)

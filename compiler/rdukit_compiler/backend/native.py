@@ -61,7 +61,7 @@ class NativeBuilder:
         self._held = contextlib.ExitStack()
         self._cache: KernelCache | None = None
         self._place: BuildPlace | None = None
-        self._spare: list[_Worker] = []
+        self._spare: list[Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -87,11 +87,15 @@ class NativeBuilder:
     def warm(self) -> None:
         """Start the workers, if there is a compiler: new kernels are to be expected."""
         if not self._spare and find_cpp_compiler() is not None and (place := self.open()) is not None:
-            self._spare = [_Worker(place, str(self.cache.inductor)) for _ in range(worker_count())]
+            self._spare = [Worker(place, str(self.cache.inductor)) for _ in range(worker_count())]
 
-    def take_worker(self, place: BuildPlace) -> "_Worker":
+    def take_worker(self, place: BuildPlace) -> "Worker":
         """Return a worker of the caller's own, which stops it."""
-        return self._spare.pop() if self._spare else _Worker(place, str(self.cache.inductor))
+        return self._spare.pop() if self._spare else Worker(place, str(self.cache.inductor))
+
+    def give_back(self, worker: "Worker") -> None:
+        """Keep a worker for its next work; it is stopped at the end."""
+        self._spare.append(worker)
 
 
 def worker_count() -> int:
@@ -156,7 +160,7 @@ def _build_in(
     failures: list[BaseException] = []
     workers = [builder.take_worker(place) for _ in range(count)]
     threads = [
-        threading.Thread(target=_drive_worker, args=(worker, cache, batches, libraries, on_built, failures))
+        threading.Thread(target=_drive_worker, args=(worker, builder, batches, libraries, on_built, failures))
         for worker in workers
     ]
     for thread in threads:
@@ -187,8 +191,8 @@ def divide_kernels(sizes: Mapping[str, int], workers: int) -> list[list[str]]:
     return batches
 
 
-class _Worker:
-    """A worker process, asked for batches."""
+class Worker:
+    """A worker process, asked to build batches of kernels and to check units."""
 
     def __init__(self, place: BuildPlace, inductor: str) -> None:
         environ = {
@@ -227,6 +231,22 @@ class _Worker:
             library = self._folder / f"{digest}.so"
             yield digest, None if answer["error"] else library.read_bytes(), answer["error"]
 
+    def check(self, digests: Sequence[str], is_full: bool) -> Iterator[tuple[str, bytes]]:
+        """Yield each unit with its verdict, as they are known. Ends early if the worker dies."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            stdin.write(json.dumps({"units": list(digests), "is_full": is_full}) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            return
+        for _ in digests:
+            line = stdout.readline()
+            if not line:
+                return
+            answer = json.loads(line)
+            yield answer["unit"], json.dumps(answer["verdict"]).encode()
+
     def stop(self) -> None:
         """End the process and the C++ compilers that it runs, whatever they do."""
         for stream in (self.process.stdin, self.process.stdout):
@@ -239,10 +259,11 @@ class _Worker:
 
 
 def _drive_worker(
-    worker: "_Worker", cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
+    worker: "Worker", builder: NativeBuilder, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
     on_built: Callable[[str, str | None], None], failures: list[BaseException],
 ) -> None:  # fmt: skip
-    """Feed one worker process until nothing is left; stop it whatever happens."""
+    """Feed one worker process until nothing is left, and give it back; stop it if anything happens."""
+    cache = builder.cache
 
     def on_found(digest: str, library: bytes) -> None:
         libraries[digest] = library
@@ -270,7 +291,7 @@ def _drive_worker(
             with contextlib.closing(cache.unbuilt_batches(pending, len(batch), on_found)) as ours:
                 for digests in ours:
                     build(digests)
+        builder.give_back(worker)
     except BaseException as cause:  # noqa: BLE001 - a thread's boundary: the caller raises it
         failures.append(cause)
-    finally:
         worker.stop()

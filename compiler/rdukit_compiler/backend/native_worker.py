@@ -1,4 +1,4 @@
-"""Process that builds native kernels: batches of kernels in on stdin, results out on stdout, one a line.
+"""Process that builds native kernels, and has them checked: batches in on stdin, results out on stdout, one a line.
 
 Run as ``python -m rdukit_compiler.backend.native_worker FOLDER ROUTES PARENT``. A process of its own keeps inductor and
 its settings out of the user's program, and lets several batches be built at once.
@@ -10,7 +10,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 from torch import fx
@@ -31,6 +33,9 @@ def main() -> None:
 
     Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, when
     ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
+
+    Or an object with ``units``, digests of units that lie there as ``<digest>.unit``, and ``is_full``. Answers: for
+    each an object with ``unit`` and ``verdict``.
     """
     end_group_with_parent(int(sys.argv[3]))
     folder, routes = Path(sys.argv[1]), parse_routes(sys.argv[2])
@@ -45,7 +50,25 @@ def main() -> None:
 
     _warm_up()
     for line in sys.stdin:
-        _build_batch(folder, json.loads(line), routes, answer)
+        request = json.loads(line)
+        if isinstance(request, list):
+            _build_batch(folder, request, routes, answer)
+        else:
+            _check(folder, request, answers)
+
+
+def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
+    """Have units judged by the runtime, in forks of this process: it has imported torch already.
+
+    The runtime's module is named, not imported: compiler and runtime share only what a PEF holds.
+    """
+    check = import_module("rdukit_runtime.check.children")
+
+    def answer(digest: str, verdict: Any) -> None:
+        answers.write(json.dumps({"unit": digest, "verdict": json.loads(verdict.to_json())}) + "\n")
+        answers.flush()
+
+    check.judge_all(check.Job(folder, request["units"], request["is_full"]), answer)
 
 
 def _warm_up() -> None:
@@ -96,6 +119,7 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
     from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
     from rdukit_compiler.backend.choose_products import choose_products, may_change
     from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions, may_hold_small_convolutions
+    from rdukit_compiler.backend.exact_operators import FORMS, holds_inexact
     from rdukit_compiler.backend.kernel_graph import example_inputs, fx_from_kernel
     from rdukit_compiler.backend.native_operators import interface_functions
     from rdukit_compiler.backend.section_library import section_namespace
@@ -104,9 +128,9 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
     kernel = kernel_from_json(kernel_json)
     module, inputs = fx_from_kernel(kernel), example_inputs(kernel)
     is_fused, is_convolved = may_fuse(module), may_hold_small_convolutions(module)
-    if is_fused or is_convolved or may_change(module, inputs, routes):
+    if is_fused or is_convolved or holds_inexact(module) or may_change(module, inputs, routes):
         with without_onednn():
-            traced = trace_aten(module, inputs)
+            traced = trace_aten(module, inputs, FORMS)
         if not (is_convolved and choose_small_convolutions(traced)) and is_fused:
             choose_convolutions(traced, routes)
         choose_products(traced, routes)

@@ -7,6 +7,7 @@ import torch
 from torch._C._distributed_c10d import HashStore as HashStore
 from torch._C._distributed_c10d import TCPStore as TCPStore
 from torch._ops import OpOverload as OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 #: Tensors → handles that a native library takes; and back, with the memory.
 alloc_handles = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors

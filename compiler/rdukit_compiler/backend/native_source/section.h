@@ -8,6 +8,7 @@
 
 #include <omp.h>
 
+#include "elementwise.h"
 #include "runner.h"
 
 using namespace torch::aot_inductor;

@@ -1,0 +1,146 @@
+"""Native kernels are used where the kernel check finds that a section computes with them what it computes portably.
+
+The runtime's ``rdukit_runtime.check`` judges, in forks of the processes that build; verdicts are kept beside the
+libraries. Decision 0073.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import CompileError
+from rdukit.files.atomic import sha256_of
+from rdukit.pef.units import Outcome, Unit, Verdict, verdict_from_json
+from rdukit.settings import resolve
+from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache
+from rdukit_compiler.backend.native import NativeBuilder, Worker, worker_count
+from rdukit_compiler.settings import KERNEL_CHECK
+
+#: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
+JUDGE: Final = "rdukit_runtime.check"
+
+#: Called with each unit's digest and its verdict, as it is known.
+OnJudged = Callable[[str, Verdict], None]
+
+
+@cache
+def checker_version() -> str:
+    """Digest the sources of the check: verdicts of other versions do not count."""
+    found = find_spec(JUDGE)
+    if found is None or not found.submodule_search_locations:
+        raise CompileError(f"native kernels are checked by {JUDGE}, which is not installed; RDUKIT_KERNEL_CHECK=off")
+    sources = [p for folder in found.submodule_search_locations for p in sorted(Path(folder).glob("*.py"))]
+    return sha256_of(b"".join(path.read_bytes() for path in sources))[:12]
+
+
+def name_verdict(unit: Unit, digest: str, libraries: Mapping[str, bytes]) -> str:
+    """Return the name under which a verdict is kept: unit, which of its kernels are native, how and by what judged."""
+    forms = "".join("n" if kernel.digest() in libraries else "p" for kernel in unit.kernels)
+    return f"{digest}-{forms}-{checker_version()}-{resolve(KERNEL_CHECK)}"
+
+
+def has_native(unit: Unit, libraries: Mapping[str, bytes]) -> bool:
+    """Return whether any of a unit's kernels has a library."""
+    return any(kernel.digest() in libraries for kernel in unit.kernels)
+
+
+def judge_units(
+    units: Mapping[str, Unit], libraries: Mapping[str, bytes], builder: NativeBuilder, on_judged: OnJudged
+) -> dict[str, Verdict]:
+    """Return the verdict on each unit that has a native kernel: a kept one, or one of now.
+
+    Args:
+        libraries: of the kernels, by digest.
+    """
+    cache = builder.cache
+    native = {digest: unit for digest, unit in units.items() if has_native(unit, libraries)}
+    verdicts: dict[str, Verdict] = {}
+    for digest, unit in native.items():
+        kept = _find(cache, name_verdict(unit, digest, libraries))
+        if kept is not None:
+            verdicts[digest] = kept
+            on_judged(digest, kept)
+    missing = [digest for digest in native if digest not in verdicts]
+    if missing and (place := builder.open()) is not None:
+        _lay_out(place, [native[digest] for digest in missing], libraries)
+
+        def on_new(digest: str, verdict: Verdict) -> None:
+            verdicts[digest] = verdict
+            cache.keep_verdict(name_verdict(native[digest], digest, libraries), verdict.to_json())
+            on_judged(digest, verdict)
+
+        _judge(missing, place, builder, on_new)
+    for digest in missing:
+        if digest not in verdicts:
+            verdicts[digest] = Verdict(Outcome.REFUSED, cache.refusal or "the process that checks it ended")
+            on_judged(digest, verdicts[digest])
+    return verdicts
+
+
+def _find(cache: KernelCache, name: str) -> Verdict | None:
+    content = cache.find_verdict(name)
+    try:
+        return None if content is None else verdict_from_json(content)
+    except ValueError:
+        return None
+
+
+def _lay_out(place: BuildPlace, units: Sequence[Unit], libraries: Mapping[str, bytes]) -> None:
+    for unit in units:
+        (place.scratch / f"{unit.digest()}.unit").write_bytes(unit.to_json())
+        for kernel in unit.kernels:
+            digest = kernel.digest()
+            library = place.scratch / f"{digest}.so"
+            if digest in libraries and not library.exists():
+                library.write_bytes(libraries[digest])
+
+
+def _judge(missing: Sequence[str], place: BuildPlace, builder: NativeBuilder, on_new: OnJudged) -> None:
+    """Deal the units to the workers, and wait for all."""
+    count = min(len(missing), worker_count())
+    failures: list[BaseException] = []
+
+    def drive(worker: Worker, digests: Sequence[str]) -> None:
+        try:
+            for digest, content in worker.check(digests, is_full=resolve(KERNEL_CHECK) == "full"):
+                on_new(digest, verdict_from_json(content))
+            builder.give_back(worker)
+        except BaseException as cause:  # noqa: BLE001 - a thread's boundary: the caller raises it
+            worker.stop()
+            failures.append(cause)
+
+    threads = [
+        threading.Thread(target=drive, args=(builder.take_worker(place), missing[number::count]))
+        for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise CompileError(f"checking native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
+
+
+def keep_judged(
+    units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, Verdict]
+) -> dict[str, bytes]:
+    """Return the libraries that may be used: a unit has all of its native kernels, or none.
+
+    A kernel of two units is used if both may; a unit that loses one loses the others.
+    """
+    kept = dict(libraries)
+    refused = {digest for digest, verdict in verdicts.items() if verdict.outcome is Outcome.REFUSED}
+    while refused:
+        for digest in refused:
+            for kernel in units[digest].kernels:
+                kept.pop(kernel.digest(), None)
+        lost = set(libraries) - set(kept)
+        refused = {
+            digest
+            for digest, unit in units.items()
+            if (names := {kernel.digest() for kernel in unit.kernels}) & lost and names & set(kept)
+        }
+    return kept

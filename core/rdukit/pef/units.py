@@ -1,0 +1,122 @@
+"""Units of the kernel check: a section's forward with the backward that reads what this forward saved; and verdicts.
+
+The compiler finds units and keeps verdicts; the runtime (``rdukit_runtime.check``) judges.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from rdukit.files.atomic import sha256_of
+from rdukit.pef.kernel import KernelGraph, kernel_from_json
+from rdukit.pef.model import Section, SectionType
+
+#: Where an input of a backward comes from: ``("input", n)`` or ``("output", n)`` of its forward; None: elsewhere.
+Source = tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A section's kernels as they run together.
+
+    ``sources``: of each input of ``backward``; gradients that arrive and sums so far come from elsewhere.
+    """
+
+    forward: KernelGraph
+    backward: KernelGraph | None = None
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[KernelGraph, ...]:
+        """The kernels, forward first."""
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of its kernels and of how they are joined."""
+        parts = [*(kernel.digest() for kernel in self.kernels), json.dumps(self.sources)]
+        return sha256_of(" ".join(parts).encode())
+
+    def to_json(self) -> bytes:
+        """Return what ``unit_from_json`` reads."""
+        kernels = [json.loads(kernel.to_json()) for kernel in self.kernels]
+        return json.dumps({"kernels": kernels, "sources": self.sources}).encode()
+
+
+def unit_from_json(data: bytes) -> Unit:
+    """Read a unit.
+
+    Raises:
+        PefCorrupt: a kernel is not readable.
+    """
+    value = json.loads(data)
+    kernels = [kernel_from_json(json.dumps(kernel).encode()) for kernel in value["kernels"]]
+    sources = (None if source is None else (str(source[0]), int(source[1])) for source in value["sources"])
+    return Unit(kernels[0], kernels[1] if len(kernels) > 1 else None, tuple(sources))
+
+
+def find_units(sections: Iterable[Section], kernels: Mapping[str, KernelGraph]) -> dict[str, Unit]:
+    """Return the units of a PEF by digest; equal sections make one.
+
+    Args:
+        kernels: by digest.
+    """
+    listed = list(sections)
+    backwards = {(s.graph, s.name): s for s in listed if s.type is SectionType.BCKWD}
+    units = []
+    for section in listed:
+        if section.type is SectionType.BCKWD:
+            continue
+        backward = backwards.get((section.graph, f"{section.name}_bwd")) if section.type is SectionType.FWD else None
+        forward = kernels[section.kernel]
+        if backward is None:
+            units.append(Unit(forward))
+        else:
+            sources = tuple(_source_of(name, section) for name in backward.inputs)
+            units.append(Unit(forward, kernels[backward.kernel], sources))
+    return {unit.digest(): unit for unit in units}
+
+
+def _source_of(symbol: str, forward: Section) -> Source:
+    if symbol in forward.outputs:
+        return ("output", forward.outputs.index(symbol))
+    return ("input", forward.inputs.index(symbol)) if symbol in forward.inputs else None
+
+
+class Outcome(StrEnum):
+    """What a comparison says of native kernels."""
+
+    RIGHT = "right"
+    #: They differ, crash, hang or write where they must not.
+    REFUSED = "refused"
+    NOT_JUDGED = "not-judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a unit's native kernels, and from which inputs."""
+
+    outcome: Outcome
+    reason: str = ""
+    #: Sets of inputs that both sides computed, and those that the portable form refused.
+    sets: int = 0
+    dropped: int = 0
+
+    def to_json(self) -> bytes:
+        """Return what ``verdict_from_json`` reads."""
+        return json.dumps(asdict(self)).encode()
+
+
+def verdict_from_json(data: bytes) -> Verdict:
+    """Read a verdict.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = json.loads(data)
+    if not isinstance(value, Mapping):
+        raise ValueError("a verdict is an object")
+    try:
+        return Verdict(Outcome(value["outcome"]), str(value["reason"]), int(value["sets"]), int(value["dropped"]))
+    except (KeyError, TypeError) as cause:
+        raise ValueError(f"a verdict lacks {cause}") from cause

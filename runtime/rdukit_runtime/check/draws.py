@@ -1,0 +1,182 @@
+"""Draws the inputs on which kernels are compared: whole numbers, random ones, and special ones.
+
+A drawn tensor lies in memory of its own, with the strides that the plan says and guards on both sides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from rdukit.pef.kernel import TensorSpec
+from rdukit_runtime.check.roles import Role
+
+#: Bytes before and after a tensor that nobody may write, and what is in them.
+GUARD_BYTES: Final = 64
+_GUARD: Final = 0xA5
+#: At most one of so many places holds a special number.
+_SPARSE: Final = 16
+#: What small numbers are of random ones.
+_NEAR_ZERO: Final = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class InputSet:
+    """One way to draw inputs.
+
+    ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero), or
+    the special numbers that are strewn among random ones. ``gradient``: what arrives at a backward: ``ones``, ``random`` or ``one-hot``. ``masks``:
+    how many of a mask's places are true.
+    """
+
+    kind: str
+    seed: int
+    gradient: str = "random"
+    masks: str = "some"
+
+    def __str__(self) -> str:
+        return f"{self.kind} numbers, gradient {self.gradient}, masks {self.masks}, seed {self.seed}"
+
+
+#: Special numbers by name; what a narrower dtype cannot hold becomes infinite or zero in it.
+SPECIALS: Final[Mapping[str, Sequence[float]]] = {
+    "nan": (float("nan"),),
+    "infinite": (float("inf"), float("-inf")),
+    "denormal": (1e-40, -1e-40, 0.0, -0.0),
+    "extreme": (3e38, -3e38, 1e20, -1e20, 1e-20),
+    "uneven": (1e7, -1e7, 65504.0, 0.1, -1e-3, 1e-7),
+}  # fmt: skip
+
+#: All sets, and those of a section that takes long.
+ALL_SETS: Final = (
+    InputSet("whole", 1, "whole", "some"), InputSet("whole", 2, "ones", "one"), InputSet("random", 3, "random", "some"),
+    InputSet("random", 4, "one-hot", "none"), InputSet("random", 5, "ones", "all"), InputSet("small", 6),
+    *(InputSet(kind, 7 + number) for number, kind in enumerate(SPECIALS)),
+)  # fmt: skip
+FEW_SETS: Final = (ALL_SETS[0], ALL_SETS[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A tensor between two guards."""
+
+    tensor: torch.Tensor
+    memory: torch.Tensor
+
+    def is_whole(self) -> bool:
+        """Return whether nobody wrote beyond the tensor."""
+        used = self.memory[GUARD_BYTES:-GUARD_BYTES]
+        ends = len(self.memory) - len(used)
+        return bool((self.memory[:GUARD_BYTES] == _GUARD).all() and (self.memory[-GUARD_BYTES:] == _GUARD).all()) and (
+            ends == 2 * GUARD_BYTES
+        )
+
+
+def guard(tensor: torch.Tensor, stride: Sequence[int] | None = None) -> Guarded:
+    """Copy a tensor to guarded memory of its own, with ``stride`` or its own."""
+    steps = tuple(tensor.stride() if stride is None else stride)
+    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, steps, strict=True))
+    size = (reach if tensor.numel() else 0) * tensor.element_size()
+    memory = torch.full((GUARD_BYTES + size + GUARD_BYTES,), _GUARD, dtype=torch.uint8)
+    held = memory[GUARD_BYTES : GUARD_BYTES + size].view(tensor.dtype)
+    placed = held.as_strided(tensor.shape, steps)
+    if tensor.numel():
+        placed.copy_(tensor)
+    return Guarded(placed, memory)
+
+
+def draw(spec: TensorSpec, role: Role | None, chosen: InputSet, number: int) -> torch.Tensor:
+    """Draw one input of a forward, contiguous.
+
+    Args:
+        number: its position, part of the seed.
+    """
+    generator = torch.Generator().manual_seed(1000 * chosen.seed + number)
+    dtype = getattr(torch, spec.dtype)
+    if dtype == torch.bool:
+        return _mask(spec.shape, chosen.masks, generator)
+    if role is not None and role.kind == "index":
+        return _indices(spec.shape, role, generator).to(dtype)
+    if role is not None and role.kind == "sorted":
+        return torch.rand(spec.shape, generator=generator).sort(-1).values.mul(4).sub(2).to(dtype)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        least = 0 if dtype == torch.uint8 else -3
+        return torch.randint(least, 4, spec.shape, generator=generator).to(dtype)
+    if dtype.is_complex:
+        parts = [_numbers((*spec.shape, 2), None, chosen, generator)]
+        return torch.view_as_complex(parts[0]).to(dtype)
+    return _numbers(spec.shape, role, chosen, generator).to(dtype)
+
+
+def draw_gradient(spec: TensorSpec, chosen: InputSet, number: int) -> torch.Tensor:
+    """Draw a gradient that arrives at a backward, or a sum so far, contiguous."""
+    dtype, generator = getattr(torch, spec.dtype), torch.Generator().manual_seed(1000 * chosen.seed + 500 + number)
+    if not dtype.is_floating_point:
+        return draw(spec, None, chosen, number)
+    if chosen.gradient == "ones":
+        return torch.ones(spec.shape, dtype=dtype)
+    if chosen.gradient == "one-hot":
+        made = torch.zeros(spec.shape, dtype=dtype)
+        if made.numel():
+            made.view(-1)[int(torch.randint(made.numel(), (), generator=generator))] = 1
+        return made
+    if chosen.gradient == "whole":
+        return torch.randint(-3, 4, spec.shape, generator=generator).to(dtype)
+    return torch.randn(spec.shape, generator=generator).to(dtype)
+
+
+def _numbers(shape: Sequence[int], role: Role | None, chosen: InputSet, generator: torch.Generator) -> torch.Tensor:
+    kind = None if role is None else role.kind
+    if chosen.kind == "whole":
+        made = torch.randint(-3, 4, tuple(shape), generator=generator).float()
+        powers = torch.tensor([0.5, 1.0, 2.0])[torch.randint(3, tuple(shape), generator=generator)]
+        made = made * powers
+        if kind == "positive":
+            return made.abs() + 1
+        return (made > 0).float() if kind == "probability" else made
+    if kind == "probability":
+        made = torch.rand(tuple(shape), generator=generator)
+    elif kind == "positive":
+        made = torch.rand(tuple(shape), generator=generator) + 0.5
+    else:
+        made = torch.randn(tuple(shape), generator=generator)
+        if chosen.kind == "small":
+            made = made * _NEAR_ZERO
+    if chosen.kind in SPECIALS and made.numel() and kind != "probability":
+        numbers = torch.tensor(SPECIALS[chosen.kind], dtype=torch.float64)
+        if kind == "positive":
+            numbers = numbers.abs()
+        count = max(1, made.numel() // _SPARSE)
+        places = torch.randperm(made.numel(), generator=generator)[:count]
+        which = torch.randint(len(numbers), (count,), generator=generator)
+        made = made.contiguous()
+        made.view(-1)[places] = numbers[which].float()
+    return made
+
+
+def _indices(shape: Sequence[int], role: Role, generator: torch.Generator) -> torch.Tensor:
+    """Draw indices in range, the first, the last, a repeated and a negative one where there is room."""
+    least = 0 if role.least >= 0 else -1
+    made = torch.randint(0, max(1, role.limit), tuple(shape), generator=generator)
+    legal = [0, role.limit - 1, role.limit - 1]
+    if least < 0:
+        legal.append(-1)
+    if role.ignored is not None:
+        legal.append(role.ignored)
+    flat = made.reshape(-1)
+    if flat.numel() > 2 * len(legal):
+        places = torch.randperm(flat.numel(), generator=generator)[: len(legal)]
+        flat[places] = torch.tensor(legal)
+    return flat.reshape(tuple(shape))
+
+
+def _mask(shape: Sequence[int], share: str, generator: torch.Generator) -> torch.Tensor:
+    if share in {"all", "none"}:
+        return torch.full(tuple(shape), share == "all")
+    if share == "one":
+        made = torch.zeros(tuple(shape), dtype=torch.bool)
+        if made.numel():
+            made.view(-1)[int(torch.randint(made.numel(), (), generator=generator))] = True
+        return made
+    return torch.rand(tuple(shape), generator=generator) < 0.5

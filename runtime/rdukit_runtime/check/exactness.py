@@ -1,0 +1,55 @@
+"""Kernels whose results are exact on small whole numbers: these must agree to the last bit, in any order of additions."""
+
+from typing import Final
+
+from rdukit.pef.kernel import KernelGraph
+from rdukit_runtime.check.roles import LAYOUTS, word_of
+
+#: Operators that change no digit, whatever they are given.
+_MOVING: Final = LAYOUTS | frozenset(
+    f"aten.{name}"
+    for name in (
+        "cat stack where masked_fill gather index index_select scatter embedding relu threshold clamp clamp_min "
+        "clamp_max hardtanh abs neg sign sgn maximum minimum amax amin max min argmax argmin sort topk eq ne lt le gt "
+        "ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor floor ceil "
+        "round trunc isnan isinf isfinite zeros ones full zeros_like ones_like full_like new_zeros new_full arange "
+        "tril triu constant_pad_nd max_pool2d_with_indices max_pool2d_with_indices_backward slice_scatter "
+        "select_scatter diagonal_scatter as_strided_scatter any all lift_fresh_copy scalar_tensor "
+        "threshold_backward split split_with_sizes unbind chunk copy empty fill copysign"
+    ).split()
+)
+#: Operators that add or multiply: exact while the numbers stay small.
+_SUMMING: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "add sub rsub mul mm bmm addmm baddbmm matmul dot mv sum cumsum index_add scatter_add index_put "
+        "_unsafe_index_put embedding_dense_backward slice_backward select_backward square convolution add_ index_put_"
+    ).split()
+)
+_GETITEM: Final = "getitem"
+#: Elements of all inputs up to which sums of products of the drawn numbers stay below 2^24.
+_MOST_ELEMENTS: Final = 1 << 16
+
+
+def is_exact_on_whole_numbers(kernel: KernelGraph) -> bool:
+    """Return whether small whole numbers and halves come out exact of each of a kernel's operators, in f32."""
+    if any(spec.dtype in {"bfloat16", "float16"} for spec in kernel.inputs):
+        return False
+    count = 1
+    for spec in kernel.inputs:
+        size = 1
+        for n in spec.shape:
+            size *= n
+        count = max(count, size)
+    if count > _MOST_ELEMENTS:
+        return False
+    words = [word_of(node.op).removesuffix("_") for node in kernel.nodes if node.op != _GETITEM]
+    products = sum(word in {"aten.mul", "aten.square", "aten.mm", "aten.bmm", "aten.addmm", "aten.convolution"}
+                   for word in words)  # fmt: skip
+    return products <= 2 and all(word in _MOVING or word in _SUMMING for word in words)
+
+
+def keeps_signs(kernel: KernelGraph) -> bool:
+    """Return whether also the sign of a zero is certain: nothing is added up."""
+    words = (word_of(node.op).removesuffix("_") for node in kernel.nodes if node.op != _GETITEM)
+    return all(word in _MOVING for word in words)

@@ -1,0 +1,189 @@
+"""The verdict on a unit: both sides run on the same drawn inputs, each backward on what its own forward saved."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from rdukit.pef.kernel import KernelGraph, TensorSpec
+from rdukit.pef.units import Outcome, Unit, Verdict
+from rdukit_runtime.check.compare import Portable, Results, find_fault
+from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, Guarded, InputSet, draw, draw_gradient, guard
+from rdukit_runtime.check.exactness import is_exact_on_whole_numbers, keeps_signs
+from rdukit_runtime.check.roles import Role, find_roles
+from rdukit_runtime.check.rounding import MOVES, Rounding
+from rdukit_runtime.engine.portable import Kernel, build_portable
+
+#: Seconds of the portable form up to which all sets are tried, and up to which any is.
+ALL_S: Final = 0.005
+TOO_LONG_S: Final = 2.0
+#: How often the portable form runs moved.
+_MOVED_RUNS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Kernels of one side: forward, and backward if there is one."""
+
+    forward: Kernel
+    backward: Kernel | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One set of inputs: of the forward, and what arrives at the backward."""
+
+    inputs: tuple[torch.Tensor, ...]
+    arriving: tuple[torch.Tensor, ...]
+
+
+class _Judge:
+    def __init__(self, unit: Unit, native: Side) -> None:
+        self._unit = unit
+        self._native = native
+        self._portable = Side(
+            build_portable(unit.forward), None if unit.backward is None else build_portable(unit.backward)
+        )
+        self._roles = find_all_roles(unit)
+        self._whole = all(is_exact_on_whole_numbers(kernel) for kernel in unit.kernels)
+        self._signs = all(keeps_signs(kernel) for kernel in unit.kernels)
+
+    def verdict(self, sets: Sequence[InputSet], few: Sequence[InputSet]) -> Verdict:
+        done = dropped = 0
+        reason, pending = "", list(sets)
+        while pending:
+            chosen = pending.pop(0)
+            drawn = self._draw(chosen)
+            began = time.monotonic()
+            try:
+                expected = self._run(self._portable, drawn, chosen)
+            except Exception as refusal:  # noqa: BLE001 - whatever an operator says of inputs that it does not take
+                dropped += 1
+                reason = f"{type(refusal).__name__}: {str(refusal).splitlines()[0] if str(refusal) else ''}"
+                continue
+            took_s = time.monotonic() - began
+            if done == 0 and took_s > ALL_S:  # once more: the first run sets things up
+                began = time.monotonic()
+                expected = self._run(self._portable, drawn, chosen)
+                took_s = time.monotonic() - began
+            if took_s > TOO_LONG_S:
+                return Verdict(Outcome.NOT_JUDGED, f"too large to check: its portable form takes {took_s:.1f} s")
+            fault = self._fault(drawn, chosen, expected)
+            done += 1
+            if fault is not None:
+                return Verdict(Outcome.REFUSED, f"{fault} ({chosen})", done, dropped)
+            if done == 1 and took_s > ALL_S:
+                pending = [each for each in few if each != chosen]
+        if done == 0:
+            return Verdict(Outcome.NOT_JUDGED, f"its portable form takes none of the inputs: {reason}", 0, dropped)
+        return Verdict(Outcome.RIGHT, "", done, dropped)
+
+    def _draw(self, chosen: InputSet) -> Drawn:
+        unit = self._unit
+        inputs = tuple(draw(spec, self._roles.get(spec.name), chosen, n) for n, spec in enumerate(unit.forward.inputs))
+        return Drawn(inputs, tuple(draw_gradient(spec, chosen, n) for n, spec in enumerate(_arriving(unit))))
+
+    def _run(self, side: Side, drawn: Drawn, chosen: InputSet) -> list[torch.Tensor]:
+        """Run a side on copies of the inputs; returns its results, and then the inputs as they are afterwards.
+
+        Raises:
+            Written: it wrote beyond a tensor.
+        """
+        torch.manual_seed(chosen.seed)
+        unit = self._unit
+        given = _place(unit.forward.inputs, drawn.inputs)
+        outputs = [t for t in side.forward(tuple(g.tensor for g in given), {}) if t is not None]
+        results = [t.detach().clone() for t in outputs]
+        guarded = list(given)
+        if side.backward is not None and unit.backward is not None:
+            from_forward = {"input": [g.tensor for g in given], "output": outputs}
+            arriving = iter(_place(_arriving(unit), drawn.arriving))
+            read = [
+                next(arriving) if source is None else guard(from_forward[source[0]][source[1]])
+                for source in unit.sources
+            ]
+            guarded += read
+            made = side.backward(tuple(g.tensor for g in read), {})
+            results += [t.detach().clone() for t in made if t is not None]
+            results += [g.tensor.clone() for g, source in zip(read, unit.sources, strict=True) if source is None]
+        if not all(each.is_whole() for each in guarded):
+            raise Written("it writes beyond a tensor")
+        return [*results, *(g.tensor.clone() for g in given)]
+
+    def _fault(self, drawn: Drawn, chosen: InputSet, expected: Results) -> str | None:
+        try:
+            found = self._run(self._native, drawn, chosen)
+        except Exception as cause:  # noqa: BLE001 - the portable form takes these inputs: any error is a fault
+            return f"fails: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
+        is_exact = chosen.kind == "whole" and self._whole
+        return find_fault(
+            found, Portable(expected, lambda: self._moved(drawn, chosen)), is_exact, signs=is_exact and self._signs
+        )
+
+    def _moved(self, drawn: Drawn, chosen: InputSet) -> list[Results]:
+        narrow = any(spec.dtype == "bfloat16" for kernel in self._unit.kernels for spec in kernel.inputs)
+        is_narrow = narrow or any("bfloat16" in str(node) for kernel in self._unit.kernels for node in kernel.nodes)
+        move = MOVES["bf16" if is_narrow else "f32"]
+        runs: list[Results] = []
+        for number in range(_MOVED_RUNS):
+            with Rounding(move if number else move / 4, is_narrow and number % 2 == 1, _seeded(number)):
+                runs.append(self._run(self._portable, drawn, chosen))
+        return runs
+
+
+class Written(Exception):
+    """A kernel wrote where it must not."""
+
+
+def _arriving(unit: Unit) -> list[TensorSpec]:
+    """Return what a backward reads that its forward does not give."""
+    if unit.backward is None:
+        return []
+    return [spec for spec, source in zip(unit.backward.inputs, unit.sources, strict=True) if source is None]
+
+
+def _seeded(number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def _place(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> list[Guarded]:
+    return [guard(tensor, spec.stride) for spec, tensor in zip(specs, tensors, strict=True)]
+
+
+def find_shapes(kernel: KernelGraph, inputs: Sequence[torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a kernel's tensors, found by running it on ``inputs``."""
+    names = tuple(node.name for node in kernel.nodes)
+    run = build_portable(KernelGraph(kernel.inputs, kernel.nodes, names))
+    made = run(tuple(inputs), {})
+    found = {spec.name: spec.shape for spec in kernel.inputs}
+    found.update((n, tuple(t.shape)) for n, t in zip(names, made, strict=True) if isinstance(t, torch.Tensor))
+    return found
+
+
+def find_all_roles(unit: Unit) -> Mapping[str, Role]:
+    """Return the roles of the forward's inputs: those that the backward gives to what it reads of them included."""
+    specs = unit.forward.inputs
+    zeros = [torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
+    try:
+        shapes = find_shapes(unit.forward, zeros)
+    except Exception:  # noqa: BLE001 - zeros are not legal for all operators: then inputs alone have shapes
+        shapes = {spec.name: spec.shape for spec in specs}
+    roles = find_roles(unit.forward, shapes)
+    if unit.backward is not None:
+        later = find_roles(unit.backward, {spec.name: spec.shape for spec in unit.backward.inputs})
+        for spec, source in zip(unit.backward.inputs, unit.sources, strict=True):
+            if source is not None and source[0] == "input" and spec.name in later:
+                roles.setdefault(specs[source[1]].name, later[spec.name])
+    return roles
+
+
+def judge(unit: Unit, native: Side, is_full: bool = False) -> Verdict:
+    """Compare a unit's native kernels with its portable ones.
+
+    Args:
+        is_full: all sets, however long they take.
+    """
+    with torch.no_grad():
+        return _Judge(unit, native).verdict(ALL_SETS, ALL_SETS if is_full else FEW_SETS)

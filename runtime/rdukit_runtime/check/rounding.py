@@ -1,0 +1,54 @@
+"""How much of a result rounding decides: measured, by moving each operator's result by its last bit.
+
+Also what tests compare torch's own results with (``tests/fuzzing/judge.py``).
+"""
+
+from typing import Any, Final
+
+import torch
+
+from rdukit_runtime.engine.torch_private import TorchDispatchMode
+
+#: Largest difference over largest magnitude that needs no further look, by what is computed in.
+AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
+#: The relative size of what rounding moves a result by.
+MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
+
+
+class Rounding(TorchDispatchMode):  # type: ignore[misc]
+    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one.
+
+    With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
+    """
+
+    def __init__(self, size: float, rounds: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self._size = size
+        self._rounds = rounds
+        self._generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        returns = func._schema.returns
+        if any(result.alias_info is not None and not result.alias_info.is_write for result in returns):
+            return made  # a view: what it looks at was moved
+        # Of narrow operands torch may add up in their dtype what it returns in a wider one, as layer norm's gradients.
+        operands = () if func is torch.ops.aten._to_copy.default else args
+        narrow = max((torch.finfo(t.dtype).eps for t in operands if is_floating(t)), default=0.0)
+        if isinstance(made, list | tuple):
+            return type(made)(self._moved(item, narrow, is_write=False) for item in made)
+        return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
+
+    def _moved(self, value: Any, narrow: float, is_write: bool) -> Any:
+        if not is_floating(value) or value._is_zerotensor():
+            return value
+        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
+        factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
+        moved = value.mul(factor)
+        moved = (moved.bfloat16() if self._rounds else moved).to(value.dtype)
+        return value.copy_(moved) if is_write else moved
+
+
+def is_floating(value: Any) -> bool:
+    """Return whether a value is a tensor of floating numbers."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
