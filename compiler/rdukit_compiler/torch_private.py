@@ -179,8 +179,11 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
     The forward returns its outputs and then the values saved for backward; the backward takes the saved values, by
     their names, and then the tangents. A minimal cut decides what is saved and what is cheap enough to compute again.
     """
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._functorch.partitioners import CheckpointPolicy, min_cut_rematerialization_partition
 
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor):
+        # Which elements are the largest: computed again, values may differ from the largest in their last bit.
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     try:
         return min_cut_rematerialization_partition(
             joint, (), num_fwd_outputs=forward_outputs, static_lifetime_input_indices=[]

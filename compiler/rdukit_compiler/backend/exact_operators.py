@@ -4,7 +4,7 @@ Each form is what torch's own kernel for processors computes, step by step, so t
 infinity, at NaN and in the sign of zero. A form that returns ``NotImplemented`` leaves the operator as it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -107,6 +107,115 @@ def _power(base: torch.Tensor, exponent: Number) -> Any:
     return torch.rsqrt(base) if exponent == -0.5 and base.is_floating_point() else NotImplemented
 
 
+def _next_after(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Count a narrow number's bits up or down: inductor takes the next number of f32, and rounds it back."""
+    if x.dtype not in {torch.bfloat16, torch.float16} or y.dtype != x.dtype:
+        return NotImplemented
+    bits = x.view(torch.int16).to(torch.int32)
+    grows = (y > x) == (x > 0)
+    stepped = (bits + torch.where(grows, 1, -1)).to(torch.int16).view(x.dtype)
+    least = torch.full((), 1, dtype=torch.int16).view(x.dtype)
+    stepped = torch.where(x == 0, torch.copysign(least, y), stepped)
+    return torch.where(torch.isnan(x) | torch.isnan(y), x + y, torch.where(x == y, y, stepped))
+
+
+def _in_whole_lanes(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a form that looks for the place of an extreme among numbers of 32 bits: of narrower ones a vector of
+    inductor's holds more than the loop fills.
+    """
+
+    def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.dtype not in {torch.bool, torch.uint8, torch.int8, torch.int16}:
+            return NotImplemented
+        found = operator(x.to(torch.int32), *args, **kwargs)
+        return found if isinstance(found, torch.Tensor) else (found[0].to(x.dtype), found[1])
+
+    return form
+
+
+def _average_pool_gradient(
+    gradient: torch.Tensor, x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Any:  # fmt: skip
+    """Divide by what each window covers: of windows that ceil_mode lets reach beyond the padding inductor counts what is
+    out there, too.
+    """
+    if not (ceil_mode and count_include_pad and divisor_override is None):
+        return NotImplemented
+    axes = len(kernel)
+    sizes = [each[0] if len(each) == 1 else each for each in (kernel, stride or kernel, padding)]
+    spread = [[each] * axes if isinstance(each, int) else list(each) for each in sizes]
+    counts = torch.ones((), dtype=gradient.dtype)
+    for axis in range(axes):
+        k, step, pad = (each[axis] for each in spread)
+        size, outputs = x.shape[x.dim() - axes + axis], gradient.shape[gradient.dim() - axes + axis]
+        first = torch.arange(outputs) * step - pad
+        reach = torch.clamp_max(first + k, size + pad) - first
+        counts = counts * reach.to(gradient.dtype).reshape([-1 if each == axis else 1 for each in range(axes)])
+    operator = aten.avg_pool2d_backward.default if axes == 2 else aten.avg_pool3d_backward.default
+    return operator(gradient / counts, x, kernel, stride, padding, ceil_mode, count_include_pad, 1)
+
+
+def _smooth_l1_gradient(
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """A difference that is no number is neither small nor large."""
+    off, share = x - target, 1.0 / x.numel() if reduction == 1 else 1.0
+    inside = share * off * gradient / beta
+    return torch.where(off <= -beta, -share * gradient, torch.where(off >= beta, share * gradient, inside))
+
+
+def _soft_margin_gradient(
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:  # fmt: skip
+    share = 1.0 / x.numel() if reduction == 1 else 1.0
+    power = torch.exp(-target * x)
+    return target * -share * power / (power + 1) * gradient
+
+
+#: Classes of labels up to which all pairs are compared at once.
+_MOST_CLASSES: Final = 256
+
+
+def _label_margins(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return for rows, labels and classes: which labels count, which classes are labels, and the margins.
+
+    Labels count up to the first that is negative.
+    """
+    counts = torch.cumprod((target >= 0).to(torch.int64), 1) > 0
+    named = target.unsqueeze(2) == torch.arange(x.shape[1])
+    is_label = (named & counts.unsqueeze(2)).any(1)
+    of_labels = torch.gather(x, 1, target.clamp(0, x.shape[1] - 1))
+    return counts, is_label, 1 - of_labels.unsqueeze(2) + x.unsqueeze(1)
+
+
+def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+    """What inductor makes of labels behind the first negative one, or of few, is wrong."""
+    if x.shape[-1] > _MOST_CLASSES:
+        raise NotImplementedError(f"multilabel_margin_loss of more than {_MOST_CLASSES} classes")
+    rows, labels = (x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1]))
+    counts, is_label, margins = _label_margins(rows, labels)
+    counted = torch.where(counts.unsqueeze(2) & ~is_label.unsqueeze(1), margins.clamp_min(0), torch.zeros_like(margins))
+    losses = counted.sum((1, 2)) / x.shape[-1]
+    loss = losses.reshape(x.shape[:-1]) if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
+    return loss, is_label.to(x.dtype).reshape(x.shape)
+
+
+def _multilabel_margin_gradient(
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, is_target: torch.Tensor
+) -> Any:  # fmt: skip
+    if x.shape[-1] > _MOST_CLASSES:
+        return NotImplemented
+    rows, labels = (x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1]))
+    counts, is_label, margins = _label_margins(rows, labels)
+    over = (counts.unsqueeze(2) & ~is_label.unsqueeze(1) & (margins > 0)).to(x.dtype)
+    named = (labels.unsqueeze(2) == torch.arange(x.shape[-1])).to(x.dtype)
+    moved = over.sum(1) - (named * over.sum(2, keepdim=True)).sum(1)
+    share = 1.0 / (x.shape[-1] * (rows.shape[0] if reduction == 1 else 1))
+    arriving = gradient.reshape(-1, 1) if reduction == 0 else gradient
+    return (moved * share * arriving).reshape(x.shape)
+
+
 #: Operator → its form.
 FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.remainder.Tensor: _remainder,
@@ -125,4 +234,15 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.fmax.default: _fmax,
     aten.fmin.default: _fmin,
     aten.pow.Tensor_Scalar: _power,
+    aten.nextafter.default: _next_after,
+    aten.min.dim: _in_whole_lanes(aten.min.dim),
+    aten.max.dim: _in_whole_lanes(aten.max.dim),
+    aten.argmin.default: _in_whole_lanes(aten.argmin.default),
+    aten.argmax.default: _in_whole_lanes(aten.argmax.default),
+    aten.avg_pool2d_backward.default: _average_pool_gradient,
+    aten.avg_pool3d_backward.default: _average_pool_gradient,
+    aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
+    aten.soft_margin_loss_backward.default: _soft_margin_gradient,
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin,
+    aten.multilabel_margin_loss_backward.default: _multilabel_margin_gradient,
 }

@@ -26,9 +26,11 @@ def repaired() -> Iterator[None]:
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield what is replaced: its owner, its name, and what stands there instead."""
     from torch._inductor.codegen.cpp import CppVecOverrides
+    from torch._inductor.ir import StorageBox
     from torch._inductor.scheduler import SchedulerNode
 
     yield SchedulerNode, "recompute_size_and_body", _keeping_renames(SchedulerNode.recompute_size_and_body)
+    yield StorageBox, "should_realize_on_reuse", _computed_once(StorageBox.should_realize_on_reuse)
     for name, written in _VECTORS.items():
         yield CppVecOverrides, name, staticmethod(_named(name, written))
 
@@ -45,6 +47,31 @@ def _keeping_renames(recompute: Callable[..., None]) -> Callable[..., None]:
         self.set_read_writes(self.read_writes.rename(self.mutation_renames))
 
     return recomputed
+
+
+#: Functions whose last bit depends on whether a loop computes vectors.
+_INEXACT: Final = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc erfinv "
+    "sigmoid pow lgamma digamma rsqrt atan2 hypot".split()
+)
+
+
+def _computed_once(should_realize: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a ``should_realize_on_reuse`` that stores what several read, where computing it twice may give two values.
+
+    The gradient of ``amax`` asks where the largest value stands: among values computed anew it may stand nowhere.
+    """
+
+    def should(self: Any, users: int, **more: Any) -> bool:
+        if should_realize(self, users, **more):
+            return True
+        from torch._inductor.ir import Pointwise, Reduction
+
+        if users < 2 or not isinstance(self.data, Pointwise | Reduction):
+            return False
+        return bool(_INEXACT & set(self.data.inner_fn_opcount().used_ops))
+
+    return should
 
 
 #: Functions of vectors of floats, and what is written for them.

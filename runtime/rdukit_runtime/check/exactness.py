@@ -26,6 +26,17 @@ _SUMMING: Final = frozenset(
         "_unsafe_index_put embedding_dense_backward slice_backward select_backward square convolution add_ index_put_"
     ).split()
 )
+#: Further operators of single elements.
+_ELEMENTWISE: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "add sub rsub mul div square sqrt rsqrt reciprocal pow exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh "
+        "tanh asin acos atan asinh acosh atanh atan2 erf erfc erfinv sigmoid silu gelu elu celu selu mish softplus "
+        "hardswish hardsigmoid leaky_relu softshrink hardshrink remainder fmod floor_divide fmax fmin hypot frac logit "
+        "lgamma digamma xlogy heaviside nextafter rad2deg deg2rad nan_to_num sinc i0 relu6 tanh_backward "
+        "sigmoid_backward gelu_backward silu_backward logaddexp logaddexp2 lerp addcmul addcdiv"
+    ).split()
+)
 _GETITEM: Final = "getitem"
 #: Elements of all inputs up to which sums of products of the drawn numbers stay below 2^24.
 _MOST_ELEMENTS: Final = 1 << 16
@@ -47,6 +58,12 @@ def is_exact_on_whole_numbers(kernel: KernelGraph) -> bool:
     products = sum(word in {"aten.mul", "aten.square", "aten.mm", "aten.bmm", "aten.addmm", "aten.convolution"}
                    for word in words)  # fmt: skip
     return products <= 2 and all(word in _MOVING or word in _SUMMING for word in words)
+
+
+def adds_nothing(kernel: KernelGraph) -> bool:
+    """Return whether no operator adds several numbers up: where sums overflow depends on their order."""
+    words = (word_of(node.op).removesuffix("_") for node in kernel.nodes if node.op != _GETITEM)
+    return all(word in _MOVING or word in _ELEMENTWISE for word in words)
 
 
 def keeps_signs(kernel: KernelGraph) -> bool:

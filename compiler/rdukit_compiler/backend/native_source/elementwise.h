@@ -6,23 +6,23 @@
 #if INDUCTOR_USE_VECTOR_TYPES()
 namespace rdukit {
 
-using Floats = at::vec::Vectorized<float>;
-using Doubles = at::vec::Vectorized<double>;
+using FloatVector = at::vec::Vectorized<float>;
+using DoubleVector = at::vec::Vectorized<double>;
 
 // torch's polynomial is off by 1e-7 whatever the number, which is more than small numbers are. Below a half Taylor's
 // series is right to the last bit.
-static inline Floats erf(const Floats& x) {
+static inline FloatVector erf(const FloatVector& x) {
   static constexpr float terms[] = {1.2055332981789664e-4f, -8.5483270234508528e-4f, 5.2239776254421878e-3f,
                                     -2.6866170645131252e-2f, 1.1283791670955126e-1f, -3.7612638903183752e-1f,
                                     1.1283791670955126f};
-  const Floats square = x * x;
-  Floats series(terms[0]);
+  const FloatVector square = x * x;
+  FloatVector series(terms[0]);
   for (size_t i = 1; i < sizeof(terms) / sizeof(terms[0]); ++i) {
-    series = at::vec::fmadd(series, square, Floats(terms[i]));
+    series = at::vec::fmadd(series, square, FloatVector(terms[i]));
   }
-  return Floats::blendv(x.erf(), x * series, x.abs() < Floats(0.5f));
+  return FloatVector::blendv(x.erf(), x * series, x.abs() < FloatVector(0.5f));
 }
-static inline Doubles erf(const Doubles& x) { return x.erf(); }
+static inline DoubleVector erf(const DoubleVector& x) { return x.erf(); }
 
 // SLEEF's squares numbers, and what is above 1.8e19 becomes infinite.
 template <typename T>
@@ -42,13 +42,13 @@ static inline at::vec::Vectorized<T> asinh(const at::vec::Vectorized<T>& x) {
 }
 
 // torch's Newton steps in f32 lose digits near one.
-static inline Floats erfinv(const Floats& x) {
-  alignas(alignof(Floats)) float lanes[Floats::size()];
+static inline FloatVector erfinv(const FloatVector& x) {
+  alignas(alignof(FloatVector)) float lanes[FloatVector::size()];
   x.store(lanes);
   for (auto& lane : lanes) lane = static_cast<float>(calc_erfinv(static_cast<double>(lane)));
-  return Floats::loadu(lanes);
+  return FloatVector::loadu(lanes);
 }
-static inline Doubles erfinv(const Doubles& x) { return x.erfinv(); }
+static inline DoubleVector erfinv(const DoubleVector& x) { return x.erfinv(); }
 
 #define RDUKIT_EACH_VECTOR(NAME)                                                          \
   template <typename T, int N>                                                            \
