@@ -15,6 +15,7 @@ from rdukit.cli.tables import print_table
 from rdukit.errors import CompileError, InvalidArgument
 from rdukit.files.disk_cache import CachedFile, choose_evicted, remove_cached
 from rdukit.pef import read_pef, write_pef
+from rdukit.pef.units import KERNEL_CHECK, Outcome, Verdict
 from rdukit.settings import resolve
 from rdukit.units import format_bytes, format_seconds
 from rdukit_compiler.backend.kernel_cache import (
@@ -205,7 +206,8 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
     import torch
 
     from rdukit.system.cpu import native_signature
-    from rdukit_compiler.backend.native import build_natives, has_native_form
+    from rdukit_compiler.backend.check_natives import choose_judged
+    from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
     from rdukit_compiler.backend.section_library import find_cpp_compiler
     from rdukit_compiler.reports import ConsoleReporter
 
@@ -216,19 +218,26 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
         raise CompileError("no C++ compiler was found (g++, or $CXX); install one")
     failures: list[str] = []
     ready, wanted = itertools.count(1), sum(has_native_form(kernel) for kernel in loaded.kernels.values())
-    with ConsoleReporter() as reporter:
+    with ConsoleReporter() as reporter, NativeBuilder() as builder:
 
         def on_built(digest: str, error: str | None) -> None:
             reporter.progress("kernels", next(ready), wanted)
             if error:
                 failures.append(f"kernel {digest[:12]}: {error}")
 
+        def on_judged(verdict: Verdict, number: int, total: int) -> None:
+            reporter.progress("kernels checked", number, total)
+            if verdict.outcome is Outcome.REFUSED:
+                failures.append(f"a section, whose native kernels differ: {verdict.reason}")
+
         reporter.progress("kernels", 0, wanted)
-        natives = build_natives(loaded.kernels, on_built)
+        natives = build_natives(loaded.kernels, on_built, builder=builder)
+        natives, checked = choose_judged(loaded.pef.sections, loaded.kernels, natives, builder, on_judged)
     for failure in failures:
         click.echo(f"not native: {failure}", err=True)
     pef = replace(
-        loaded.pef, torch_version=torch.__version__, cpu_capability=native_signature() if natives else ""
+        loaded.pef, torch_version=torch.__version__, cpu_capability=native_signature() if natives else "",
+        metadata={**loaded.pef.metadata, KERNEL_CHECK: checked},
     )  # fmt: skip
     output.parent.mkdir(parents=True, exist_ok=True)
     write_pef(output, pef, loaded.kernels, natives)

@@ -31,11 +31,10 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
-from rdukit.pef.units import Outcome, find_units
-from rdukit.settings import resolve
+from rdukit.pef.units import KERNEL_CHECK, Outcome, Verdict
 from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
-from rdukit_compiler.backend.check_natives import has_native, judge_units, keep_judged
+from rdukit_compiler.backend.check_natives import choose_judged
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
 from rdukit_compiler.backend.section_library import find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
@@ -62,7 +61,6 @@ from rdukit_compiler.reports import (
     describe_plans,
     projection_line,
 )
-from rdukit_compiler.settings import KERNEL_CHECK
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +139,8 @@ def _compile(
     reporter.info(projection_line([section for section in assembly.sections if section.id in step]))
     with span("build native kernels", {"rdukit.kernels": len(assembly.kernels)}):
         natives = _build_natives(assembly, options, reporter, builder)
+    if assembly.verdicts:
+        metadata = {**metadata, KERNEL_CHECK: assembly.verdicts}
     pef = Pef(
         name=options.name,
         mode=options.mode,
@@ -265,16 +265,16 @@ def _judged(
     assembly: Assembly, natives: dict[str, bytes], reporter: Reporter, builder: NativeBuilder
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the native kernels that may be used, by the kernel check."""
-    if resolve(KERNEL_CHECK) == "off":
-        return natives
-    units = find_units(assembly.sections, assembly.kernels)
-    count = _counter(reporter, "kernels checked", sum(has_native(unit, natives) for unit in units.values()))
-    verdicts = judge_units(units, natives, builder, lambda digest, verdict: count())
-    for digest, verdict in verdicts.items():
+
+    def on_judged(verdict: Verdict, number: int, total: int) -> None:
+        reporter.progress("kernels checked", number, total)
         if verdict.outcome is Outcome.REFUSED:
-            reporter.warning(f"section {digest[:12]} runs from generated operator code: {verdict.reason}")
-    assembly.verdicts = verdicts
-    return keep_judged(units, natives, verdicts)
+            reporter.warning(
+                f"a section runs from generated operator code: its native kernels differ: {verdict.reason}"
+            )
+
+    chosen, assembly.verdicts = choose_judged(assembly.sections, assembly.kernels, natives, builder, on_judged)
+    return chosen
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:

@@ -179,7 +179,8 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
     The forward returns its outputs and then the values saved for backward; the backward takes the saved values, by
     their names, and then the tangents. A minimal cut decides what is saved and what is cheap enough to compute again.
     """
-    from torch._functorch.partitioners import CheckpointPolicy, min_cut_rematerialization_partition
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch.utils.checkpoint import CheckpointPolicy
 
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor):
         # Which elements are the largest: computed again, values may differ from the largest in their last bit.

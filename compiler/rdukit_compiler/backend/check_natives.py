@@ -4,8 +4,9 @@ The runtime's ``rdukit_runtime.check`` judges, in forks of the processes that bu
 libraries. Decision 0073.
 """
 
+import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Final
 
 from rdukit.errors import CompileError
 from rdukit.files.atomic import sha256_of
-from rdukit.pef.units import Outcome, Unit, Verdict, verdict_from_json
-from rdukit.settings import resolve
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.model import Section
+from rdukit.pef.units import Outcome, Unit, Verdict, describe_verdicts, find_units, verdict_from_json
+from rdukit.settings import SANITIZE, resolve
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache
 from rdukit_compiler.backend.native import NativeBuilder, Worker, worker_count
 from rdukit_compiler.settings import KERNEL_CHECK
@@ -122,6 +125,25 @@ def _judge(missing: Sequence[str], place: BuildPlace, builder: NativeBuilder, on
         thread.join()
     if failures:
         raise CompileError(f"checking native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
+
+
+def choose_judged(
+    sections: Iterable[Section], kernels: Mapping[str, KernelGraph], libraries: dict[str, bytes],
+    builder: NativeBuilder, on_judged: Callable[[Verdict, int, int], None],
+) -> tuple[dict[str, bytes], dict[str, str]]:  # fmt: skip
+    """Return the libraries of a PEF's kernels that may be used, and what the check says of each kernel.
+
+    Args:
+        on_judged: called with each verdict, the number of those so far, and of all.
+    """
+    if resolve(KERNEL_CHECK) == "off" or resolve(SANITIZE):  # a sanitized library runs under the sanitizer only
+        return libraries, {}
+    units = find_units(sections, kernels)
+    total, numbers = sum(has_native(unit, libraries) for unit in units.values()), itertools.count(1)
+    verdicts = judge_units(
+        units, libraries, builder, lambda digest, verdict: on_judged(verdict, next(numbers), total)
+    )  # fmt: skip
+    return keep_judged(units, libraries, verdicts), describe_verdicts(units, verdicts)
 
 
 def keep_judged(

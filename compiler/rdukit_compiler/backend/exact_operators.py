@@ -22,7 +22,7 @@ def holds_inexact(module: fx.GraphModule) -> bool:
 
 def _floating(*operands: Operand) -> list[torch.Tensor] | None:
     """Return operands as tensors of the dtype that they are computed in; None if that is not floating."""
-    dtype = torch.result_type(*operands) if len(operands) == 2 else operands[0].dtype  # type: ignore[union-attr,arg-type,call-overload]
+    dtype = torch.result_type(*operands) if len(operands) == 2 else operands[0].dtype  # type: ignore[union-attr,arg-type]
     if not dtype.is_floating_point:
         return None
     return [x.to(dtype) if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in operands]
@@ -62,7 +62,7 @@ def _divide(a: Operand, b: Operand, *, rounding_mode: str | None) -> Any:
 
 
 def _softshrink(x: torch.Tensor, lambd: Number = 0.5) -> Any:
-    """What is no number is neither above nor below, and stays."""
+    """Shrink; what is no number is neither above nor below, and stays."""
     outside = torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, torch.zeros_like(x)))
     return torch.where(torch.isnan(x), x, outside)
 
@@ -77,7 +77,7 @@ def _clamp_max(x: torch.Tensor, most: Operand) -> Any:
 
 
 def _clamp(x: torch.Tensor, least: Operand | None = None, most: Operand | None = None) -> Any:
-    if not x.is_floating_point() or any(isinstance(bound, torch.Tensor) for bound in (least, most)):
+    if not x.is_floating_point() or isinstance(least, torch.Tensor) or isinstance(most, torch.Tensor):
         return NotImplemented
     if least is not None:
         x = torch.where(x < least, torch.full((), least, dtype=x.dtype), x)
@@ -137,8 +137,9 @@ def _average_pool_gradient(
     gradient: torch.Tensor, x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Any:  # fmt: skip
-    """Divide by what each window covers: of windows that ceil_mode lets reach beyond the padding inductor counts what is
-    out there, too.
+    """Divide by what each window covers.
+
+    Of windows that ceil_mode lets reach beyond the padding inductor counts what is out there, too.
     """
     if not (ceil_mode and count_include_pad and divisor_override is None):
         return NotImplemented
@@ -159,7 +160,7 @@ def _average_pool_gradient(
 def _smooth_l1_gradient(
     gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
-    """A difference that is no number is neither small nor large."""
+    """Return the gradient; a difference that is no number is neither small nor large."""
     off, share = x - target, 1.0 / x.numel() if reduction == 1 else 1.0
     inside = share * off * gradient / beta
     return torch.where(off <= -beta, -share * gradient, torch.where(off >= beta, share * gradient, inside))
@@ -190,7 +191,7 @@ def _label_margins(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
-    """What inductor makes of labels behind the first negative one, or of few, is wrong."""
+    """Return loss and labels: inductor's are wrong, of labels behind the first negative one, or of few."""
     if x.shape[-1] > _MOST_CLASSES:
         raise NotImplementedError(f"multilabel_margin_loss of more than {_MOST_CLASSES} classes")
     rows, labels = (x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1]))

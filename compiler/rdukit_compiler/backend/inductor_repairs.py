@@ -1,7 +1,7 @@
 """Faults of the pinned torch's code generator for processors, mended while a section's code is written.
 
 What inductor computes wrongly is mended at one of three places: here, in how it orders and writes loops; in
-``exact_operators``, where operators become others before it sees them; and in ``native_source/elementwise.h``, which has
+``exact_operators``, where operators become others before it sees them; and in ``native_source/elementwise.h``, in
 functions of one number. ``docs/native-kernels.md`` lists all of them with their reports.
 """
 

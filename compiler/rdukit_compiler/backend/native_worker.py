@@ -19,7 +19,7 @@ from torch import fx
 
 from rdukit.errors import CompileError
 from rdukit.files.atomic import write_atomic
-from rdukit.pef.kernel import kernel_from_json
+from rdukit.pef.kernel import KernelGraph, kernel_from_json
 from rdukit.system.cpu import splittable_threads
 from rdukit.system.process import end_group_with_parent
 from rdukit_compiler.backend.routes import Routes, parse_routes
@@ -88,7 +88,7 @@ def _build_batch(folder: Path, digests: Sequence[str], routes: Routes, answer: A
     sections: dict[str, str] = {}
     for digest in digests:
         try:
-            sections[digest] = _section((folder / digest).read_bytes(), routes)
+            sections[digest] = write_section(kernel_from_json((folder / digest).read_bytes()), routes)
         except Exception as cause:  # noqa: BLE001 - the boundary of the process: every failure is reported
             answer(digest, _text_of(cause))
     _compile(folder, sections, routes, answer)
@@ -115,7 +115,12 @@ def _compile(folder: Path, sections: Mapping[str, str], routes: Routes, answer: 
             answer(digest, _text_of(cause))
 
 
-def _section(kernel_json: bytes, routes: Routes) -> str:
+def write_section(kernel: KernelGraph, routes: Routes) -> str:
+    """Return the code of a kernel as a section.
+
+    Raises:
+        UnusualCode: what inductor writes cannot be one.
+    """
     from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
     from rdukit_compiler.backend.choose_products import choose_products, may_change
     from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions, may_hold_small_convolutions
@@ -125,7 +130,6 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
     from rdukit_compiler.backend.section_library import section_namespace
     from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 
-    kernel = kernel_from_json(kernel_json)
     module, inputs = fx_from_kernel(kernel), example_inputs(kernel)
     is_fused, is_convolved = may_fuse(module), may_hold_small_convolutions(module)
     if is_fused or is_convolved or holds_inexact(module) or may_change(module, inputs, routes):

@@ -9,7 +9,6 @@ from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Section, SectionResources, SectionType, Symbol, SymbolKind
-from rdukit.pef.units import Verdict
 from rdukit_compiler.cost import operator_work, project
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
@@ -54,8 +53,8 @@ class Assembly:
     sections: list[Section] = field(default_factory=list)
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
-    #: What the kernel check says, by unit.
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    #: What the kernel check says, by kernel.
+    verdicts: dict[str, str] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
     cache: SectionCache = field(default_factory=SectionCache)
 

@@ -11,6 +11,7 @@ from rdukit.cli.tables import Table
 from rdukit.errors import NotFound
 from rdukit.hardware import find_chip
 from rdukit.pef.model import Pef, Section
+from rdukit.pef.units import KERNEL_CHECK
 from rdukit.units import format_bytes, format_count, format_seconds
 
 #: Terms of the projected time, and what each is called. The longest decides; the launch is added to it.
@@ -65,6 +66,7 @@ def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
         "decided_by": {"rule": section.rule, "heuristic": section.heuristic, "mode": pef.mode},
         "why": section.why,
         "decisions": dict(section.decisions),
+        "kernel_check": pef.metadata.get(KERNEL_CHECK, {}).get(section.kernel),
         "resources": {
             "tiles": {"used": used.tiles, "available": pef.num_tiles},
             "pcus": {"used": used.pcus, "available": used.tiles * chip.pcus_per_tile},
@@ -94,6 +96,7 @@ def section_tables(pef: Pef, section: Section) -> list[Table]:
         ("decided by", f"{origin}; heuristic {decided['heuristic']}"),
         ("why", section.why),
         *_decision_rows(found["decisions"]),
+        *([("native kernel", found["kernel_check"])] if found["kernel_check"] else []),
     ]
     resources = tuple(
         (

@@ -106,6 +106,22 @@ class Verdict:
         """Return what ``verdict_from_json`` reads."""
         return json.dumps(asdict(self)).encode()
 
+    def __str__(self) -> str:
+        tried = f"{self.sets} sets of inputs" + (f", {self.dropped} more refused" if self.dropped else "")
+        return f"{self.outcome.value}: {self.reason}" if self.reason else f"{self.outcome.value}: {tried}"
+
+
+#: Key of a PEF's metadata: what the check says of each kernel, by digest.
+KERNEL_CHECK = "kernel_check"
+
+
+def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+    """Return what verdicts say of each kernel, for a PEF's metadata."""
+    return {
+        kernel.digest(): str(verdict)
+        for digest, verdict in sorted(verdicts.items()) for kernel in units[digest].kernels
+    }  # fmt: skip
+
 
 def verdict_from_json(data: bytes) -> Verdict:
     """Read a verdict.
@@ -114,8 +130,6 @@ def verdict_from_json(data: bytes) -> Verdict:
         ValueError: it is none.
     """
     value = json.loads(data)
-    if not isinstance(value, Mapping):
-        raise ValueError("a verdict is an object")
     try:
         return Verdict(Outcome(value["outcome"]), str(value["reason"]), int(value["sets"]), int(value["dropped"]))
     except (KeyError, TypeError) as cause:

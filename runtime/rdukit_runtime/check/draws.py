@@ -17,6 +17,8 @@ GUARD_BYTES: Final = 64
 _GUARD: Final = 0xA5
 #: At most one of so many places holds a special number.
 _SPARSE: Final = 16
+#: From so many whole numbers on, both zeros are among them.
+_ZEROS_AMONG: Final = 4
 #: What small numbers are of random ones.
 _NEAR_ZERO: Final = 1e-4
 
@@ -25,9 +27,9 @@ _NEAR_ZERO: Final = 1e-4
 class InputSet:
     """One way to draw inputs.
 
-    ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero), or
-    the special numbers that are strewn among random ones. ``gradient``: what arrives at a backward: ``ones``, ``random`` or ``one-hot``. ``masks``:
-    how many of a mask's places are true.
+    ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
+    or the special numbers that are strewn among random ones. ``gradient``: what arrives at a backward: ``whole``,
+    ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
     """
 
     kind: str
@@ -132,6 +134,9 @@ def _numbers(shape: Sequence[int], role: Role | None, chosen: InputSet, generato
         made = torch.randint(-3, 4, tuple(shape), generator=generator).float()
         powers = torch.tensor([0.5, 1.0, 2.0])[torch.randint(3, tuple(shape), generator=generator)]
         made = made * powers
+        if made.numel() >= _ZEROS_AMONG:
+            places = torch.randperm(made.numel(), generator=generator)[:2]
+            made.view(-1)[places] = torch.tensor([0.0, -0.0])
         if kind == "positive":
             return made.abs() + 1
         return (made > 0).float() if kind == "probability" else made

@@ -1,4 +1,4 @@
-"""Kernels whose results are exact on small whole numbers: these must agree to the last bit, in any order of additions."""
+"""Kernels whose results are exact on small whole numbers: they agree to the last bit, in any order of additions."""
 
 from typing import Final
 
@@ -30,10 +30,10 @@ _SUMMING: Final = frozenset(
 _ELEMENTWISE: Final = frozenset(
     f"aten.{name}"
     for name in (
-        "add sub rsub mul div square sqrt rsqrt reciprocal pow exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh "
-        "tanh asin acos atan asinh acosh atanh atan2 erf erfc erfinv sigmoid silu gelu elu celu selu mish softplus "
-        "hardswish hardsigmoid leaky_relu softshrink hardshrink remainder fmod floor_divide fmax fmin hypot frac logit "
-        "lgamma digamma xlogy heaviside nextafter rad2deg deg2rad nan_to_num sinc i0 relu6 tanh_backward "
+        "add sub rsub mul div square sqrt rsqrt reciprocal pow exp exp2 expm1 log log2 log10 log1p sin cos tan sinh "
+        "cosh tanh asin acos atan asinh acosh atanh atan2 erf erfc erfinv sigmoid silu gelu elu celu selu mish "
+        "softplus hardswish hardsigmoid leaky_relu softshrink hardshrink remainder fmod floor_divide fmax fmin hypot "
+        "frac logit lgamma digamma xlogy heaviside nextafter rad2deg deg2rad nan_to_num sinc i0 relu6 tanh_backward "
         "sigmoid_backward gelu_backward silu_backward logaddexp logaddexp2 lerp addcmul addcdiv"
     ).split()
 )

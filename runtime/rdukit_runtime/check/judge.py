@@ -86,7 +86,7 @@ class _Judge:
         inputs = tuple(draw(spec, self._roles.get(spec.name), chosen, n) for n, spec in enumerate(unit.forward.inputs))
         return Drawn(inputs, tuple(draw_gradient(spec, chosen, n) for n, spec in enumerate(_arriving(unit))))
 
-    def _run(self, side: Side, drawn: Drawn, chosen: InputSet) -> list[torch.Tensor]:
+    def _run(self, side: Side, drawn: Drawn, chosen: InputSet) -> Results:
         """Run a side on copies of the inputs; returns its results, and then the inputs as they are afterwards.
 
         Raises:

@@ -80,6 +80,16 @@ def _labels(node: KernelNode, shapes: Shapes) -> Role | None:
     return None if size is None else Role("index", size, -1)
 
 
+def _of_all(node: KernelNode, shapes: Shapes) -> Role | None:
+    value = node.args[0]
+    if not isinstance(value, Ref) or value.name not in shapes:
+        return None
+    count = 1
+    for size in shapes[value.name]:
+        count *= size
+    return Role("index", count, -count)
+
+
 def _always(kind: str) -> Find:
     return lambda node, shapes: Role(kind)
 
@@ -93,8 +103,8 @@ READERS: Final[Mapping[tuple[str, int], Find]] = {
     ("aten.index_reduce", 2): _index(0),
     ("aten.gather", 2): _index(0),
     ("aten.scatter", 2): _index(0), ("aten.scatter_add", 2): _index(0), ("aten.scatter_reduce", 2): _index(0),
-    ("aten.take", 1): lambda node, shapes: _of_all(node, shapes),
-    ("aten.put", 1): lambda node, shapes: _of_all(node, shapes),
+    ("aten.take", 1): _of_all,
+    ("aten.put", 1): _of_all,
     ("aten.nll_loss_forward", 1): _target(0, 4), ("aten.nll_loss2d_forward", 1): _target(0, 4),
     ("aten.nll_loss_backward", 2): _target(1, 5), ("aten.nll_loss2d_backward", 2): _target(1, 5),
     ("aten.multi_margin_loss", 1): _target(0, 9), ("aten.multi_margin_loss_backward", 2): _target(1, 9),
@@ -117,16 +127,6 @@ READERS: Final[Mapping[tuple[str, int], Find]] = {
     ("aten.native_layer_norm_backward", 4): _always("positive"),
     ("aten.native_group_norm_backward", 3): _always("positive"),
 }  # fmt: skip
-
-
-def _of_all(node: KernelNode, shapes: Shapes) -> Role | None:
-    value = node.args[0]
-    if not isinstance(value, Ref) or value.name not in shapes:
-        return None
-    count = 1
-    for size in shapes[value.name]:
-        count *= size
-    return Role("index", count, -count)
 
 
 #: Operators that hand the elements of their first argument on as they are.

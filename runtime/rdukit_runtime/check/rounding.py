@@ -15,14 +15,14 @@ AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
 MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
 
 
-class Rounding(TorchDispatchMode):  # type: ignore[misc]
+class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one.
 
     With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
     """
 
     def __init__(self, size: float, rounds: bool, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._size = size
         self._rounds = rounds
         self._generator = generator

@@ -1,0 +1,157 @@
+"""Operators that inductor computes wrongly are right natively: of special numbers, and in their gradients."""
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from support import shows
+from support.built_kernels import Built, Call, agree, build, with_gradient
+
+pytestmark = [
+    shows("native", "native-kernels"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
+]
+
+NAN, INF = float("nan"), float("inf")
+#: Whole vectors of torch's own loops: of what remains torch computes ``fmod`` by another function, with other digits.
+SPECIAL = torch.tensor(
+    [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 0.1, 1e-3, -1e-5, 1e-7, 1e-20, 1e-39, 65504.0, 1e10, -1e10, 1e20, -3.4e38,
+     NAN, INF, -INF, 5.5, -5.5, 0.99999994, 255.5, 16777216.0, 1 / 3, -1 / 3, 7.0, 88.0, -100.0, 1e-45] * 2
+)  # fmt: skip
+OTHERS = SPECIAL[torch.randperm(len(SPECIAL), generator=torch.Generator().manual_seed(0))]
+WORDS = (
+    "acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac log log10 log1p log2 neg "
+    "reciprocal round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc"
+).split()
+FUNCTIONS = "elu celu selu relu6 hardtanh softshrink hardshrink softsign leaky_relu hardsigmoid".split()
+PAIRS = ("remainder fmod floor_divide maximum minimum fmax fmin pow atan2 hypot copysign nextafter true_divide").split()
+ELEMENTWISE: dict[str, Call] = {
+    **{word: (getattr(torch, word), [SPECIAL]) for word in WORDS},
+    **{word: (getattr(F, word), [SPECIAL]) for word in FUNCTIONS},
+    **{f"{word} of two": (getattr(torch, word), [SPECIAL, OTHERS]) for word in PAIRS},
+    "x // 0.1": (lambda x: x // 0.1, [SPECIAL]),
+    "x % 0.7": (lambda x: x % 0.7, [SPECIAL]),
+    "x % -3": (lambda x: x % -3, [SPECIAL]),
+    "floor of x / 0.3": (lambda x: torch.div(x, 0.3, rounding_mode="floor"), [SPECIAL]),
+    "x * 0": (lambda x: x * 0, [SPECIAL]),
+    "0 / x": (lambda x: 0 / x, [SPECIAL]),
+    "1 + 0 * x": (lambda x: 1 + 0 * x, [SPECIAL]),
+    "zeros + x": (lambda x: torch.zeros_like(x) + x, [SPECIAL]),
+    "0 - x": (lambda x: 0 - x, [SPECIAL]),
+    "x ** -0.5": (lambda x: x**-0.5, [SPECIAL]),
+    "clamp_min": (lambda x: x.clamp_min(0), [SPECIAL]),
+    "clamp upside down": (lambda x: x.clamp(2, -2), [SPECIAL]),
+    "next bf16": (lambda x: torch.nextafter(x.bfloat16(), (x + 1).bfloat16()), [SPECIAL]),
+    "next f16": (lambda x: torch.nextafter(x.half(), (x - 1).half()), [SPECIAL]),
+}
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+NARROW = torch.tensor([0, 1, 2, 3, 254, 255, 128, 127, 5] * 3, dtype=torch.uint8)
+SIGNED = torch.tensor([0, 1, -1, 127, -128, 5, -5, 100, 7] * 3, dtype=torch.int8)
+WHOLE: dict[str, Call] = {
+    f"{word} {name}": (function, [x])
+    for name, x in {"uint8": NARROW, "int8": SIGNED, "int16": SIGNED.to(torch.int16) * 200}.items()
+    for word, function in {
+        "sum cut": lambda x: (x + x) >> 1, "product cut": lambda x: (x * x) // 3, "compared": lambda x: (x - 5) > 3,
+        "widened": lambda x: (x + x).float(), "shifted": lambda x: (x << 3) >> 3, "negated": lambda x: (-x) > 0,
+        "clamped": lambda x: x.clamp(2, -2), "place of the least": lambda x: x.reshape(3, 9).min(1)[1],
+        "place of the largest": lambda x: x.reshape(3, 9).argmax(1),
+    }.items()
+}  # fmt: skip
+TRUTHS: dict[str, Call] = {
+    f"place of the {word}": (function, [numbers(8, 9)])
+    for word, function in {
+        "first false": lambda x: (x > 0).min(1)[1], "first true": lambda x: (x > 0).max(1)[1],
+        "first false, kept": lambda x: (x > 0).min(1, keepdim=True)[1],
+    }.items()
+}  # fmt: skip
+
+LABELS = torch.tensor([[1, 3, -1, 0, 2], [4, 3, 2, 1, 0], [-1, -1, -1, -1, -1], [0, -1, 2, 3, 1]])
+UNLIKE = numbers(40)
+UNLIKE[::9] = NAN
+UNLIKE[4], UNLIKE[5] = INF, -INF
+
+
+def pooled(pool: Any, k: int, step: int, pad: int, counts: bool) -> Any:
+    return with_gradient(lambda x: pool(x, k, step, pad, ceil_mode=True, count_include_pad=counts))
+
+
+GRADIENTS: dict[str, Call] = {
+    **{
+        f"average of {k}, step {step}, {pad} around, {len(shape) - 2} axes{'' if counts else ', inside'}":
+            (pooled(pool, k, step, pad, counts), [numbers(*shape)])
+        for k, step, pad in ((2, 2, 0), (3, 2, 1), (3, 3, 0))
+        for pool, shape in ((F.avg_pool1d, (2, 3, 8)), (F.avg_pool2d, (2, 3, 7, 8)), (F.avg_pool3d, (1, 2, 5, 6, 7)))
+        for counts in (True, False)
+    },
+    **{
+        f"{name} {reduction}": (with_gradient(lambda x, y, loss=loss, r=reduction: loss(x, y, reduction=r)),
+                                [UNLIKE, numbers(40)])
+        for name, loss in {"smooth l1": F.smooth_l1_loss, "huber": F.huber_loss, "l1": F.l1_loss}.items()
+        for reduction in ("mean", "none")
+    },
+    **{
+        f"soft margin {reduction}": (
+            with_gradient(lambda x, y, r=reduction: F.soft_margin_loss(x, y.sign(), reduction=r)),
+            [UNLIKE, numbers(40)],
+        )
+        for reduction in ("mean", "none")
+    },
+    **{
+        f"multilabel margin {reduction}": (
+            with_gradient(lambda x, y, r=reduction: F.multilabel_margin_loss(x, y, reduction=r)),
+            [numbers(4, 5), LABELS],
+        )
+        for reduction in ("mean", "sum", "none")
+    },
+}  # fmt: skip
+
+
+def beside(first: Any, second: Any) -> Any:
+    """Gradients of two functions of the same values, which inductor computes in one loop."""
+    return with_gradient(lambda x: (first((x * 1.5).tanh()).sum(), second((x * 0.7).tanh()).sum()))
+
+
+#: Whose gradients are scattered.
+SCATTERING = {
+    "max": lambda x: x.max(-1)[0], "min": lambda x: x.min(1)[0], "kthvalue": lambda x: x.kthvalue(2, -1)[0],
+    "topk": lambda x: x.topk(2, -1)[0], "mode": lambda x: x.mode(-1)[0], "diagonal": lambda x: x.diagonal(1, 0, 1),
+    "select": lambda x: x.select(1, 2), "slice": lambda x: x[:, 1:5:2],
+    "gather": lambda x: x.gather(1, torch.zeros(4, 2, 3, dtype=torch.long)),
+}  # fmt: skip
+TOGETHER: dict[str, Call] = {
+    f"{name} beside {other}": (beside(largest, function), [numbers(4, 6, 3)])
+    for name, function in SCATTERING.items()
+    for other, largest in {
+        "amax": lambda x: x.amax(-1), "the largest norm": lambda x: x.norm(INF, -1),
+    }.items()
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, Built]:
+    return build(ELEMENTWISE | WHOLE | TRUTHS | GRADIENTS | TOGETHER)
+
+
+@pytest.mark.parametrize("name", [*ELEMENTWISE, *WHOLE, *TRUTHS])
+def test_special_numbers_are_torchs(built: dict[str, Built], name: str) -> None:
+    native, portable = built[name].results()
+    for ours, theirs in zip(native, portable, strict=True):
+        assert agree(ours, theirs, 3e-6 if theirs.dtype is torch.float32 else 0.0), (ours, theirs)
+
+
+@pytest.mark.parametrize("name", [*GRADIENTS, *TOGETHER])
+def test_gradients_are_torchs(built: dict[str, Built], name: str) -> None:
+    native, portable = built[name].results()
+    for ours, theirs in zip(native, portable, strict=True):
+        finite = theirs.isfinite()
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert torch.equal(ours[theirs.isinf()], theirs[theirs.isinf()])
+        assert torch.all((ours - theirs)[finite].abs() <= 3e-6 * theirs[finite].abs().sum())

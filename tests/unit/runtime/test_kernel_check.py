@@ -1,0 +1,209 @@
+"""The kernel check refuses what computes otherwise, crashes or writes where it must not, and nothing that is right."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
+from rdukit.pef.units import Outcome, Unit, Verdict, unit_from_json, verdict_from_json
+from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, guard
+from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
+from rdukit_runtime.check.judge import Side, find_all_roles, judge
+from rdukit_runtime.check.roles import Role, find_roles
+from rdukit_runtime.engine.portable import build_portable
+from support import shows
+
+pytestmark = shows("native", "native-kernels")
+
+ROWS, WIDTH = 6, 9
+
+
+def kernel(
+    nodes: Sequence[tuple[Any, ...]], outputs: Sequence[str], **inputs: tuple[str, tuple[int, ...]]
+) -> KernelGraph:
+    specs = tuple(packed_spec(name, dtype, shape) for name, (dtype, shape) in inputs.items())
+    made = tuple(KernelNode(f"v{n}", op, tuple(args)) for n, (op, *args) in enumerate(nodes))
+    return KernelGraph(specs, made, tuple(outputs))
+
+
+#: A linear layer with tanh, and its backward on what it saved: its result.
+FORWARD = kernel(
+    [("aten.mm.default", Ref("x"), Ref("w")), ("aten.tanh.default", Ref("v0"))], ["v1"],
+    x=("float32", (ROWS, WIDTH)), w=("float32", (WIDTH, 4)),
+)  # fmt: skip
+BACKWARD = kernel(
+    [("aten.tanh_backward.default", Ref("g"), Ref("y")), ("aten.t.default", Ref("x")),
+     ("aten.mm.default", Ref("v1"), Ref("v0"))],
+    ["v2"], y=("float32", (ROWS, 4)), x=("float32", (ROWS, WIDTH)), g=("float32", (ROWS, 4)),
+)  # fmt: skip
+UNIT = Unit(FORWARD, BACKWARD, (("output", 0), ("input", 0), None))
+
+
+def side(unit: Unit) -> Side:
+    return Side(build_portable(unit.forward), None if unit.backward is None else build_portable(unit.backward))
+
+
+def changed(graph: KernelGraph, position: int, op: str, *args: Any) -> KernelGraph:
+    nodes = list(graph.nodes)
+    nodes[position] = KernelNode(nodes[position].name, op, args or nodes[position].args)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def outcome(unit: Unit, native: Side) -> Verdict:
+    return judge(unit, native)
+
+
+def test_what_computes_the_same_is_right() -> None:
+    verdict = outcome(UNIT, side(UNIT))
+    assert (verdict.outcome, verdict.sets, verdict.dropped) == (Outcome.RIGHT, len(ALL_SETS), 0)
+
+
+def test_rounding_in_another_order_is_right() -> None:
+    def forward(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        x, w = inputs
+        return [((x[:, :4] @ w[:4]) + (x[:, 4:] @ w[4:])).tanh()]
+
+    assert outcome(UNIT, Side(forward, side(UNIT).backward)).outcome is Outcome.RIGHT
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        changed(FORWARD, 1, "aten.sigmoid.default"), changed(FORWARD, 1, "aten.sin.default"),
+        changed(FORWARD, 1, "aten.atan.default"), changed(FORWARD, 1, "aten.relu.default"),
+    ],
+    ids=lambda graph: graph.nodes[1].op,
+)  # fmt: skip
+def test_another_function_is_refused(damaged: KernelGraph) -> None:
+    verdict = outcome(UNIT, Side(build_portable(damaged), side(UNIT).backward))
+    assert verdict.outcome is Outcome.REFUSED and "output 0: " in verdict.reason and "seed" in verdict.reason
+
+
+def damage(make: Callable[[Sequence[torch.Tensor]], torch.Tensor]) -> Side:
+    """A side whose backward is right but for what ``make`` does to its result."""
+    whole = side(UNIT)
+    assert whole.backward is not None
+    right = whole.backward
+
+    def backward(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        return [make([*right(inputs, scalars), *inputs])]
+
+    return Side(whole.forward, backward)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: -t[0], lambda t: torch.zeros_like(t[0]), lambda t: t[0].roll(1, 0), lambda t: t[0].roll(1, 1),
+        lambda t: t[0].bfloat16().float(), lambda t: t[0].nan_to_num(0.0), lambda t: t[0] * (1 + 1e-4),
+        lambda t: torch.where(t[0] == t[0].max(), torch.zeros(()), t[0]), lambda t: t[0].double(), lambda t: t[0][:-1],
+        lambda t: t[0].clamp(-3, 3), lambda t: t[0] + 1e-3,
+    ],
+    ids=["sign", "lost", "rows", "columns", "dtype of its numbers", "nan", "scale", "one element", "dtype", "shape",
+         "clamped", "shifted"],
+)  # fmt: skip
+def test_a_damaged_gradient_is_refused(make: Callable[[Sequence[torch.Tensor]], torch.Tensor]) -> None:
+    assert outcome(UNIT, damage(make)).outcome is Outcome.REFUSED
+
+
+def test_a_backward_is_judged_on_what_its_own_forward_saved() -> None:
+    twice = changed(FORWARD, 1, "aten.tanh.default")
+
+    def forward(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        return [build_portable(twice)(inputs, scalars)[0] * 2]
+
+    def backward(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        y, x, g = inputs
+        return [x.t() @ (g * (1 - (y / 2) ** 2))]
+
+    verdict = outcome(UNIT, Side(forward, backward))
+    assert verdict.outcome is Outcome.REFUSED and verdict.reason.startswith("output 0")
+
+
+def test_what_writes_to_an_input_or_beyond_it_is_refused() -> None:
+    def writing(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        made = build_portable(FORWARD)(inputs, scalars)
+        inputs[0][0, 0] += 1
+        return made
+
+    def beyond(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        made = build_portable(FORWARD)(inputs, scalars)
+        inputs[0].as_strided((1,), (1,), inputs[0].storage_offset() + inputs[0].numel()).fill_(7.0)
+        return made
+
+    for forward in (writing, beyond):
+        assert outcome(UNIT, Side(forward, side(UNIT).backward)).outcome is Outcome.REFUSED
+
+
+def test_what_fails_is_refused_with_its_reason() -> None:
+    def forward(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        raise RuntimeError("no such loop")
+
+    assert "no such loop" in outcome(UNIT, Side(forward, side(UNIT).backward)).reason
+
+
+def test_inputs_that_the_portable_form_refuses_are_counted() -> None:
+    graph = kernel([("aten.view.default", Ref("x"), [5])], ["v0"], x=("float32", (ROWS,)))
+    verdict = outcome(Unit(graph), side(Unit(graph)))
+    assert (verdict.outcome, verdict.dropped) == (Outcome.NOT_JUDGED, len(ALL_SETS))
+
+
+def test_the_place_of_the_largest_of_equal_numbers_counts() -> None:
+    graph = kernel([("aten.argmax.default", Ref("x"), 1)], ["v0"], x=("float32", (ROWS, WIDTH)))
+
+    def last(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        return [WIDTH - 1 - inputs[0].flip(1).argmax(1)]
+
+    assert outcome(Unit(graph), Side(last, None)).outcome is Outcome.REFUSED
+
+
+def test_the_sign_of_zero_counts_where_nothing_is_added_up() -> None:
+    graph = kernel([("aten.neg.default", Ref("x"))], ["v0"], x=("float32", (WIDTH,)))
+
+    def subtracting(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
+        return [0 - inputs[0]]
+
+    assert outcome(Unit(graph), Side(subtracting, None)).outcome is Outcome.REFUSED
+    assert keeps_signs(graph) and adds_nothing(graph) and is_exact_on_whole_numbers(graph)
+
+
+def test_readers_say_what_inputs_may_hold() -> None:
+    graph = kernel(
+        [("aten.view.default", Ref("i"), [4]), ("aten.embedding.default", Ref("table"), Ref("v0")),
+         ("aten.add.Tensor", Ref("var"), 1e-5), ("aten.rsqrt.default", Ref("v2")),
+         ("aten.nll_loss_forward.default", Ref("logits"), Ref("y"), None, 1, -100)],
+        ["v1", "v3", "v4"], i=("int64", (2, 2)), table=("float32", (7, 3)), var=("float32", (3,)),
+        logits=("float32", (4, 5)), y=("int64", (4,)),
+    )  # fmt: skip
+    shapes = {spec.name: spec.shape for spec in graph.inputs}
+    assert find_roles(graph, shapes) == {
+        "i": Role("index", 7), "var": Role("positive"), "y": Role("index", 5, 0, -100),
+    }  # fmt: skip
+    assert find_all_roles(Unit(graph)) == find_roles(graph, shapes)
+
+
+@pytest.mark.parametrize("chosen", ALL_SETS, ids=str)
+def test_drawn_indices_are_legal_and_the_same_each_time(chosen: InputSet) -> None:
+    spec = packed_spec("i", "int64", (50,))
+    drawn = draw(spec, Role("index", 7, -7, -100), chosen, 3)
+    legal = drawn[drawn != -100]
+    assert int(legal.min()) >= -7 and int(legal.max()) == 6 and -100 in drawn and 0 in drawn and -1 in drawn
+    assert torch.equal(drawn, draw(spec, Role("index", 7, -7, -100), chosen, 3))
+
+
+def test_a_guarded_tensor_has_the_strides_of_the_plan() -> None:
+    made = guard(torch.arange(6.0).reshape(2, 3), (1, 2))
+    assert made.tensor.stride() == (1, 2) and made.is_whole()
+    made.memory[-1] = 0
+    assert not made.is_whole()
+
+
+def test_units_and_verdicts_come_back_from_json() -> None:
+    assert unit_from_json(UNIT.to_json()) == UNIT and len(UNIT.digest()) == 64
+    verdict = Verdict(Outcome.REFUSED, "why", 3, 1)
+    assert verdict_from_json(verdict.to_json()) == verdict
+    with pytest.raises(ValueError, match="verdict"):
+        verdict_from_json(b"[]")
