@@ -31,7 +31,7 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
-from rdukit.pef.units import KERNEL_CHECK, Outcome, Verdict
+from rdukit.pef.units import KERNEL_CHECK, KernelVerdict, Outcome
 from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
 from rdukit_compiler.backend.check_natives import choose_judged
@@ -266,7 +266,7 @@ def _judged(
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the native kernels that may be used, by the kernel check."""
 
-    def on_judged(verdict: Verdict, number: int, total: int) -> None:
+    def on_judged(verdict: KernelVerdict, number: int, total: int) -> None:
         reporter.progress("kernels checked", number, total)
         if verdict.outcome is Outcome.REFUSED:
             reporter.warning(

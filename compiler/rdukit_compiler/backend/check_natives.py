@@ -16,7 +16,7 @@ from rdukit.errors import CompileError
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Section
-from rdukit.pef.units import Outcome, Unit, Verdict, describe_verdicts, find_units, verdict_from_json
+from rdukit.pef.units import KernelVerdict, Outcome, Unit, describe_verdicts, find_units, verdict_from_json
 from rdukit.settings import SANITIZE, resolve
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache
 from rdukit_compiler.backend.native import NativeBuilder, Worker, worker_count
@@ -26,7 +26,7 @@ from rdukit_compiler.settings import KERNEL_CHECK
 JUDGE: Final = "rdukit_runtime.check"
 
 #: Called with each unit's digest and its verdict, as it is known.
-OnJudged = Callable[[str, Verdict], None]
+OnJudged = Callable[[str, KernelVerdict], None]
 
 
 @cache
@@ -52,7 +52,7 @@ def has_native(unit: Unit, libraries: Mapping[str, bytes]) -> bool:
 
 def judge_units(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], builder: NativeBuilder, on_judged: OnJudged
-) -> dict[str, Verdict]:
+) -> dict[str, KernelVerdict]:
     """Return the verdict on each unit that has a native kernel: a kept one, or one of now.
 
     Args:
@@ -60,7 +60,7 @@ def judge_units(
     """
     cache = builder.cache
     native = {digest: unit for digest, unit in units.items() if has_native(unit, libraries)}
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, KernelVerdict] = {}
     for digest, unit in native.items():
         kept = _find(cache, name_verdict(unit, digest, libraries))
         if kept is not None:
@@ -70,7 +70,7 @@ def judge_units(
     if missing and (place := builder.open()) is not None:
         _lay_out(place, [native[digest] for digest in missing], libraries)
 
-        def on_new(digest: str, verdict: Verdict) -> None:
+        def on_new(digest: str, verdict: KernelVerdict) -> None:
             verdicts[digest] = verdict
             cache.keep_verdict(name_verdict(native[digest], digest, libraries), verdict.to_json())
             on_judged(digest, verdict)
@@ -78,12 +78,12 @@ def judge_units(
         _judge(missing, place, builder, on_new)
     for digest in missing:
         if digest not in verdicts:
-            verdicts[digest] = Verdict(Outcome.REFUSED, cache.refusal or "the process that checks it ended")
+            verdicts[digest] = KernelVerdict(Outcome.REFUSED, cache.refusal or "the process that checks it ended")
             on_judged(digest, verdicts[digest])
     return verdicts
 
 
-def _find(cache: KernelCache, name: str) -> Verdict | None:
+def _find(cache: KernelCache, name: str) -> KernelVerdict | None:
     content = cache.find_verdict(name)
     try:
         return None if content is None else verdict_from_json(content)
@@ -129,7 +129,7 @@ def _judge(missing: Sequence[str], place: BuildPlace, builder: NativeBuilder, on
 
 def choose_judged(
     sections: Iterable[Section], kernels: Mapping[str, KernelGraph], libraries: dict[str, bytes],
-    builder: NativeBuilder, on_judged: Callable[[Verdict, int, int], None],
+    builder: NativeBuilder, on_judged: Callable[[KernelVerdict, int, int], None],
 ) -> tuple[dict[str, bytes], dict[str, str]]:  # fmt: skip
     """Return the libraries of a PEF's kernels that may be used, and what the check says of each kernel.
 
@@ -147,7 +147,7 @@ def choose_judged(
 
 
 def keep_judged(
-    units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, Verdict]
+    units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
 ) -> dict[str, bytes]:
     """Return the libraries that may be used: a unit has all of its native kernels, or none.
 

@@ -68,7 +68,7 @@ def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
         answers.write(json.dumps({"unit": digest, "verdict": json.loads(verdict.to_json())}) + "\n")
         answers.flush()
 
-    check.judge_all(check.Job(folder, request["units"], request["is_full"]), answer)
+    check.judge_all(check.JudgedFiles(folder, request["units"], request["is_full"]), answer)
 
 
 def _warm_up() -> None:

@@ -84,7 +84,7 @@ def _source_of(symbol: str, forward: Section) -> Source:
 
 
 class Outcome(StrEnum):
-    """What a comparison says of native kernels."""
+    """Answer of a comparison of native kernels with portable ones."""
 
     RIGHT = "right"
     #: They differ, crash, hang or write where they must not.
@@ -93,8 +93,8 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is known of a unit's native kernels, and from which inputs."""
+class KernelVerdict:
+    """Knowledge of a unit's native kernels, and from which inputs it comes."""
 
     outcome: Outcome
     reason: str = ""
@@ -115,7 +115,7 @@ class Verdict:
 KERNEL_CHECK = "kernel_check"
 
 
-def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, KernelVerdict]) -> dict[str, str]:
     """Return what verdicts say of each kernel, for a PEF's metadata."""
     return {
         kernel.digest(): str(verdict)
@@ -123,7 +123,7 @@ def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, Verdict]
     }  # fmt: skip
 
 
-def verdict_from_json(data: bytes) -> Verdict:
+def verdict_from_json(data: bytes) -> KernelVerdict:
     """Read a verdict.
 
     Raises:
@@ -131,6 +131,6 @@ def verdict_from_json(data: bytes) -> Verdict:
     """
     value = json.loads(data)
     try:
-        return Verdict(Outcome(value["outcome"]), str(value["reason"]), int(value["sets"]), int(value["dropped"]))
+        return KernelVerdict(Outcome(value["outcome"]), str(value["reason"]), int(value["sets"]), int(value["dropped"]))
     except (KeyError, TypeError) as cause:
         raise ValueError(f"a verdict lacks {cause}") from cause

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.units import Outcome, Unit, Verdict, unit_from_json, verdict_from_json
+from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check.judge import Side, judge
 from rdukit_runtime.engine.native import load_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
@@ -22,11 +22,11 @@ LIMIT_S: Final = 60
 LIMIT_BYTES: Final = 8 << 30
 
 #: Called with a unit's digest and the verdict.
-Answer = Callable[[str, Verdict], None]
+Answer = Callable[[str, KernelVerdict], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JudgedFiles:
     """Units to judge: ``<digest>.unit`` in ``folder``, and the libraries of their kernels, ``<digest>.so``."""
 
     folder: Path
@@ -34,7 +34,7 @@ class Job:
     is_full: bool = False
 
 
-def judge_all(job: Job, answer: Answer) -> None:
+def judge_all(job: JudgedFiles, answer: Answer) -> None:
     """Judge each unit; one that ends its child is refused, and the next child goes on with those after it."""
     left = list(job.units)
     while left:
@@ -42,7 +42,7 @@ def judge_all(job: Job, answer: Answer) -> None:
         left = left[done:]
 
 
-def _judge_in_child(job: Job, units: Sequence[str], answer: Answer) -> int:
+def _judge_in_child(job: JudgedFiles, units: Sequence[str], answer: Answer) -> int:
     """Judge units in one child until its end; returns how many have a verdict."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -57,12 +57,12 @@ def _judge_in_child(job: Job, units: Sequence[str], answer: Answer) -> int:
             done += 1
     _, status = os.waitpid(pid, 0)
     if done < len(units):
-        answer(units[done], Verdict(Outcome.REFUSED, _how_it_ended(status)))
+        answer(units[done], KernelVerdict(Outcome.REFUSED, _how_it_ended(status)))
         done += 1
     return done
 
 
-def _child(job: Job, units: Sequence[str], writer: int) -> None:
+def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -79,17 +79,17 @@ def _child(job: Job, units: Sequence[str], writer: int) -> None:
         os._exit(1)
 
 
-def judge_files(folder: Path, digest: str, is_full: bool) -> Verdict:
+def judge_files(folder: Path, digest: str, is_full: bool) -> KernelVerdict:
     """Judge a unit whose files lie in ``folder``."""
     unit = unit_from_json((folder / f"{digest}.unit").read_bytes())
     try:
         native = _native_side(folder, unit)
     except Exception as cause:  # noqa: BLE001 - a library that cannot be loaded is not used
-        return Verdict(Outcome.REFUSED, f"its library cannot be loaded: {cause}")
+        return KernelVerdict(Outcome.REFUSED, f"its library cannot be loaded: {cause}")
     try:
         return judge(unit, native, is_full)
     except MemoryError:
-        return Verdict(Outcome.NOT_JUDGED, "too large to check: its memory")
+        return KernelVerdict(Outcome.NOT_JUDGED, "too large to check: its memory")
 
 
 def _native_side(folder: Path, unit: Unit) -> Side:

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from rdukit.pef.kernel import TensorSpec
-from rdukit_runtime.check.roles import Role
+from rdukit_runtime.check.roles import InputRole
 
 #: Bytes before and after a tensor that nobody may write, and what is in them.
 GUARD_BYTES: Final = 64
@@ -25,7 +25,7 @@ _NEAR_ZERO: Final = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class InputSet:
-    """One way to draw inputs.
+    """Way to draw inputs.
 
     ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
     or the special numbers that are strewn among random ones. ``gradient``: what arrives at a backward: ``whole``,
@@ -60,7 +60,7 @@ FEW_SETS: Final = (ALL_SETS[0], ALL_SETS[2])
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class GuardedTensor:
     """A tensor between two guards."""
 
     tensor: torch.Tensor
@@ -75,7 +75,7 @@ class Guarded:
         )
 
 
-def guard(tensor: torch.Tensor, stride: Sequence[int] | None = None) -> Guarded:
+def guard(tensor: torch.Tensor, stride: Sequence[int] | None = None) -> GuardedTensor:
     """Copy a tensor to guarded memory of its own, with ``stride`` or its own."""
     steps = tuple(tensor.stride() if stride is None else stride)
     reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, steps, strict=True))
@@ -85,10 +85,10 @@ def guard(tensor: torch.Tensor, stride: Sequence[int] | None = None) -> Guarded:
     placed = held.as_strided(tensor.shape, steps)
     if tensor.numel():
         placed.copy_(tensor)
-    return Guarded(placed, memory)
+    return GuardedTensor(placed, memory)
 
 
-def draw(spec: TensorSpec, role: Role | None, chosen: InputSet, number: int) -> torch.Tensor:
+def draw(spec: TensorSpec, role: InputRole | None, chosen: InputSet, number: int) -> torch.Tensor:
     """Draw one input of a forward, contiguous.
 
     Args:
@@ -128,7 +128,9 @@ def draw_gradient(spec: TensorSpec, chosen: InputSet, number: int) -> torch.Tens
     return torch.randn(spec.shape, generator=generator).to(dtype)
 
 
-def _numbers(shape: Sequence[int], role: Role | None, chosen: InputSet, generator: torch.Generator) -> torch.Tensor:
+def _numbers(
+    shape: Sequence[int], role: InputRole | None, chosen: InputSet, generator: torch.Generator
+) -> torch.Tensor:
     kind = None if role is None else role.kind
     if chosen.kind == "whole":
         made = torch.randint(-3, 4, tuple(shape), generator=generator).float()
@@ -160,7 +162,7 @@ def _numbers(shape: Sequence[int], role: Role | None, chosen: InputSet, generato
     return made
 
 
-def _indices(shape: Sequence[int], role: Role, generator: torch.Generator) -> torch.Tensor:
+def _indices(shape: Sequence[int], role: InputRole, generator: torch.Generator) -> torch.Tensor:
     """Draw indices in range, the first, the last, a repeated and a negative one where there is room."""
     least = 0 if role.least >= 0 else -1
     made = torch.randint(0, max(1, role.limit), tuple(shape), generator=generator)

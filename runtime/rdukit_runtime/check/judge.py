@@ -8,11 +8,11 @@ from typing import Final
 import torch
 
 from rdukit.pef.kernel import KernelGraph, TensorSpec
-from rdukit.pef.units import Outcome, Unit, Verdict
+from rdukit.pef.units import KernelVerdict, Outcome, Unit
 from rdukit_runtime.check.compare import Portable, Results, find_fault
-from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, Guarded, InputSet, draw, draw_gradient, guard
+from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, GuardedTensor, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
-from rdukit_runtime.check.roles import Role, find_roles
+from rdukit_runtime.check.roles import InputRole, find_roles
 from rdukit_runtime.check.rounding import MOVES, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
@@ -25,7 +25,7 @@ _MOVED_RUNS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Kernels of one side: forward, and backward if there is one."""
+    """Kernels of a side: forward, and backward if there is one."""
 
     forward: Kernel
     backward: Kernel | None
@@ -33,7 +33,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One set of inputs: of the forward, and what arrives at the backward."""
+    """Set of inputs: of the forward, and what arrives at the backward."""
 
     inputs: tuple[torch.Tensor, ...]
     arriving: tuple[torch.Tensor, ...]
@@ -51,7 +51,7 @@ class _Judge:
         self._adds_nothing = all(adds_nothing(kernel) for kernel in unit.kernels)
         self._signs = all(keeps_signs(kernel) for kernel in unit.kernels)
 
-    def verdict(self, sets: Sequence[InputSet], few: Sequence[InputSet]) -> Verdict:
+    def verdict(self, sets: Sequence[InputSet], few: Sequence[InputSet]) -> KernelVerdict:
         done = dropped = 0
         reason, pending = "", list(sets)
         while pending:
@@ -70,16 +70,18 @@ class _Judge:
                 expected = self._run(self._portable, drawn, chosen)
                 took_s = time.monotonic() - began
             if took_s > TOO_LONG_S:
-                return Verdict(Outcome.NOT_JUDGED, f"too large to check: its portable form takes {took_s:.1f} s")
+                return KernelVerdict(Outcome.NOT_JUDGED, f"too large to check: its portable form takes {took_s:.1f} s")
             fault = self._fault(drawn, chosen, expected)
             done += 1
             if fault is not None:
-                return Verdict(Outcome.REFUSED, f"{fault} ({chosen})", done, dropped)
+                return KernelVerdict(Outcome.REFUSED, f"{fault} ({chosen})", done, dropped)
             if done == 1 and took_s > ALL_S:
                 pending = [each for each in few if each != chosen]
         if done == 0:
-            return Verdict(Outcome.NOT_JUDGED, f"its portable form takes none of the inputs: {reason}", 0, dropped)
-        return Verdict(Outcome.RIGHT, "", done, dropped)
+            return KernelVerdict(
+                Outcome.NOT_JUDGED, f"its portable form takes none of the inputs: {reason}", 0, dropped
+            )
+        return KernelVerdict(Outcome.RIGHT, "", done, dropped)
 
     def _draw(self, chosen: InputSet) -> Drawn:
         unit = self._unit
@@ -161,7 +163,7 @@ def _seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
 
-def _place(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> list[Guarded]:
+def _place(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> list[GuardedTensor]:
     return [guard(tensor, spec.stride) for spec, tensor in zip(specs, tensors, strict=True)]
 
 
@@ -175,7 +177,7 @@ def find_shapes(kernel: KernelGraph, inputs: Sequence[torch.Tensor]) -> dict[str
     return found
 
 
-def find_all_roles(unit: Unit) -> Mapping[str, Role]:
+def find_all_roles(unit: Unit) -> Mapping[str, InputRole]:
     """Return the roles of the forward's inputs: those that the backward gives to what it reads of them included."""
     specs = unit.forward.inputs
     zeros = [torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
@@ -192,7 +194,7 @@ def find_all_roles(unit: Unit) -> Mapping[str, Role]:
     return roles
 
 
-def judge(unit: Unit, native: Side, is_full: bool = False) -> Verdict:
+def judge(unit: Unit, native: Side, is_full: bool = False) -> KernelVerdict:
     """Compare a unit's native kernels with its portable ones.
 
     Args:

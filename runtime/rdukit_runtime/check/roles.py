@@ -12,8 +12,8 @@ from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
-    """What values an input may have.
+class InputRole:
+    """Values that an input may have.
 
     ``kind``: ``index`` (whole, from ``least`` up to below ``limit``), ``probability``, ``positive``, ``sorted``,
     ``count`` (whole, from 1 to ``limit``).
@@ -27,7 +27,7 @@ class Role:
 
 
 Shapes = Mapping[str, Sequence[int]]
-Find = Callable[[KernelNode, Shapes], Role | None]
+Find = Callable[[KernelNode, Shapes], InputRole | None]
 
 
 def _argument(node: KernelNode, position: int, name: str, default: Any = None) -> Any:
@@ -45,10 +45,10 @@ def _size(node: KernelNode, position: int, axis: int, shapes: Shapes) -> int | N
 def _index(of: int, axis: int | None = None, axis_at: int = 1, is_signed: bool = False) -> Find:
     """Return the role of an index of argument ``of``, along ``axis`` or along the one in argument ``axis_at``."""
 
-    def find(node: KernelNode, shapes: Shapes) -> Role | None:
+    def find(node: KernelNode, shapes: Shapes) -> InputRole | None:
         along = node.args[axis_at] if axis is None else axis
         size = _size(node, of, along, shapes) if isinstance(along, int) else None
-        return None if size is None else Role("index", size, -size if is_signed else 0)
+        return None if size is None else InputRole("index", size, -size if is_signed else 0)
 
     return find
 
@@ -56,42 +56,42 @@ def _index(of: int, axis: int | None = None, axis_at: int = 1, is_signed: bool =
 def _number_at(position: int) -> Find:
     """Return the role of an index below the number in an argument."""
 
-    def find(node: KernelNode, _: Shapes) -> Role | None:
+    def find(node: KernelNode, _: Shapes) -> InputRole | None:
         limit = node.args[position]
-        return Role("index", limit) if isinstance(limit, int) else None
+        return InputRole("index", limit) if isinstance(limit, int) else None
 
     return find
 
 
 def _target(classes_of: int, ignored_at: int) -> Find:
-    def find(node: KernelNode, shapes: Shapes) -> Role | None:
+    def find(node: KernelNode, shapes: Shapes) -> InputRole | None:
         value = node.args[classes_of]
         shape = shapes.get(value.name) if isinstance(value, Ref) else None
         ignored = node.args[ignored_at] if len(node.args) > ignored_at else -100
         if shape is None or not isinstance(ignored, int):
             return None
-        return Role("index", shape[0] if len(shape) == 1 else shape[1], 0, ignored)
+        return InputRole("index", shape[0] if len(shape) == 1 else shape[1], 0, ignored)
 
     return find
 
 
-def _labels(node: KernelNode, shapes: Shapes) -> Role | None:
+def _labels(node: KernelNode, shapes: Shapes) -> InputRole | None:
     size = _size(node, 0, -1, shapes)
-    return None if size is None else Role("index", size, -1)
+    return None if size is None else InputRole("index", size, -1)
 
 
-def _of_all(node: KernelNode, shapes: Shapes) -> Role | None:
+def _of_all(node: KernelNode, shapes: Shapes) -> InputRole | None:
     value = node.args[0]
     if not isinstance(value, Ref) or value.name not in shapes:
         return None
     count = 1
     for size in shapes[value.name]:
         count *= size
-    return Role("index", count, -count)
+    return InputRole("index", count, -count)
 
 
 def _always(kind: str) -> Find:
-    return lambda node, shapes: Role(kind)
+    return lambda node, shapes: InputRole(kind)
 
 
 #: Operator without its overload, position of the argument → role.
@@ -146,13 +146,13 @@ def word_of(op: str) -> str:
     return ".".join(op.split(".")[:2])
 
 
-def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, Role]:
+def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, InputRole]:
     """Return the roles of those inputs that have one.
 
     Args:
         shapes: of all values of the kernel.
     """
-    roles: dict[str, Role] = {}
+    roles: dict[str, InputRole] = {}
     for node in reversed(kernel.nodes):
         own = roles.get(node.name)
         word = word_of(node.op)
@@ -166,7 +166,7 @@ def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, Role]:
     return {spec.name: roles[spec.name] for spec in kernel.inputs if spec.name in roles}
 
 
-def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: Role | None) -> Role | None:
+def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: InputRole | None) -> InputRole | None:
     if (find := READERS.get((word.removesuffix("_"), position))) is not None:
         return find(node, shapes)
     if own is None:
@@ -182,7 +182,7 @@ def _names(argument: Argument) -> list[str]:
     return [argument.name] if isinstance(argument, Ref) else []
 
 
-def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, Role]) -> None:
+def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, InputRole]) -> None:
     """Note the indices of ``x[i, j]``: each along its own axis."""
     indexed, places = node.args[0], node.args[1]
     if not isinstance(indexed, Ref) or not isinstance(places, list) or indexed.name not in shapes:
@@ -190,4 +190,4 @@ def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, Role]) -> No
     for axis, place in enumerate(places):
         if isinstance(place, Ref) and axis < len(shapes[indexed.name]):
             size = shapes[indexed.name][axis]
-            roles.setdefault(place.name, Role("index", size, -size))
+            roles.setdefault(place.name, InputRole("index", size, -size))

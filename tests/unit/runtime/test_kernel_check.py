@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
-from rdukit.pef.units import Outcome, Unit, Verdict, unit_from_json, verdict_from_json
+from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.judge import Side, find_all_roles, judge
-from rdukit_runtime.check.roles import Role, find_roles
+from rdukit_runtime.check.roles import InputRole, find_roles
 from rdukit_runtime.engine.portable import build_portable
 from support import shows
 
@@ -52,7 +52,7 @@ def changed(graph: KernelGraph, position: int, op: str, *args: Any) -> KernelGra
     return replace(graph, nodes=tuple(nodes))
 
 
-def outcome(unit: Unit, native: Side) -> Verdict:
+def outcome(unit: Unit, native: Side) -> KernelVerdict:
     return judge(unit, native)
 
 
@@ -180,7 +180,7 @@ def test_readers_say_what_inputs_may_hold() -> None:
     )  # fmt: skip
     shapes = {spec.name: spec.shape for spec in graph.inputs}
     assert find_roles(graph, shapes) == {
-        "i": Role("index", 7), "var": Role("positive"), "y": Role("index", 5, 0, -100),
+        "i": InputRole("index", 7), "var": InputRole("positive"), "y": InputRole("index", 5, 0, -100),
     }  # fmt: skip
     assert find_all_roles(Unit(graph)) == find_roles(graph, shapes)
 
@@ -188,10 +188,10 @@ def test_readers_say_what_inputs_may_hold() -> None:
 @pytest.mark.parametrize("chosen", ALL_SETS, ids=str)
 def test_drawn_indices_are_legal_and_the_same_each_time(chosen: InputSet) -> None:
     spec = packed_spec("i", "int64", (50,))
-    drawn = draw(spec, Role("index", 7, -7, -100), chosen, 3)
+    drawn = draw(spec, InputRole("index", 7, -7, -100), chosen, 3)
     legal = drawn[drawn != -100]
     assert int(legal.min()) >= -7 and int(legal.max()) == 6 and -100 in drawn and 0 in drawn and -1 in drawn
-    assert torch.equal(drawn, draw(spec, Role("index", 7, -7, -100), chosen, 3))
+    assert torch.equal(drawn, draw(spec, InputRole("index", 7, -7, -100), chosen, 3))
 
 
 def test_a_guarded_tensor_has_the_strides_of_the_plan() -> None:
@@ -203,7 +203,7 @@ def test_a_guarded_tensor_has_the_strides_of_the_plan() -> None:
 
 def test_units_and_verdicts_come_back_from_json() -> None:
     assert unit_from_json(UNIT.to_json()) == UNIT and len(UNIT.digest()) == 64
-    verdict = Verdict(Outcome.REFUSED, "why", 3, 1)
+    verdict = KernelVerdict(Outcome.REFUSED, "why", 3, 1)
     assert verdict_from_json(verdict.to_json()) == verdict
     with pytest.raises(ValueError, match="verdict"):
         verdict_from_json(b"[]")
