@@ -138,9 +138,9 @@ def _compile(
     step = {number for table in tables.values() if not table.evaluates for number in table.schedule}
     reporter.info(projection_line([section for section in assembly.sections if section.id in step]))
     with span("build native kernels", {"rdukit.kernels": len(assembly.kernels)}):
-        natives = _build_natives(assembly, options, reporter, builder)
-    if assembly.verdicts:
-        metadata = {**metadata, KERNEL_CHECK: assembly.verdicts}
+        natives, verdicts = _build_natives(assembly, options, reporter, builder)
+    if verdicts:
+        metadata = {**metadata, KERNEL_CHECK: verdicts}
     pef = Pef(
         name=options.name,
         mode=options.mode,
@@ -239,10 +239,10 @@ def _wants_natives(options: CompileOptions) -> bool:
 
 def _build_natives(
     assembly: Assembly, options: CompileOptions, reporter: Reporter, builder: NativeBuilder
-) -> dict[str, bytes]:  # fmt: skip
-    """Build native libraries for O1 and O3, or take kept ones."""
+) -> tuple[dict[str, bytes], dict[str, str]]:  # fmt: skip
+    """Build native libraries for O1 and O3, or take kept ones; and what the kernel check says of each kernel."""
     if not _wants_natives(options):
-        return {}
+        return {}, {}
     has_compiler = find_cpp_compiler() is not None
     wanted = sum(has_native_form(kernel) for kernel in assembly.kernels.values())
     count = _counter(reporter, "kernels", wanted)
@@ -252,20 +252,6 @@ def _build_natives(
         if error:
             reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
 
-    natives = _judged(assembly, build_natives(assembly.kernels, on_built, has_compiler, builder), reporter, builder)
-    if len(natives) < wanted and not has_compiler:
-        if options.kernels == "native":
-            raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
-        which = f"{wanted - len(natives)} of {wanted} kernels" if natives else "sections"
-        reporter.info(f"No C++ compiler found: {which} run from generated operator code")
-    return natives
-
-
-def _judged(
-    assembly: Assembly, natives: dict[str, bytes], reporter: Reporter, builder: NativeBuilder
-) -> dict[str, bytes]:  # fmt: skip
-    """Return the native kernels that may be used, by the kernel check."""
-
     def on_judged(verdict: KernelVerdict, number: int, total: int) -> None:
         reporter.progress("kernels checked", number, total)
         if verdict.outcome is Outcome.REFUSED:
@@ -273,8 +259,14 @@ def _judged(
                 f"a section runs from generated operator code: its native kernels differ: {verdict.reason}"
             )
 
-    chosen, assembly.verdicts = choose_judged(assembly.sections, assembly.kernels, natives, builder, on_judged)
-    return chosen
+    built = build_natives(assembly.kernels, on_built, has_compiler, builder)
+    natives, verdicts = choose_judged(assembly.sections, assembly.kernels, built, builder, on_judged)
+    if len(natives) < wanted and not has_compiler:
+        if options.kernels == "native":
+            raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
+        which = f"{wanted - len(natives)} of {wanted} kernels" if natives else "sections"
+        reporter.info(f"No C++ compiler found: {which} run from generated operator code")
+    return natives, verdicts
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:

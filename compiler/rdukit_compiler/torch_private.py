@@ -4,11 +4,6 @@ torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says 
 
 - Splits: a minimal cut decides what a forward saves. Where torch's refuses a graph, ``split_saving`` saves every value
   that the backward reads: right for any graph, optimal for none.
-- Ordered sums: for several threads inductor writes additions into memory as atomic operations, one number at a time, in
-  whatever order threads come by: other last bits in each run, and slower than one thread that adds vectors. The address
-  of such an addition is wrong besides (torch 2.13, ``CppTile2DKernel``; pytorch issue 191837): in a loop that is tiled
-  in two dimensions the offset within the tile is counted twice, so that gradients of lookups come out wrong, and memory
-  beyond them is written. ``ordered_sums`` makes them in the order of the loops, in one thread.
 """
 
 import contextlib
@@ -29,6 +24,7 @@ from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_ker
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 
 from rdukit.errors import UnsupportedOperator
+from rdukit_compiler.backend.inductor_repairs import OPTIONS, repaired
 
 prims_common = torch._prims_common
 
@@ -58,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 #: Elements of a loop that pay for waking a thread: some 10 µs of work.
 _LEAST_CHUNK: Final = 16384
-#: Set on a kernel of inductor's that adds into memory.
-_ADDS: Final = "rdukit_adds_into_memory"
 
 
 def current_fake_mode() -> Any:
@@ -210,15 +204,13 @@ def write_code(
     import torch._inductor.config as config
     from torch._inductor import aot_compile, codecache
 
-    from rdukit_compiler.backend.inductor_repairs import OPTIONS, repaired
-
     def intercept(_: Any, graph: object, wrapper: str, kernels: str, *rest: object, **more: object) -> None:
         raise _CodeWritten(wrapper, kernels)
 
     compiler = codecache.AotCodeCompiler
     former = compiler.__dict__["compile"]
     # The processor's flags say what it can do; inductor would compile a program for each instruction set to see.
-    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}), ordered_sums(), repaired():
+    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}), repaired():
         compiler.compile = classmethod(intercept)  # type: ignore[assignment,arg-type,method-assign]
         try:
             aot_compile(
@@ -269,60 +261,6 @@ def compile_command(source: Path, target: Path) -> list[str]:
         command = shlex.split(builder.get_command_line())
     command[command.index("-o") + 1] = str(target)
     return command
-
-
-@contextlib.contextmanager
-def ordered_sums() -> Iterator[None]:
-    """Make inductor's code add into memory in order within the block; other loops are split for threads as ever."""
-    from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppVecKernel
-
-    stores = [(kind, kind.store) for kind in (CppKernel, CppVecKernel)]
-    loops = CppKernelProxy.codegen_loops_impl
-    try:
-        for kind, store in stores:
-            kind.store = _adding_in_one_thread(store)  # type: ignore[method-assign]
-        CppKernelProxy.codegen_loops_impl = _in_one_thread_if_adding(loops)  # type: ignore[method-assign]
-        yield
-    finally:
-        for kind, store in stores:
-            kind.store = store  # type: ignore[method-assign]
-        CppKernelProxy.codegen_loops_impl = loops  # type: ignore[method-assign]
-
-
-def _adding_in_one_thread(store: Any) -> Any:
-    """Return a ``store`` that adds as for a program of one thread: without atomic operations."""
-
-    def stored(self: Any, name: str, index: Any, value: Any, mode: str | None = None) -> Any:
-        if mode != "atomic_add":
-            return store(self, name, index, value, mode)
-        setattr(self, _ADDS, True)
-        threads, self.num_threads = self.num_threads, 1
-        try:
-            return store(self, name, index, value, mode)
-        finally:
-            self.num_threads = threads
-
-    return stored
-
-
-def _in_one_thread_if_adding(write_loops: Any) -> Any:
-    """Return a ``write_loops`` that splits no loop which adds into memory, nor marks it as free of dependencies."""
-    from torch._inductor.codegen.cpp import OuterLoopFusedKernel, ParallelDepth
-
-    def none(most: Any, threads: int) -> Any:
-        return ParallelDepth(parallel_depth=0, start_depth=most.start_depth)
-
-    def written(self: Any, nest: Any, code: Any, worksharing: Any) -> None:
-        nests = [nest, *(nest.kernel.inner if isinstance(nest.kernel, OuterLoopFusedKernel) else ())]
-        kernels = [kernel for inner in nests for kernel in getattr(inner.kernel, "kernels", ())]
-        if any(getattr(kernel, _ADDS, False) for kernel in kernels):
-            for inner in nests:
-                for loop in inner.loops or ():
-                    loop.simd_vec = True  # which only keeps it from writing "ivdep"
-            nest.kernel.decide_parallel_depth = self.decide_parallel_depth = none
-        write_loops(self, nest, code, worksharing)
-
-    return written
 
 
 def split_saving(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from sambaflow import samba
 from support import shows
 from support.programs import load_model
-from support.tiers import every_third_short
 
 pytestmark = shows("precision")
 
@@ -58,7 +57,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, torch.Tensor], to
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", every_third_short(CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_gradients_over_many_rows_are_those_of_f32(case: str, tmp_path: Path) -> None:
     make, function, draw = CASES[case]
     net = Over(make(), function)

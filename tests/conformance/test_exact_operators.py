@@ -119,7 +119,7 @@ def beside(first: Any, second: Any) -> Any:
     return with_gradient(lambda x: (first((x * 1.5).tanh()).sum(), second((x * 0.7).tanh()).sum()))
 
 
-#: Whose gradients are scattered.
+#: Functions with scattered gradients.
 SCATTERING = {
     "max": lambda x: x.max(-1)[0], "min": lambda x: x.min(1)[0], "kthvalue": lambda x: x.kthvalue(2, -1)[0],
     "topk": lambda x: x.topk(2, -1)[0], "mode": lambda x: x.mode(-1)[0], "diagonal": lambda x: x.diagonal(1, 0, 1),

@@ -13,7 +13,6 @@ from rdukit.errors import UnsupportedOperator
 from sambaflow import samba
 from support import shows
 from support.programs import compare_step, compile_model
-from support.tiers import every_third_short
 
 pytestmark = shows("pytorch")
 
@@ -93,10 +92,8 @@ def beside_statistics(m: Any, x: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(
     "rest",
-    every_third_short(
-        [residual, without_graph, penalty, of_parameters, of_three_axes, through_norm, through_convolution,
-         through_attention, of_a_loss, of_each_row, of_a_leaf, beside_statistics]
-    ),
+    [residual, without_graph, penalty, of_parameters, of_three_axes, through_norm, through_convolution,
+     through_attention, of_a_loss, of_each_row, of_a_leaf, beside_statistics],
 )  # fmt: skip
 def test_gradients_of_layers_are_compiled(rest: Any, tmp_path: Path) -> None:
     x = samba.randn(4, 6, name="x", batch_dim=0)

@@ -14,7 +14,6 @@ from rdukit.errors import CompileError, SectionFailed, UnsupportedOperator
 from sambaflow import samba
 from support import shows
 from support.programs import load_model
-from support.tiers import every_third_short
 
 pytestmark = shows("operators", "precision", "o0", "o3", "native", "portable")
 
@@ -101,7 +100,7 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("mode", ["o0", "o3"])
-@pytest.mark.parametrize("case", every_third_short(CASES))
+@pytest.mark.parametrize("case", CASES)
 def test_rare_arguments_give_torchs_numbers_and_gradients(case: str, mode: str, tmp_path: Path) -> None:
     function, x = CASES[case]
     net, reference = Calls(function), Calls(function)

@@ -7,27 +7,24 @@ the device differs from torch is no fault of the device.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzzing.programs import REFUSALS, Program, build_module, draw_inputs, draw_seeds
+from rdukit_runtime.check.compare import FACTOR
+from rdukit_runtime.check.rounding import AGREES, MOVES, Rounding
 
 #: Learning rate of the steps that are compared, and how many there are.
 LEARNING_RATE: Final = 0.05
 STEPS: Final = 2
 
-#: Largest difference over largest magnitude that needs no further look.
-_AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
-#: The relative size of what rounding moves a result by.
-_MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
-#: How often the program runs moved, and how much further off the device may be than the farthest of these runs.
+#: How often the program runs moved.
 _RUNS: Final = 6
 #: In bf16, how often a program runs once more that seems wrong.
 _MORE_RUNS: Final = 24
-_FACTOR: Final = 5.0
 
 #: What a step leaves, by a name such as ``step 1 gradient p0``; None: no gradient reached it.
 Results = dict[str, torch.Tensor | None]
@@ -50,44 +47,6 @@ class Difference:
         return f"{self.name}: off by {self.error:.3g} of {self.scale:.3g}; rounding moves it by {self.spread:.3g}"
 
 
-class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one.
-
-    With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
-    """
-
-    def __init__(self, size: float, rounds: bool, generator: torch.Generator) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._size = size
-        self._rounds = rounds
-        self._generator = generator
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        returns = func._schema.returns
-        if any(result.alias_info is not None and not result.alias_info.is_write for result in returns):
-            return made  # a view: what it looks at was moved
-        # Of narrow operands torch may add up in their dtype what it returns in a wider one, as layer norm's gradients.
-        operands = () if func is torch.ops.aten._to_copy.default else args
-        narrow = max((torch.finfo(t.dtype).eps for t in operands if _is_floating(t)), default=0.0)
-        if isinstance(made, list | tuple):
-            return type(made)(self._moved(item, narrow, is_write=False) for item in made)
-        return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
-
-    def _moved(self, value: Any, narrow: float, is_write: bool) -> Any:
-        if not _is_floating(value) or value._is_zerotensor():
-            return value
-        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
-        factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
-        moved = value.mul(factor)
-        moved = (moved.bfloat16() if self._rounds else moved).to(value.dtype)
-        return value.copy_(moved) if is_write else moved
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
 def run_torch(program: Program, move: float | None = None, number: int = 0, rounds: bool = False) -> Results:
     """Make two training steps in torch, in the program's own dtypes.
 
@@ -99,7 +58,7 @@ def run_torch(program: Program, move: float | None = None, number: int = 0, roun
         if move is None:
             return _train(program, module, inputs)
         generator = torch.Generator().manual_seed(number)
-        with _Rounding(move, rounds, generator):
+        with Rounding(move, rounds, generator):
             return _train(program, module, inputs)
     except (*REFUSALS, UnboundLocalError) as cause:
         raise IllegalProgram(str(cause)) from cause
@@ -167,23 +126,23 @@ def find_differences(program: Program, expected: Results, found: Results, precis
     for moved in _moved_runs(program, precision):
         for name in suspects:
             spreads[name] = max(spreads[name], _distance(expected[name], moved[name]))
-    doubtful = [name for name in suspects if not _distance(expected[name], found.get(name)) <= _FACTOR * spreads[name]]
+    doubtful = [name for name in suspects if not _distance(expected[name], found.get(name)) <= FACTOR * spreads[name]]
     if doubtful and precision == "bf16":  # what ties decide, such as the order of equal numbers, few runs may miss
         for number in range(_MORE_RUNS):
-            moved = run_torch(program, (0.0, 0.25, 1.0)[number % 3] * _MOVES[precision], _RUNS + number, rounds=True)
+            moved = run_torch(program, (0.0, 0.25, 1.0)[number % 3] * MOVES[precision], _RUNS + number, rounds=True)
             for name in doubtful:
                 spreads[name] = max(spreads[name], _distance(expected[name], moved[name]))
     wrong = []
     for name in doubtful:
         error, value = _distance(expected[name], found.get(name)), expected[name]
-        if not error <= _FACTOR * spreads[name]:
+        if not error <= FACTOR * spreads[name]:
             scale = 0.0 if value is None or value.numel() == 0 else float(value.double().abs().max())
             wrong.append(Difference(name, error, spreads[name], scale))
     return wrong
 
 
 def _moved_runs(program: Program, precision: str) -> Iterator[Results]:
-    move = _MOVES[precision]
+    move = MOVES[precision]
     for number in range(_RUNS):
         yield run_torch(program, move, number)
     # Halves of a bit meet ties that whole bits step over.
@@ -196,7 +155,7 @@ def _moved_runs(program: Program, precision: str) -> Iterator[Results]:
 def _least(value: torch.Tensor | None, precision: str) -> float:
     if value is None or not value.is_floating_point() or value.numel() == 0:
         return 0.0
-    return _AGREES[precision] * float(value.double().abs().max())
+    return AGREES[precision] * float(value.double().abs().max())
 
 
 def _distance(value: torch.Tensor | None, other: torch.Tensor | None) -> float:

@@ -55,7 +55,7 @@ def build(calls: Mapping[str, Call]) -> dict[str, Built]:
     routes = load_routes()
     graphs = {name: kernel_of(function, inputs) for name, (function, inputs) in calls.items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own, as it is imported
+        warnings.simplefilter("ignore")  # inductor warns while it is imported
         codes = {graph.digest(): write_section(graph, routes) for graph in graphs.values()}
     libraries = compile_once(codes, routes.definitions())
     return {

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("sambaflow.tracing.torch_private", "rdukit_compiler.torch_private", "rdukit_runtime.engine.torch_private")
 #: The modules that stand in for torch's are named where they are made.
 STAND_INS = "lazy_torch_imports.py"
-#: What is mended in torch's code generator is named where it is mended.
+#: Repairs of torch's code generator name what they mend.
 REPAIRS = "inductor_repairs.py"
 PRIVATE = re.compile(r"\btorch\._[a-z_A-Z]|from torch import _[a-z]")
 #: What torch itself documents with an underscore, and names of files.

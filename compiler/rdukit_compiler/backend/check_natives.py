@@ -5,7 +5,7 @@ libraries. Decision 0073.
 """
 
 import itertools
-import threading
+import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from rdukit_compiler.settings import KERNEL_CHECK
 #: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
 JUDGE: Final = "rdukit_runtime.check"
 
-#: Called with each unit's digest and its verdict, as it is known.
+#: Called with each unit's digest and its verdict.
 OnJudged = Callable[[str, KernelVerdict], None]
 
 
@@ -39,15 +39,15 @@ def checker_version() -> str:
     return sha256_of(b"".join(path.read_bytes() for path in sources))[:12]
 
 
-def name_verdict(unit: Unit, digest: str, libraries: Mapping[str, bytes]) -> str:
+def name_verdict(unit: Unit, libraries: Mapping[str, bytes]) -> str:
     """Return the name under which a verdict is kept: unit, which of its kernels are native, how and by what judged."""
-    forms = "".join("n" if kernel.digest() in libraries else "p" for kernel in unit.kernels)
-    return f"{digest}-{forms}-{checker_version()}-{resolve(KERNEL_CHECK)}"
+    forms = "".join("n" if kernel in libraries else "p" for kernel in unit.kernel_digests)
+    return f"{unit.digest}-{forms}-{checker_version()}-{resolve(KERNEL_CHECK)}"
 
 
 def has_native(unit: Unit, libraries: Mapping[str, bytes]) -> bool:
     """Return whether any of a unit's kernels has a library."""
-    return any(kernel.digest() in libraries for kernel in unit.kernels)
+    return any(kernel in libraries for kernel in unit.kernel_digests)
 
 
 def judge_units(
@@ -62,17 +62,17 @@ def judge_units(
     native = {digest: unit for digest, unit in units.items() if has_native(unit, libraries)}
     verdicts: dict[str, KernelVerdict] = {}
     for digest, unit in native.items():
-        kept = _find(cache, name_verdict(unit, digest, libraries))
+        kept = _find(cache, name_verdict(unit, libraries))
         if kept is not None:
             verdicts[digest] = kept
             on_judged(digest, kept)
     missing = [digest for digest in native if digest not in verdicts]
-    if missing and (place := builder.open()) is not None:
-        _lay_out(place, [native[digest] for digest in missing], libraries)
+    place = builder.open() if missing else None
+    if place is not None and _lay_out(place, [native[digest] for digest in missing], libraries, cache):
 
         def on_new(digest: str, verdict: KernelVerdict) -> None:
             verdicts[digest] = verdict
-            cache.keep_verdict(name_verdict(native[digest], digest, libraries), verdict.to_json())
+            cache.keep_verdict(name_verdict(native[digest], libraries), verdict.to_json().encode())
             on_judged(digest, verdict)
 
         _judge(missing, place, builder, on_new)
@@ -91,39 +91,32 @@ def _find(cache: KernelCache, name: str) -> KernelVerdict | None:
         return None
 
 
-def _lay_out(place: BuildPlace, units: Sequence[Unit], libraries: Mapping[str, bytes]) -> None:
-    for unit in units:
-        (place.scratch / f"{unit.digest()}.unit").write_bytes(unit.to_json())
-        for kernel in unit.kernels:
-            digest = kernel.digest()
-            library = place.scratch / f"{digest}.so"
-            if digest in libraries and not library.exists():
-                library.write_bytes(libraries[digest])
+def _lay_out(place: BuildPlace, units: Sequence[Unit], libraries: Mapping[str, bytes], cache: KernelCache) -> bool:
+    """Write units and libraries where workers look for them; False if there is no room, which the cache then tells."""
+    try:
+        for unit in units:
+            (place.scratch / f"{unit.digest}.unit").write_bytes(unit.to_json())
+            for digest in unit.kernel_digests:
+                library = place.scratch / f"{digest}.so"
+                if digest in libraries and not library.exists():
+                    library.write_bytes(libraries[digest])
+    except OSError as cause:
+        cache.refuse(cause)
+    return cache.refusal is None
 
 
 def _judge(missing: Sequence[str], place: BuildPlace, builder: NativeBuilder, on_new: OnJudged) -> None:
     """Deal the units to the workers, and wait for all."""
     count = min(len(missing), worker_count())
-    failures: list[BaseException] = []
+    dealt: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
+    for number in range(count):
+        dealt.put(missing[number::count])
 
-    def drive(worker: Worker, digests: Sequence[str]) -> None:
-        try:
-            for digest, content in worker.check(digests, is_full=resolve(KERNEL_CHECK) == "full"):
-                on_new(digest, verdict_from_json(content))
-            builder.give_back(worker)
-        except BaseException as cause:  # noqa: BLE001 - a thread's boundary: the caller raises it
-            worker.stop()
-            failures.append(cause)
+    def check(worker: Worker) -> None:
+        for digest, verdict in worker.check(dealt.get(), is_full=resolve(KERNEL_CHECK) == "full"):
+            on_new(digest, verdict)
 
-    threads = [
-        threading.Thread(target=drive, args=(builder.take_worker(place), missing[number::count]))
-        for number in range(count)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
+    if failures := builder.drive(place, check, count):
         raise CompileError(f"checking native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
 
 
@@ -157,12 +150,12 @@ def keep_judged(
     refused = {digest for digest, verdict in verdicts.items() if verdict.outcome is Outcome.REFUSED}
     while refused:
         for digest in refused:
-            for kernel in units[digest].kernels:
-                kept.pop(kernel.digest(), None)
+            for kernel in units[digest].kernel_digests:
+                kept.pop(kernel, None)
         lost = set(libraries) - set(kept)
         refused = {
             digest
             for digest, unit in units.items()
-            if (names := {kernel.digest() for kernel in unit.kernels}) & lost and names & set(kept)
+            if lost.intersection(unit.kernel_digests) and set(kept).intersection(unit.kernel_digests)
         }
     return kept

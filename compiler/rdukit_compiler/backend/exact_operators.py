@@ -20,12 +20,12 @@ def holds_inexact(module: fx.GraphModule) -> bool:
     return any(node.op == "call_function" and node.target in FORMS for node in module.graph.nodes)
 
 
-def _floating(*operands: Operand) -> list[torch.Tensor] | None:
+def _floating(a: Operand, b: Operand) -> list[torch.Tensor] | None:
     """Return operands as tensors of the dtype that they are computed in; None if that is not floating."""
-    dtype = torch.result_type(*operands) if len(operands) == 2 else operands[0].dtype  # type: ignore[union-attr,arg-type]
+    dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
         return None
-    return [x.to(dtype) if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in operands]
+    return [x.to(dtype) if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in (a, b)]
 
 
 def _has_other_sign(mod: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,12 @@
 What inductor computes wrongly is mended at one of three places: here, in how it orders and writes loops; in
 ``exact_operators``, where operators become others before it sees them; and in ``native_source/elementwise.h``, in
 functions of one number. ``docs/native-kernels.md`` lists all of them with their reports.
+
+Additions into memory are made in the order of the loops, in one thread. For several threads inductor writes atomic
+operations, one number at a time, in whatever order threads come by: other last bits in each run, and slower than one
+thread that adds vectors. The address of such an addition is wrong besides (torch 2.13, ``CppTile2DKernel``; pytorch
+issue 191837): in a loop that is tiled in two dimensions the offset within the tile is counted twice, so that gradients
+of lookups come out wrong, and memory beyond them is written.
 """
 
 import contextlib
@@ -11,6 +17,8 @@ from typing import Any, Final
 
 #: Options of ``aot_compile``: folding takes 0 * x for 0 and x + 0 for x, which NaN, infinity and -0 are not.
 OPTIONS: Final[Mapping[str, Any]] = {"joint_graph_constant_folding": False}
+#: Set on a kernel of inductor's that adds into memory.
+_ADDS: Final = "rdukit_adds_into_memory"
 
 
 @contextlib.contextmanager
@@ -18,19 +26,25 @@ def repaired() -> Iterator[None]:
     """Make inductor write right code, while the block lasts."""
     with contextlib.ExitStack() as held:
         for owner, name, value in _replacements():
-            held.callback(setattr, owner, name, vars(owner)[name])
+            if name in vars(owner):
+                held.callback(setattr, owner, name, vars(owner)[name])
+            else:  # it is a base's
+                held.callback(delattr, owner, name)
             setattr(owner, name, value)
         yield
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield what is replaced: its owner, its name, and what stands there instead."""
-    from torch._inductor.codegen.cpp import CppVecOverrides
+    from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppVecKernel, CppVecOverrides
     from torch._inductor.ir import StorageBox
     from torch._inductor.scheduler import SchedulerNode
 
     yield SchedulerNode, "recompute_size_and_body", _keeping_renames(SchedulerNode.recompute_size_and_body)
     yield StorageBox, "should_realize_on_reuse", _computed_once(StorageBox.should_realize_on_reuse)
+    for kind in (CppKernel, CppVecKernel):
+        yield kind, "store", _adding_in_one_thread(kind.store)
+    yield CppKernelProxy, "codegen_loops_impl", _in_one_thread_if_adding(CppKernelProxy.codegen_loops_impl)
     for name, written in _VECTORS.items():
         yield CppVecOverrides, name, staticmethod(_named(name, written))
 
@@ -92,3 +106,39 @@ def _named(name: str, written: str) -> Callable[[Any], str]:
 
     write.__name__ = name  # by which the scalar form is found
     return write
+
+
+def _adding_in_one_thread(store: Any) -> Any:
+    """Return a ``store`` that adds as for a program of one thread: without atomic operations."""
+
+    def stored(self: Any, name: str, index: Any, value: Any, mode: str | None = None) -> Any:
+        if mode != "atomic_add":
+            return store(self, name, index, value, mode)
+        setattr(self, _ADDS, True)
+        threads, self.num_threads = self.num_threads, 1
+        try:
+            return store(self, name, index, value, mode)
+        finally:
+            self.num_threads = threads
+
+    return stored
+
+
+def _in_one_thread_if_adding(write_loops: Any) -> Any:
+    """Return a ``write_loops`` that splits no loop which adds into memory, nor marks it as free of dependencies."""
+    from torch._inductor.codegen.cpp import OuterLoopFusedKernel, ParallelDepth
+
+    def none(most: Any, threads: int) -> Any:
+        return ParallelDepth(parallel_depth=0, start_depth=most.start_depth)
+
+    def written(self: Any, nest: Any, code: Any, worksharing: Any) -> None:
+        nests = [nest, *(nest.kernel.inner if isinstance(nest.kernel, OuterLoopFusedKernel) else ())]
+        kernels = [kernel for inner in nests for kernel in getattr(inner.kernel, "kernels", ())]
+        if any(getattr(kernel, _ADDS, False) for kernel in kernels):
+            for inner in nests:
+                for loop in inner.loops or ():
+                    loop.simd_vec = True  # which only keeps it from writing "ivdep"
+            nest.kernel.decide_parallel_depth = self.decide_parallel_depth = none
+        write_loops(self, nest, code, worksharing)
+
+    return written

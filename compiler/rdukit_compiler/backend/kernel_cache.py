@@ -252,7 +252,7 @@ def trim_kernels(
     with claim_lock(root / LOCKS / BUILDING) as nobody_builds:
         libraries = list_kernels(root)
         going = [file for file in libraries if goes_anyway(file.path)]
-        verdicts = list_cached(path for path in sorted(root.rglob(f"*{VERDICT}")) if path.is_file())
+        verdicts = list_cached(sorted(root.glob(f"*/*/*/*{VERDICT}")))  # torch, processor, variant
         staying = [*beside, *verdicts, *(file for file in libraries if not goes_anyway(file.path))]
         if nobody_builds:
             for scratch in (root / SCRATCH).glob("*"):

@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.units import KernelVerdict, verdict_from_json
 from rdukit.settings import resolve
 from rdukit.system.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads, usable_cores
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
@@ -89,13 +90,33 @@ class NativeBuilder:
         if not self._spare and find_cpp_compiler() is not None and (place := self.open()) is not None:
             self._spare = [Worker(place, str(self.cache.inductor)) for _ in range(worker_count())]
 
-    def take_worker(self, place: BuildPlace) -> "Worker":
-        """Return a worker of the caller's own, which stops it."""
-        return self._spare.pop() if self._spare else Worker(place, str(self.cache.inductor))
+    def drive(self, place: BuildPlace, work: Callable[["Worker"], None], count: int) -> list[BaseException]:
+        """Call ``work`` in so many threads at once, each with a worker of its own, and wait for all.
 
-    def give_back(self, worker: "Worker") -> None:
-        """Keep a worker for its next work; it is stopped at the end."""
-        self._spare.append(worker)
+        Returns:
+            What was raised. A worker of a call that raised is stopped; the others are kept for later work.
+        """
+        failures: list[BaseException] = []
+
+        def call(worker: Worker) -> None:
+            try:
+                work(worker)
+            except BaseException as cause:  # noqa: BLE001 - a thread's boundary: the caller raises it
+                worker.stop()
+                failures.append(cause)
+            else:
+                self._spare.append(worker)
+
+        workers = [self._take_worker(place) for _ in range(count)]
+        threads = [threading.Thread(target=call, args=(worker,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return failures
+
+    def _take_worker(self, place: BuildPlace) -> "Worker":
+        return self._spare.pop() if self._spare else Worker(place, str(self.cache.inductor))
 
 
 def worker_count() -> int:
@@ -157,16 +178,7 @@ def _build_in(
     batches: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     for batch in divide_kernels({digest: len(kernel.nodes) for digest, kernel in missing.items()}, count):
         batches.put(batch)
-    failures: list[BaseException] = []
-    workers = [builder.take_worker(place) for _ in range(count)]
-    threads = [
-        threading.Thread(target=_drive_worker, args=(worker, builder, batches, libraries, on_built, failures))
-        for worker in workers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    failures = builder.drive(place, lambda worker: _drive_worker(worker, cache, batches, libraries, on_built), count)
     if failures:
         raise CompileError(f"building native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
 
@@ -231,7 +243,7 @@ class Worker:
             library = self._folder / f"{digest}.so"
             yield digest, None if answer["error"] else library.read_bytes(), answer["error"]
 
-    def check(self, digests: Sequence[str], is_full: bool) -> Iterator[tuple[str, bytes]]:
+    def check(self, digests: Sequence[str], is_full: bool) -> Iterator[tuple[str, KernelVerdict]]:
         """Yield each unit with its verdict, as they are known. Ends early if the worker dies."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None and stdout is not None
@@ -245,7 +257,7 @@ class Worker:
             if not line:
                 return
             answer = json.loads(line)
-            yield answer["unit"], json.dumps(answer["verdict"]).encode()
+            yield answer["unit"], verdict_from_json(answer["verdict"])
 
     def stop(self) -> None:
         """End the process and the C++ compilers that it runs, whatever they do."""
@@ -259,11 +271,10 @@ class Worker:
 
 
 def _drive_worker(
-    worker: "Worker", builder: NativeBuilder, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
-    on_built: Callable[[str, str | None], None], failures: list[BaseException],
+    worker: "Worker", cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
+    on_built: Callable[[str, str | None], None],
 ) -> None:  # fmt: skip
-    """Feed one worker process until nothing is left, and give it back; stop it if anything happens."""
-    cache = builder.cache
+    """Feed one worker process until nothing is left."""
 
     def on_found(digest: str, library: bytes) -> None:
         libraries[digest] = library
@@ -279,19 +290,14 @@ def _drive_worker(
                 logger.warning("native kernel failed kernel=%s error=%s", digest[:12], error)
                 on_built(digest, error)
 
-    try:
-        while cache.refusal is None and worker.process.poll() is None:
-            try:
-                batch = batches.get_nowait()
-            except queue.Empty:
-                break
-            pending: queue.SimpleQueue[str] = queue.SimpleQueue()
-            for digest in batch:
-                pending.put(digest)
-            with contextlib.closing(cache.unbuilt_batches(pending, len(batch), on_found)) as ours:
-                for digests in ours:
-                    build(digests)
-        builder.give_back(worker)
-    except BaseException as cause:  # noqa: BLE001 - a thread's boundary: the caller raises it
-        failures.append(cause)
-        worker.stop()
+    while cache.refusal is None and worker.process.poll() is None:
+        try:
+            batch = batches.get_nowait()
+        except queue.Empty:
+            break
+        pending: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for digest in batch:
+            pending.put(digest)
+        with contextlib.closing(cache.unbuilt_batches(pending, len(batch), on_found)) as ours:
+            for digests in ours:
+                build(digests)

@@ -35,7 +35,7 @@ def main() -> None:
     ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
 
     Or an object with ``units``, digests of units that lie there as ``<digest>.unit``, and ``is_full``. Answers: for
-    each an object with ``unit`` and ``verdict``.
+    each an object with ``unit`` and ``verdict``, a text.
     """
     end_group_with_parent(int(sys.argv[3]))
     folder, routes = Path(sys.argv[1]), parse_routes(sys.argv[2])
@@ -65,7 +65,7 @@ def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
     check = import_module("rdukit_runtime.check.children")
 
     def answer(digest: str, verdict: Any) -> None:
-        answers.write(json.dumps({"unit": digest, "verdict": json.loads(verdict.to_json())}) + "\n")
+        answers.write(json.dumps({"unit": digest, "verdict": verdict.to_json()}) + "\n")
         answers.flush()
 
     check.judge_all(check.JudgedFiles(folder, request["units"], request["is_full"]), answer)

@@ -53,8 +53,6 @@ class Assembly:
     sections: list[Section] = field(default_factory=list)
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
-    #: What the kernel check says, by kernel.
-    verdicts: dict[str, str] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
     cache: SectionCache = field(default_factory=SectionCache)
 

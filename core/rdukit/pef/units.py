@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
@@ -16,7 +17,7 @@ from rdukit.pef.model import Section, SectionType
 Source = tuple[str, int] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unit:
     """A section's kernels as they run together.
 
@@ -32,10 +33,15 @@ class Unit:
         """The kernels, forward first."""
         return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
+    @cached_property
+    def kernel_digests(self) -> tuple[str, ...]:
+        """Digests of the kernels, found once: each goes through all of a kernel."""
+        return tuple(kernel.digest() for kernel in self.kernels)
+
+    @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of its kernels and of how they are joined."""
-        parts = [*(kernel.digest() for kernel in self.kernels), json.dumps(self.sources)]
-        return sha256_of(" ".join(parts).encode())
+        """SHA-256 of its kernels and of how they are joined."""
+        return sha256_of(" ".join([*self.kernel_digests, json.dumps(self.sources)]).encode())
 
     def to_json(self) -> bytes:
         """Return what ``unit_from_json`` reads."""
@@ -74,7 +80,7 @@ def find_units(sections: Iterable[Section], kernels: Mapping[str, KernelGraph]) 
         else:
             sources = tuple(_source_of(name, section) for name in backward.inputs)
             units.append(Unit(forward, kernels[backward.kernel], sources))
-    return {unit.digest(): unit for unit in units}
+    return {unit.digest: unit for unit in units}
 
 
 def _source_of(symbol: str, forward: Section) -> Source:
@@ -102,9 +108,9 @@ class KernelVerdict:
     sets: int = 0
     dropped: int = 0
 
-    def to_json(self) -> bytes:
+    def to_json(self) -> str:
         """Return what ``verdict_from_json`` reads."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(asdict(self))
 
     def __str__(self) -> str:
         tried = f"{self.sets} sets of inputs" + (f", {self.dropped} more refused" if self.dropped else "")
@@ -118,12 +124,12 @@ KERNEL_CHECK = "kernel_check"
 def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, KernelVerdict]) -> dict[str, str]:
     """Return what verdicts say of each kernel, for a PEF's metadata."""
     return {
-        kernel.digest(): str(verdict)
-        for digest, verdict in sorted(verdicts.items()) for kernel in units[digest].kernels
+        kernel: str(verdict)
+        for digest, verdict in sorted(verdicts.items()) for kernel in units[digest].kernel_digests
     }  # fmt: skip
 
 
-def verdict_from_json(data: bytes) -> KernelVerdict:
+def verdict_from_json(data: str | bytes) -> KernelVerdict:
     """Read a verdict.
 
     Raises:

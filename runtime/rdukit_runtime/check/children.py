@@ -73,7 +73,7 @@ def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
         for digest in units:
             signal.alarm(LIMIT_S)
             verdict = judge_files(job.folder, digest, job.is_full)
-            os.write(writer, verdict.to_json() + b"\n")
+            os.write(writer, f"{verdict.to_json()}\n".encode())
         os._exit(0)
     except BaseException:  # noqa: BLE001 - a fork must not return into its parent's program
         os._exit(1)
@@ -93,13 +93,12 @@ def judge_files(folder: Path, digest: str, is_full: bool) -> KernelVerdict:
 
 
 def _native_side(folder: Path, unit: Unit) -> Side:
-    sides = [_kernel(folder, kernel) for kernel in unit.kernels]
-    return Side(sides[0], sides[1] if len(sides) > 1 else None)
+    forms = [_form(folder, *each) for each in zip(unit.kernel_digests, unit.kernels, strict=True)]
+    return Side(forms[0], forms[1] if len(forms) > 1 else None)
 
 
-def _kernel(folder: Path, kernel: KernelGraph) -> Kernel:
+def _form(folder: Path, digest: str, kernel: KernelGraph) -> Kernel:
     """Return a kernel's native form, or its portable one if it has none."""
-    digest = kernel.digest()
     library = folder / f"{digest}.so"
     if not library.exists():
         return build_portable(kernel)

@@ -96,9 +96,7 @@ def _largest(value: torch.Tensor) -> float:
     return float(finite.double().abs().max()) if finite.numel() else 0.0
 
 
-def _spread(
-    number: int, theirs: torch.Tensor, portable: Portable, size: float
-) -> tuple[float, torch.Tensor]:  # fmt: skip
+def _spread(number: int, theirs: torch.Tensor, portable: Portable, size: float) -> tuple[float, torch.Tensor]:
     """Return by how much rounding moves a result, and which of its elements it does not decide altogether."""
     is_certain, spread = torch.ones_like(theirs, dtype=torch.bool), 0.0
     offs = []
@@ -110,7 +108,7 @@ def _spread(
             is_certain &= moved == theirs
             continue
         off = _off(moved, theirs)
-        is_certain &= off <= max(_FLIPS * size, 0.0)
+        is_certain &= off <= _FLIPS * size
         offs.append(off)
     if offs and not bool(is_certain.all()) and float((~is_certain).float().mean()) > UNCERTAIN:
         is_certain = torch.stack(offs).isfinite().all(0)  # all of it is moved that far: no single places

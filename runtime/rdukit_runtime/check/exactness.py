@@ -1,8 +1,10 @@
 """Kernels whose results are exact on small whole numbers: they agree to the last bit, in any order of additions."""
 
+from math import prod
 from typing import Final
 
 from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.operators import GETITEM
 from rdukit_runtime.check.roles import LAYOUTS, word_of
 
 #: Operators that change no digit, whatever they are given.
@@ -23,7 +25,7 @@ _SUMMING: Final = frozenset(
     f"aten.{name}"
     for name in (
         "add sub rsub mul mm bmm addmm baddbmm matmul dot mv sum cumsum index_add scatter_add index_put "
-        "_unsafe_index_put embedding_dense_backward slice_backward select_backward square convolution add_ index_put_"
+        "_unsafe_index_put embedding_dense_backward slice_backward select_backward square convolution"
     ).split()
 )
 #: Further operators of single elements.
@@ -37,8 +39,7 @@ _ELEMENTWISE: Final = frozenset(
         "sigmoid_backward gelu_backward silu_backward logaddexp logaddexp2 lerp addcmul addcdiv"
     ).split()
 )
-_GETITEM: Final = "getitem"
-#: Elements of all inputs up to which sums of products of the drawn numbers stay below 2^24.
+#: Elements of an input up to which sums of products of the drawn numbers stay below 2^24.
 _MOST_ELEMENTS: Final = 1 << 16
 
 
@@ -46,15 +47,9 @@ def is_exact_on_whole_numbers(kernel: KernelGraph) -> bool:
     """Return whether small whole numbers and halves come out exact of each of a kernel's operators, in f32."""
     if any(spec.dtype in {"bfloat16", "float16"} for spec in kernel.inputs):
         return False
-    count = 1
-    for spec in kernel.inputs:
-        size = 1
-        for n in spec.shape:
-            size *= n
-        count = max(count, size)
-    if count > _MOST_ELEMENTS:
+    if any(prod(spec.shape) > _MOST_ELEMENTS for spec in kernel.inputs):
         return False
-    words = [word_of(node.op).removesuffix("_") for node in kernel.nodes if node.op != _GETITEM]
+    words = _words(kernel)
     products = sum(word in {"aten.mul", "aten.square", "aten.mm", "aten.bmm", "aten.addmm", "aten.convolution"}
                    for word in words)  # fmt: skip
     return products <= 2 and all(word in _MOVING or word in _SUMMING for word in words)
@@ -62,11 +57,13 @@ def is_exact_on_whole_numbers(kernel: KernelGraph) -> bool:
 
 def adds_nothing(kernel: KernelGraph) -> bool:
     """Return whether no operator adds several numbers up: where sums overflow depends on their order."""
-    words = (word_of(node.op).removesuffix("_") for node in kernel.nodes if node.op != _GETITEM)
-    return all(word in _MOVING or word in _ELEMENTWISE for word in words)
+    return all(word in _MOVING or word in _ELEMENTWISE for word in _words(kernel))
 
 
 def keeps_signs(kernel: KernelGraph) -> bool:
     """Return whether also the sign of a zero is certain: nothing is added up."""
-    words = (word_of(node.op).removesuffix("_") for node in kernel.nodes if node.op != _GETITEM)
-    return all(word in _MOVING for word in words)
+    return all(word in _MOVING for word in _words(kernel))
+
+
+def _words(kernel: KernelGraph) -> list[str]:
+    return [word_of(node.op) for node in kernel.nodes if node.op != GETITEM]

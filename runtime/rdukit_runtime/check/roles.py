@@ -6,17 +6,17 @@ of what is read; a number that is added to or scaled by positive numbers stays p
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from math import prod
+from typing import Final
 
-from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref
+from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, parse_operator
 
 
 @dataclass(frozen=True, slots=True)
 class InputRole:
     """Values that an input may have.
 
-    ``kind``: ``index`` (whole, from ``least`` up to below ``limit``), ``probability``, ``positive``, ``sorted``,
-    ``count`` (whole, from 1 to ``limit``).
+    ``kind``: ``index`` (whole, from ``least`` up to below ``limit``), ``probability``, ``positive``, ``sorted``.
     """
 
     kind: str
@@ -28,10 +28,6 @@ class InputRole:
 
 Shapes = Mapping[str, Sequence[int]]
 Find = Callable[[KernelNode, Shapes], InputRole | None]
-
-
-def _argument(node: KernelNode, position: int, name: str, default: Any = None) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
 def _size(node: KernelNode, position: int, axis: int, shapes: Shapes) -> int | None:
@@ -84,9 +80,7 @@ def _of_all(node: KernelNode, shapes: Shapes) -> InputRole | None:
     value = node.args[0]
     if not isinstance(value, Ref) or value.name not in shapes:
         return None
-    count = 1
-    for size in shapes[value.name]:
-        count *= size
+    count = prod(shapes[value.name])
     return InputRole("index", count, -count)
 
 
@@ -142,8 +136,9 @@ _KEEP_POSITIVE: Final = frozenset({"aten.add", "aten.mul", "aten.div", "aten.max
 
 
 def word_of(op: str) -> str:
-    """Return an operator's name without its overload: ``aten.add`` of ``aten.add.Tensor``."""
-    return ".".join(op.split(".")[:2])
+    """Return an operator's name without its overload, and in place or not: ``aten.add`` of ``aten.add_.Tensor``."""
+    name = parse_operator(op)
+    return f"{name.namespace}.{name.word.removesuffix('_')}"
 
 
 def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, InputRole]:
@@ -158,16 +153,15 @@ def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, InputRole]:
         word = word_of(node.op)
         for position, argument in enumerate(node.args):
             role = _role_of(word, position, node, shapes, own)
-            for name in _names(argument):
-                if role is not None:
-                    roles.setdefault(name, role)
-        if word in {"aten.index", "aten._unsafe_index", "aten.index_put", "aten._unsafe_index_put", "aten.index_put_"}:
+            if role is not None and isinstance(argument, Ref):
+                roles.setdefault(argument.name, role)
+        if word in {"aten.index", "aten._unsafe_index", "aten.index_put", "aten._unsafe_index_put"}:
             _note_places(node, shapes, roles)
     return {spec.name: roles[spec.name] for spec in kernel.inputs if spec.name in roles}
 
 
 def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: InputRole | None) -> InputRole | None:
-    if (find := READERS.get((word.removesuffix("_"), position))) is not None:
+    if (find := READERS.get((word, position))) is not None:
         return find(node, shapes)
     if own is None:
         return None
@@ -176,10 +170,6 @@ def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: In
     if own.kind == "positive" and word in _KEEP_POSITIVE:
         return own
     return None
-
-
-def _names(argument: Argument) -> list[str]:
-    return [argument.name] if isinstance(argument, Ref) else []
 
 
 def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, InputRole]) -> None:
