@@ -316,11 +316,15 @@ class ForkServer(Closable):
             raise Unavailable("the fork server ended before it forked")
         return ForkedProcess(pid, reader)
 
-    def close(self) -> None:
-        """End the server; its forks see the end of their parent."""
+    def close(self, at_once: bool = False) -> None:
+        """End the server; its forks see the end of their parent.
+
+        Args:
+            at_once: also while it still imports.
+        """
         self._channel.close()
         if self._process is not None:
-            stop_child(self._process, 5.0, ask=False)
+            stop_child(self._process, 5.0, ask=at_once)
 
 
 def _open_descriptors() -> list[int]:
