@@ -28,7 +28,7 @@ from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
 from sambaflow.sessions.spatial import find_batches, first_batch
-from sambaflow.tracing.tracer import TracedModel, trace_model
+from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
 if TYPE_CHECKING:
     pass
@@ -349,6 +349,10 @@ class SambaSession:
         """Return SambaTensors with the device's values of regions, parameters or outputs."""
         loaded = self._loaded()
         return [SambaTensor(loaded.read(loaded.program.find_tensor(name)), name=name) for name in names]
+
+    def get_tensors(self, tensors: Any) -> list[SambaTensor]:
+        """Return traced tensors with the device's values: older programs' form of ``get_tensors_by_name``."""
+        return self.get_tensors_by_name([tensor.sn_name for tensor in flatten_tensors(tensors)])
 
     def _traced_tensors(self) -> list[Any]:
         """Return everything traced that the device holds: inputs, parameters, buffers, outputs; each has ``rdu()``."""
