@@ -83,7 +83,7 @@ def test_assigned_dsts_that_are_not_the_readers_are_refused() -> None:
     with pytest.raises(CompileError, match="dsts of 'x' lacks operator"):
         samba.session.compile_multigraph(name="rewired", config_dict=F32)
     x.dsts, hidden.dsts = readers, readers
-    with pytest.raises(CompileError, match="dsts of '.*' holds operator '.*', which does not read it"):
+    with pytest.raises(CompileError, match=r"dsts of '.*' holds operator '.*', which does not read it"):
         samba.session.compile_multigraph(name="rewired", config_dict=F32)
 
 

@@ -40,6 +40,19 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     return model
 
 
+def name_added_parameters_(model: nn.Module) -> None:
+    """Name parameters that a program has added to a converted model since, such as those of a weight normalization.
+
+    A model that was not converted stays as it is.
+    """
+    added = {path: p for path, p in model.named_parameters() if not getattr(p, "sn_name", "")}
+    if not added or not hasattr(model, "sn_prefix"):
+        return
+    symbols = symbols_of(model)
+    for path, parameter in added.items():
+        convert_parameter_(parameter, symbols[path])
+
+
 #: Older programs' name.
 from_torch_ = from_torch_model_
 

@@ -164,7 +164,7 @@ class MultiGraph:
         for consumer in declared:
             if not isinstance(consumer, Consumer):
                 raise InvalidArgument(
-                    f"dsts of {name!r} holds a {type(consumer).__name__}; expected operators from dsts of traced tensors"
+                    f"dsts of {name!r} holds a {type(consumer).__name__}; expected operators of other tensors' dsts"
                 )
         self._declared[name] = declared
 
