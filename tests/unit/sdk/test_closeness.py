@@ -139,7 +139,7 @@ def test_numbers_that_are_not_finite_must_be_the_same(odd: float) -> None:
 
 
 def volumes(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The input's gradient of a small 3-D convolutional network: in torch's own bf16, and in f32 of the same numbers."""
+    """The input's gradient of a small 3-D network: in torch's own bf16, and in f32 of the same numbers."""
     torch.manual_seed(seed)
     exact = nn.Sequential(
         nn.Conv3d(3, 16, 2, stride=2, bias=False), nn.ReLU(), nn.Conv3d(16, 32, 2, stride=2, bias=False), nn.ReLU(),
