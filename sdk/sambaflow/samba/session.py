@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,9 +29,6 @@ from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
 from sambaflow.sessions.spatial import find_batches, first_batch
 from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -351,7 +348,7 @@ class SambaSession:
         return [SambaTensor(loaded.read(loaded.program.find_tensor(name)), name=name) for name in names]
 
     def get_tensors(self, tensors: Any) -> list[SambaTensor]:
-        """Return traced tensors with the device's values: older programs' form of ``get_tensors_by_name``."""
+        """Return traced tensors with the device's values, as older programs ask for them."""
         return self.get_tensors_by_name([tensor.sn_name for tensor in flatten_tensors(tensors)])
 
     def _traced_tensors(self) -> list[Any]:
