@@ -1,7 +1,6 @@
 """The session: compile, load, run. One per process, as ``samba.session``.
 
-Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them.
-"""
+Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them."""
 
 import atexit
 import logging
@@ -349,7 +348,7 @@ class SambaSession:
 
     def get_tensors(self, tensors: Any) -> list[SambaTensor]:
         """Return traced tensors with the device's values, as older programs ask for them."""
-        return self.get_tensors_by_name([tensor.sn_name for tensor in flatten_tensors(tensors)])
+        return self.get_tensors_by_name([t.sn_name for t in flatten_tensors(tensors)])
 
     def _traced_tensors(self) -> list[Any]:
         """Return everything traced that the device holds: inputs, parameters, buffers, outputs; each has ``rdu()``."""
