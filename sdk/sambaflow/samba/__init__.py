@@ -16,7 +16,6 @@ from sambaflow.samba.conversion import (
     from_torch,
     from_torch_,
     from_torch_model_,
-    from_torch_tensor,
     full,
     normal,
     ones,
@@ -31,7 +30,7 @@ from sambaflow.samba.conversion import (
 from sambaflow.samba.functional import addmm, torch_function
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, from_torch_tensor
 from sambaflow.samba.session import SambaSession
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph

@@ -1,14 +1,13 @@
 """The session: compile, load, run. One per process, as ``samba.session``.
 
-Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them.
-"""
+Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them."""
 
 import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,10 +27,7 @@ from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
 from sambaflow.sessions.spatial import find_batches, first_batch
-from sambaflow.tracing.tracer import TracedModel, trace_model
-
-if TYPE_CHECKING:
-    pass
+from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
 logger = logging.getLogger(__name__)
 
@@ -349,6 +345,10 @@ class SambaSession:
         """Return SambaTensors with the device's values of regions, parameters or outputs."""
         loaded = self._loaded()
         return [SambaTensor(loaded.read(loaded.program.find_tensor(name)), name=name) for name in names]
+
+    def get_tensors(self, tensors: Any) -> list[SambaTensor]:
+        """Return traced tensors with the device's values, as older programs ask for them."""
+        return self.get_tensors_by_name([t.sn_name for t in flatten_tensors(tensors)])
 
     def _traced_tensors(self) -> list[Any]:
         """Return everything traced that the device holds: inputs, parameters, buffers, outputs; each has ``rdu()``."""
