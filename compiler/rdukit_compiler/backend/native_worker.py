@@ -1,10 +1,11 @@
 """Processes that build native kernels, and have them checked: batches in on stdin, results out on a pipe, one a line.
 
-Run as ``python -m rdukit_compiler.backend.native_worker DESCRIPTOR``, a fork server: it imports inductor once, and each
-worker is a fork of it. Processes of their own keep inductor and its settings out of the user's program, and let several
-batches be built at once.
+``main`` is the program of a fork server (``workers.py``): it imports inductor once, and each worker is a fork of it.
+Processes of their own keep inductor and its settings out of the user's program, and let several batches be built at
+once.
 """
 
+import gc
 import json
 import logging
 import os
@@ -35,7 +36,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     _warm_up()
-    serve_forks(int(sys.argv[-1]), _serve)
+    gc.enable()
+    serve_forks(int(sys.argv[-1]), _serve, are_many=False)
 
 
 def _serve(request: ForkRequest) -> int:
@@ -151,7 +153,3 @@ def write_section(kernel: KernelGraph, routes: Routes) -> str:
 
 def _text_of(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"
-
-
-if __name__ == "__main__":
-    main()
