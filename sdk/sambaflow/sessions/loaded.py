@@ -106,6 +106,8 @@ class LoadedPef:
         graph = self.graph_now(graph_name)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         types = [section_types] if isinstance(section_types, str) else section_types
+        if types is None and section_ids is None:
+            types = self._types_of_whole_run(graph)
         key = graph.name, None if types is None else tuple(types), None if section_ids is None else tuple(section_ids)
         chosen_before = self._sections.get(key)
         if chosen_before is None:
@@ -143,6 +145,18 @@ class LoadedPef:
         for modes in self.graph_modes.get(graph.name, ()):
             modes.evaluation_now()
         return graph
+
+    def _types_of_whole_run(self, graph: Graph) -> tuple[str, ...] | None:
+        """Return which sections a run without any choice takes: under ``torch.no_grad()`` nothing trains.
+
+        Raises:
+            InvalidArgument: the model is in evaluation mode, and gradients are enabled.
+        """
+        if not torch.is_grad_enabled():
+            return ("fwd",)
+        if self.modes is not None and not self.pef.inference:
+            self.modes.check_whole_step(graph)
+        return None
 
     def _choose_sections(
         self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None

@@ -170,6 +170,8 @@ class Modes:
         self._upload = upload
         #: Modes of the model's modules, in their order → the evaluation graph, or None for the graph as traced.
         self._known: dict[tuple[bool, ...], Graph | None] = {}
+        #: Whether the model itself was in training mode when it was traced.
+        self._was_training = model.training
         #: Whether an evaluation has overwritten inputs, which the next backward would read, since the last forward.
         self._is_interrupted = False
 
@@ -253,6 +255,17 @@ class Modes:
     def _traced_in_training(self) -> bool:
         return any(mode for _, mode in self._watched)
 
+    def check_whole_step(self, graph: Graph) -> None:
+        """Refuse a whole step of a model that was traced in training mode, and is in evaluation mode now.
+
+        Also if forward computes the same in both: a validation loop must not train.
+
+        Raises:
+            InvalidArgument: it is.
+        """
+        if self._was_training and not self._model.training:
+            raise InvalidArgument(_refuse_training(graph.evaluates or graph.name, "a whole step"))
+
     def check_sections(self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None) -> None:
         """Refuse what the evaluation graph has no sections for.
 
@@ -263,10 +276,7 @@ class Modes:
             return
         if types is None or {word.lower().lstrip("$") for word in types} != {"fwd"}:
             asked = "a whole step" if types is None else f"sections of type {', '.join(types)}"
-            raise InvalidArgument(
-                f"the model is in evaluation mode, in which {graph.evaluates!r} has forward sections only, and {asked} "
-                "cannot run; pass section_types=['fwd'] to evaluate, or call model.train() to train"
-            )
+            raise InvalidArgument(_refuse_training(graph.evaluates, asked))
 
     def note(self, graph: Graph, has_forward: bool, has_backward: bool) -> None:
         """Keep account of what runs next.
@@ -283,6 +293,13 @@ class Modes:
                 "backward needs what a forward in training mode has left, and the model was evaluated since; run "
                 "'fwd' in training mode first, or evaluate after the step"
             )
+
+
+def _refuse_training(name: str, asked: str) -> str:
+    return (
+        f"the model is in evaluation mode, in which {name!r} runs forward sections only, and {asked} cannot run; pass "
+        "section_types=['fwd'] to evaluate, or call model.train() to train; inside torch.no_grad() a whole run evaluates"
+    )
 
 
 def _has_own_switch(module: nn.Module) -> bool:
