@@ -211,4 +211,6 @@ def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tup
         return "aten.bernoulli.p", [target, *(numbers or [0.5])]
     if op == "aten.normal_.default":
         return "aten.normal_functional.default", [target, *numbers]
+    if op == "aten.random_.from" and len(numbers) == 2:
+        return "aten.randint_like.low_dtype", [target, *numbers]
     return None
