@@ -72,7 +72,7 @@ class Scaled(nn.Module):
 
     def forward(self, x: Any) -> Any:
         made = self.weight * x
-        made = torch.xlogy(made, 2.0) + 7.5 % made + made.clamp_max(1) + torch.fake_quantize_per_tensor_affine(
+        made = torch.xlogy(made, 2.0) + made.clamp_max(1) + torch.fake_quantize_per_tensor_affine(
             made, 0.1, 0, 0, 255
         )  # fmt: skip
         return functional.mse_loss(made, x)

@@ -3,6 +3,7 @@
 Numbers under the f32 switch equal torch's to 1e-5: the same operators in the same dtype.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,88 @@ def test_a_model_that_was_traced_in_evaluation_mode_trains_in_it(tmp_path: Path)
     before = weight_of(loaded)
     loaded.run()
     assert not torch.equal(weight_of(loaded), before)
+
+
+# -- values on the host ------------------------------------------------------------------------------------------------
+
+
+def reference_of(loaded: Loaded) -> tuple[Net, torch.optim.SGD]:
+    """The same model in eager torch, with an optimizer of the same numbers."""
+    model = copy.deepcopy(loaded.model)
+    plain = Net(*(copy.deepcopy(layer) for layer in loaded.model.layers))
+    plain.load_state_dict({name: samba.to_torch(value) for name, value in model.state_dict().items()})
+    return plain, torch.optim.SGD(plain.parameters(), lr=0.5)
+
+
+def train(loaded: Loaded, reference: tuple[Net, torch.optim.SGD]) -> None:
+    model, optimizer = reference
+    loaded.run()
+    optimizer.zero_grad()
+    model(*(tensor.torch() for tensor in loaded.inputs))[0].backward()
+    optimizer.step()
+
+
+def check_equal(loaded: Loaded, reference: tuple[Net, torch.optim.SGD]) -> None:
+    theirs = reference[0].state_dict()
+    for name, value in loaded.model.state_dict().items():
+        torch.testing.assert_close(samba.to_torch(value), theirs[name], rtol=1e-5, atol=1e-5)
+
+
+def test_state_dict_and_parameters_read_after_a_step_are_the_devices(tmp_path: Path) -> None:
+    loaded = load(tmp_path, nn.BatchNorm1d(3))
+    reference = reference_of(loaded)
+    for _ in range(2):
+        train(loaded, reference)
+        check_equal(loaded, reference)
+    train(loaded, reference)
+    weight, norm = loaded.model.linear.weight, loaded.model.layers[0]
+    torch.testing.assert_close(weight.sum().item(), reference[0].linear.weight.sum().item(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(norm.running_mean, reference[0].layers[0].running_mean, rtol=1e-5, atol=1e-5)
+    assert norm.num_batches_tracked == 3
+
+
+EDITS: dict[str, Any] = {
+    "in place": lambda model: model.linear.weight.mul_(0.5),
+    "through data": lambda model: model.linear.weight.data.mul_(0.5),
+    "a new data": lambda model: setattr(model.linear.weight, "data", model.linear.weight.data * 0.5),
+    "through detach": lambda model: model.linear.weight.detach().mul_(0.5),
+    "a row": lambda model: model.linear.weight[1].fill_(0.5),
+    "an initialization": lambda model: nn.init.constant_(model.linear.weight, 0.25),
+    "through numpy": lambda model: model.linear.bias.data.numpy().fill(0.125),
+    "load_state_dict": lambda model: model.load_state_dict({k: torch.full_like(samba.to_torch(v), 0.5) for k, v in
+                                                            model.state_dict().items()}),
+    "a buffer": lambda model: model.layers[0].running_mean.fill_(0.5),
+    "a buffer's element": lambda model: model.layers[0].running_var.__setitem__(1, 3.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_weights_that_the_host_changes_between_steps_are_the_next_steps(tmp_path: Path, kind: str) -> None:
+    loaded = load(tmp_path, nn.BatchNorm1d(3))
+    reference = reference_of(loaded)
+    for _ in range(2):
+        train(loaded, reference)
+        with torch.no_grad():
+            EDITS[kind](loaded.model)
+            EDITS[kind](reference[0])
+    train(loaded, reference)
+    check_equal(loaded, reference)
+
+
+def test_a_change_through_a_tensor_kept_from_before_a_step_is_refused(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    kept = loaded.model.linear.weight.data
+    loaded.run()
+    kept.mul_(2)
+    with pytest.raises(InvalidArgument, match="read it again from the model"):
+        loaded.run()
+
+
+def test_copies_of_a_model_keep_their_own_values(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    gold = copy.deepcopy(loaded.model)
+    before = gold.linear.weight.data.clone()
+    loaded.run()
+    assert torch.equal(gold.linear.weight.data, before)
+    loaded.run()
+    samba.session.reset()

@@ -20,8 +20,10 @@ from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.sessions.data_parallel import Replicas
+from sambaflow.sessions.host_copies import HostCopies
 from sambaflow.sessions.modes import Modes
 from sambaflow.sessions.spatial import SpatialBatches, join_parts
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 from sambaflow.tracing.tracer import flatten_tensors
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class LoadedPef:
         self.pef = application.pef
         #: The last conversion wins.
         self.state = dict(state)
+        self.copies = HostCopies(self.pef, self.state, self.program.read, self.program.write)
         self.replicas = Replicas(application)
         #: The graph that a run takes by the mode of the traced model.
         self.modes: Modes | None = None
@@ -123,12 +126,17 @@ class LoadedPef:
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
 
+        self.copies.push()
+
         def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
             program.write_all(values)
             chosen = self.replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
             self._shown = shown
             self.application.run(graph.name, chosen, scalars)
             self.replicas.note(chosen)
+            self.copies.note_run(chosen)
+            if data_parallel:
+                self.copies.note_device(self.state)
             return [self.handle(name) for name in requested]
 
         return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
@@ -296,6 +304,7 @@ class LoadedPef:
             self.modes.follow(model)
         known = {n: t for n, t in tensors.items() if n in self.state and self.state[n].shape == t.shape}
         self.state.update(known)
+        self.copies.note(known)
 
     def add_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Upload host tensors that only the evaluation graph reads."""
@@ -303,6 +312,7 @@ class LoadedPef:
         for name, tensor in tensors.items():
             if self.knows(name):
                 self.program.write(name, tensor)
+        self.copies.note(tensors)
 
     def to_device(self) -> None:
         """Copy all parameters, buffers and optimizer states to the device."""
@@ -311,6 +321,7 @@ class LoadedPef:
                 self.program.write(name, _plain(tensor))
             elif self.knows(name) and getattr(tensor, "materializer", None) is not None:
                 self.program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
+        self.copies.note(self.state)
         for optimizer, first in self._numbered_optimizers():
             self._upload_optimizer(optimizer, first)
 
@@ -333,7 +344,7 @@ class LoadedPef:
             if isinstance(thing, DeviceOptimizer):
                 self._upload_optimizer(thing, self._first_index(thing))
             elif isinstance(thing, nn.Module):
-                self._copy_model(thing, lambda name, tensor: self.program.write(name, _plain(tensor)))
+                self._copy_model(thing, self.upload_tensor)
             elif isinstance(thing, SambaTensor):
                 thing.rdu()
 
@@ -342,12 +353,22 @@ class LoadedPef:
             if self.knows(name):
                 copy(name, tensor)
 
+    def upload_tensor(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy a parameter or buffer to the device."""
+        self.program.write(name, _plain(tensor))
+        if self.state.get(name) is tensor:
+            self.copies.note([name])
+        else:
+            self.copies.note_device([name])
+
     def _download(self, name: str, tensor: torch.Tensor) -> None:
         if isinstance(tensor, SambaParameter) and not tensor.has_data:
             fill_parameter_(tensor, self.read(name))
             return
         with torch.no_grad():
             _plain(tensor).copy_(self.read(name))
+        if self.state.get(name) is tensor:
+            self.copies.note([name])
 
     def _numbered_optimizers(self) -> list[tuple[DeviceOptimizer, int]]:
         found, first = [], 0
@@ -423,7 +444,8 @@ def _named(tensor: Any, argument: str) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.data if isinstance(tensor, nn.Parameter) else tensor
+    with DisableTorchFunctionSubclass():
+        return tensor.data if isinstance(tensor, nn.Parameter) else tensor
 
 
 def _flat(things: Iterable[Any]) -> list[Any]:
