@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PefMismatch, ShapeMismatch
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import shows
@@ -160,3 +160,20 @@ def test_copies_of_a_model_keep_their_own_values(tmp_path: Path) -> None:
     assert torch.equal(gold.linear.weight.data, before)
     loaded.run()
     samba.session.reset()
+
+
+class Looked(nn.Module):
+    """(x) → x + 1."""
+
+    def forward(self, x: Any) -> Any:
+        return x + 1
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.uint8, 300), (torch.uint8, -1), (torch.int32, 2**40)])
+def test_an_integer_that_the_inputs_dtype_cannot_hold_is_refused(tmp_path: Path, dtype: Any, value: int) -> None:
+    loaded = load_model(Looked(), (samba.from_torch_tensor(torch.ones(2, dtype=dtype), name="x"),), tmp_path)
+    given = samba.from_torch_tensor(torch.tensor([1, value]), name="x")
+    with pytest.raises(ShapeMismatch, match="compile with a wider dtype"):
+        loaded.run(input_tensors=[given])
+    narrow = samba.from_torch_tensor(torch.tensor([1, 3]), name="x")
+    assert loaded.run(input_tensors=[narrow])[0].torch().tolist() == [2, 4]
