@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rdukit.errors import InvalidArgument, PefMismatch, ShapeMismatch
+from rdukit.errors import InvalidArgument, PefMismatch, ShapeMismatch, UnsupportedOperator
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import shows
@@ -177,3 +177,98 @@ def test_an_integer_that_the_inputs_dtype_cannot_hold_is_refused(tmp_path: Path,
         loaded.run(input_tensors=[given])
     narrow = samba.from_torch_tensor(torch.tensor([1, 3]), name="x")
     assert loaded.run(input_tensors=[narrow])[0].torch().tolist() == [2, 4]
+
+
+# -- changes after tracing ---------------------------------------------------------------------------------------------
+
+
+def replace_parameter(model: Any) -> None:
+    model.linear.weight = nn.Parameter(torch.zeros(3, 4))
+
+
+CHANGES: dict[str, Any] = {
+    "requires_grad": lambda model: model.linear.bias.requires_grad_(False),
+    "a forward hook": lambda model: model.linear.register_forward_hook(lambda module, args, out: out * 2),
+    "a pre-hook": lambda model: model.linear.register_forward_pre_hook(lambda module, args: None),
+    "a backward hook": lambda model: model.linear.register_full_backward_hook(lambda module, into, out: None),
+    "a parameter's hook": lambda model: model.linear.weight.register_hook(lambda gradient: gradient * 2),
+    "a parameter": replace_parameter,
+    "a module": lambda model: setattr(model, "linear", nn.Linear(4, 3)),
+    "another layer": lambda model: model.layers.append(nn.ReLU()),
+    "batch norm's eps": lambda model: setattr(model.layers[0], "eps", 0.5),
+    "batch norm's momentum": lambda model: setattr(model.layers[0], "momentum", 0.9),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_changes_in_a_model_after_tracing_is_refused_at_the_next_run(tmp_path: Path, kind: str) -> None:
+    loaded = load(tmp_path, nn.BatchNorm1d(3))
+    loaded.run()
+    CHANGES[kind](loaded.model)
+    for _ in range(2):
+        with pytest.raises(PefMismatch, match="compile and trace the model again"):
+            loaded.run()
+
+
+def test_a_number_that_forward_does_not_read_may_change(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    loaded.model.epoch = 0
+    loaded.run()
+    loaded.model.epoch = 1
+    loaded.run()
+
+
+def test_a_dropout_rate_that_is_set_after_tracing_is_the_next_runs(tmp_path: Path) -> None:
+    loaded = load(tmp_path, nn.Dropout(0.25))
+    loaded.model.layers[0].p = 0.75
+    zeros = sum(float((loaded.run(section_types=["fwd"])[1].torch() == 0).float().mean()) for _ in range(50)) / 50
+    assert 0.68 < zeros < 0.82  # 1200 draws: five deviations of 0.0125
+    kept = sum(float((loaded.run(section_types=["fwd"], hyperparam_dict={"p": 0.0})[1].torch() == 0).sum()) for _ in
+               range(3))  # fmt: skip
+    assert kept == 0, "hyperparam_dict comes first"
+
+
+# -- state outside of buffers ------------------------------------------------------------------------------------------
+
+STEPS = {"global": torch.zeros(1)}
+
+
+class Counter(nn.Module):
+    """(x) → how often forward ran, which it counts in ``kind`` of place."""
+
+    shared = torch.zeros(1)
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.own, self.items = kind, torch.zeros(1), [torch.zeros(1)]
+
+    def forward(self, x: Any) -> Any:
+        places = {"attribute": self.own, "list": self.items[0], "class": Counter.shared, **STEPS}
+        places[self.kind] += 1
+        return places[self.kind] * 1.0 + x.sum() * 0
+
+
+@pytest.mark.parametrize("kind", ["attribute", "list", "class", "global"])
+def test_state_that_forward_changes_in_place_starts_where_the_program_left_it(tmp_path: Path, kind: str) -> None:
+    model = Counter(kind)
+    loaded = load_model(model, (samba.ones(2, name="x"),), tmp_path)
+    assert [loaded.run()[0].torch().item() for _ in range(3)] == [1, 2, 3]
+    samba.session.to_cpu(model)
+    assert {"attribute": model.own, "list": model.items[0], "class": Counter.shared, **STEPS}[kind].item() == 3
+
+
+class Window(nn.Module):
+    """(x [2]) → the last values, which it keeps in a part of a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(3)
+
+    def forward(self, x: Any) -> Any:
+        self.kept[1:] += x
+        return self.kept * 1.0
+
+
+def test_state_that_is_changed_in_part_is_refused_at_compile(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperator, match="keep such state in a buffer"):
+        load_model(Window(), (samba.ones(2, name="x"),), tmp_path)

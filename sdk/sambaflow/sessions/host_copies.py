@@ -85,6 +85,10 @@ class HostCopies:
             n for n in found & self._known.keys() if kinds[n].kind == "parameter" and self._state[n].requires_grad
         )
 
+    def stale_constants(self) -> list[str]:
+        """Return the tensors that are neither parameters nor buffers of a module and are newer on the device."""
+        return [name for name in self._stale if "__constant__" in name]
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def pull(self, name: str, tensor: torch.Tensor) -> None:

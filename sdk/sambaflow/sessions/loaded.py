@@ -106,6 +106,9 @@ class LoadedPef:
     ) -> list[SambaTensor]:  # fmt: skip
         """Upload the inputs, run sections and return a handle for each requested output: see ``SambaSession.run``."""
         program = self.program
+        if self.modes is not None and self.modes.check_changes():
+            self._scalars = {**self.pef.hyperparameters, **self.modes.rates}
+            self._scalar_cache = None
         graph = self.graph_now(graph_name)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         types = [section_types] if isinstance(section_types, str) else section_types
@@ -335,6 +338,8 @@ class LoadedPef:
                             thing.state[parameter][key] = self.program.read(symbol)
                 elif isinstance(thing, nn.Module):
                     self._copy_model(thing, self._download)
+                    for name in self.copies.stale_constants():
+                        self._download(name, self.state[name])
                 elif isinstance(thing, SambaTensor):
                     thing.cpu()
 

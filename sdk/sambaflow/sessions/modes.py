@@ -17,6 +17,7 @@ from torch import fx, nn
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef
 from rdukit_compiler import ModelGraph, computes_the_same, evaluation_graph, evaluation_name, with_shared_names
+from sambaflow.sessions.module_changes import ModuleChanges
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
 logger = logging.getLogger(__name__)
@@ -170,6 +171,9 @@ class Modes:
         self._upload = upload
         #: Modes of the model's modules, in their order → the evaluation graph, or None for the graph as traced.
         self._known: dict[tuple[bool, ...], Graph | None] = {}
+        self._changes = ModuleChanges(model)
+        #: Rates of dropouts that the program set after tracing, by the names of the scalars.
+        self.rates: dict[str, float] = {}
         #: Whether the model itself was in training mode when it was traced.
         self._was_training = model.training
         #: Whether an evaluation has overwritten inputs, which the next backward would read, since the last forward.
@@ -189,6 +193,38 @@ class Modes:
                 f"graph {graph.name!r} computes in evaluation mode, in which the model is not; call model.eval() first"
             )
         return found
+
+    def check_changes(self) -> bool:
+        """Refuse what the program changed in the model since it was traced, if it computes something else now.
+
+        Rates of dropouts are the exception: the device takes them at each run. Returns whether ``rates`` changed.
+
+        Raises:
+            PefMismatch: it does, or a hook, a parameter or a module was added or replaced.
+        """
+        found = self._changes.find()
+        if not found:
+            return False
+        if (refusal := self._changes.refusal()) is not None:
+            raise PefMismatch(f"{refusal}; the graph stays as it was traced: compile and trace the model again")
+        self._known.clear()
+        try:
+            now = _trace_again(self._model, self._inputs, self._traced)
+        except RdukitError as cause:
+            raise PefMismatch(f"{found} changed after tracing, and the model has no trace now: {cause.message}") from cause
+        rates = dict(zip(self._traced.graph.rates, now.graph.rates.values(), strict=False))
+        same_mode = all(module.training is mode for module, mode in self._watched)
+        if len(rates) != len(now.graph.rates) or (
+            same_mode and not computes_the_same(self._traced.graph, now.graph)
+        ):
+            raise PefMismatch(
+                f"{found} changed after tracing, and the model computes something else now than {self._path} was "
+                "compiled for; compile and trace the model again"
+            )
+        if same_mode:
+            self.rates = {name: rate for name, rate in rates.items() if rate != self._traced.graph.rates[name]}
+        self._changes.accept()
+        return True
 
     def evaluation_now(self) -> Graph | None:
         """Return the evaluation graph if the model's mode asks for it; None if the model computes what was traced.
@@ -214,6 +250,7 @@ class Modes:
         if type(model) is type(self._model) and paths <= new.keys():
             moved = tuple((new[places[id(m)]] if id(m) in places else m, mode) for m, mode in self._watched)
             self._model, self._watched, self._known = model, moved, {}
+            self._changes = ModuleChanges(model)
 
     def _find(self) -> Graph | None:
         from rdukit_compiler import check_signature, graph_signature
