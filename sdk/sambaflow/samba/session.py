@@ -221,6 +221,7 @@ class SambaSession:
                 output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
         if transfer_device:
             loaded.to_device()
+        loaded.copies.watch_buffers(model)
         profile_runs(loaded)
         return traced.outputs
 
@@ -340,6 +341,7 @@ class SambaSession:
     def write_tensor(self, name: str, value: torch.Tensor) -> None:
         """Copy a host tensor to the device."""
         self._loaded().program.write(name, value)
+        self._loaded().copies.note_device([name])
 
     def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
         """Return SambaTensors with the device's values of regions, parameters or outputs."""
@@ -476,6 +478,7 @@ class SambaSession:
         loaded, self.loaded = self.loaded, None
         atexit.unregister(self.close)
         if loaded is not None:
+            loaded.copies.release()
             loaded.application.close()
 
     def reset(self) -> None:

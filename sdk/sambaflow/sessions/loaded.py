@@ -20,8 +20,10 @@ from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.sessions.data_parallel import Replicas
+from sambaflow.sessions.host_copies import HostCopies
 from sambaflow.sessions.modes import Modes
 from sambaflow.sessions.spatial import SpatialBatches, join_parts
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 from sambaflow.tracing.tracer import flatten_tensors
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class LoadedPef:
         self.pef = application.pef
         #: The last conversion wins.
         self.state = dict(state)
+        self.copies = HostCopies(self.pef, self.state, self.program.read, self.program.write)
         self.replicas = Replicas(application)
         #: The graph that a run takes by the mode of the traced model.
         self.modes: Modes | None = None
@@ -103,9 +106,14 @@ class LoadedPef:
     ) -> list[SambaTensor]:  # fmt: skip
         """Upload the inputs, run sections and return a handle for each requested output: see ``SambaSession.run``."""
         program = self.program
+        if self.modes is not None and self.modes.check_changes():
+            self._scalars = {**self.pef.hyperparameters, **self.modes.rates}
+            self._scalar_cache = None
         graph = self.graph_now(graph_name)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         types = [section_types] if isinstance(section_types, str) else section_types
+        if types is None and section_ids is None:
+            types = self._types_of_whole_run(graph)
         key = graph.name, None if types is None else tuple(types), None if section_ids is None else tuple(section_ids)
         chosen_before = self._sections.get(key)
         if chosen_before is None:
@@ -121,12 +129,17 @@ class LoadedPef:
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
 
+        self.copies.push()
+
         def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
             program.write_all(values)
             chosen = self.replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
             self._shown = shown
             self.application.run(graph.name, chosen, scalars)
             self.replicas.note(chosen)
+            self.copies.note_run(chosen)
+            if data_parallel:
+                self.copies.note_device(self.state)
             return [self.handle(name) for name in requested]
 
         return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
@@ -143,6 +156,18 @@ class LoadedPef:
         for modes in self.graph_modes.get(graph.name, ()):
             modes.evaluation_now()
         return graph
+
+    def _types_of_whole_run(self, graph: Graph) -> tuple[str, ...] | None:
+        """Return which sections a run without any choice takes: under ``torch.no_grad()`` nothing trains.
+
+        Raises:
+            InvalidArgument: the model is in evaluation mode, and gradients are enabled.
+        """
+        if not torch.is_grad_enabled():
+            return ("fwd",)
+        if self.modes is not None and not self.pef.inference:
+            self.modes.check_whole_step(graph)
+        return None
 
     def _choose_sections(
         self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
@@ -282,6 +307,7 @@ class LoadedPef:
             self.modes.follow(model)
         known = {n: t for n, t in tensors.items() if n in self.state and self.state[n].shape == t.shape}
         self.state.update(known)
+        self.copies.note(known)
 
     def add_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Upload host tensors that only the evaluation graph reads."""
@@ -289,6 +315,7 @@ class LoadedPef:
         for name, tensor in tensors.items():
             if self.knows(name):
                 self.program.write(name, tensor)
+        self.copies.note(tensors)
 
     def to_device(self) -> None:
         """Copy all parameters, buffers and optimizer states to the device."""
@@ -297,6 +324,7 @@ class LoadedPef:
                 self.program.write(name, _plain(tensor))
             elif self.knows(name) and getattr(tensor, "materializer", None) is not None:
                 self.program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
+        self.copies.note(self.state)
         for optimizer, first in self._numbered_optimizers():
             self._upload_optimizer(optimizer, first)
 
@@ -310,6 +338,8 @@ class LoadedPef:
                             thing.state[parameter][key] = self.program.read(symbol)
                 elif isinstance(thing, nn.Module):
                     self._copy_model(thing, self._download)
+                    for name in self.copies.stale_constants():
+                        self._download(name, self.state[name])
                 elif isinstance(thing, SambaTensor):
                     thing.cpu()
 
@@ -319,7 +349,7 @@ class LoadedPef:
             if isinstance(thing, DeviceOptimizer):
                 self._upload_optimizer(thing, self._first_index(thing))
             elif isinstance(thing, nn.Module):
-                self._copy_model(thing, lambda name, tensor: self.program.write(name, _plain(tensor)))
+                self._copy_model(thing, self.upload_tensor)
             elif isinstance(thing, SambaTensor):
                 thing.rdu()
 
@@ -328,12 +358,22 @@ class LoadedPef:
             if self.knows(name):
                 copy(name, tensor)
 
+    def upload_tensor(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy a parameter or buffer to the device."""
+        self.program.write(name, _plain(tensor))
+        if self.state.get(name) is tensor:
+            self.copies.note([name])
+        else:
+            self.copies.note_device([name])
+
     def _download(self, name: str, tensor: torch.Tensor) -> None:
         if isinstance(tensor, SambaParameter) and not tensor.has_data:
             fill_parameter_(tensor, self.read(name))
             return
         with torch.no_grad():
             _plain(tensor).copy_(self.read(name))
+        if self.state.get(name) is tensor:
+            self.copies.note([name])
 
     def _numbered_optimizers(self) -> list[tuple[DeviceOptimizer, int]]:
         found, first = [], 0
@@ -409,7 +449,8 @@ def _named(tensor: Any, argument: str) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.data if isinstance(tensor, nn.Parameter) else tensor
+    with DisableTorchFunctionSubclass():
+        return tensor.data if isinstance(tensor, nn.Parameter) else tensor
 
 
 def _flat(things: Iterable[Any]) -> list[Any]:

@@ -392,3 +392,23 @@ def check_fixed(recorded: fx.Graph, sources: Mapping[fx.Node, Source], graph: Mo
                 f"forward looks at the value of buffer {source.value.name!r} and changes it: control flow, shapes and "
                 "Python numbers cannot depend on state: use torch.where, or pass the value in as an argument"
             )
+
+
+def check_overwritten(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> None:
+    """Check that no tensor outside of parameters and buffers is overwritten in part.
+
+    Raises:
+        TraceError: one is: what forward wrote and what it reads are different tensors of the trace.
+    """
+    changed = [name for name in graph.updates if "__constant__" in name]
+    if not changed:
+        return
+    counts: dict[int, int] = {}
+    for tensor in state.values():
+        counts[memory_of(tensor)] = counts.get(memory_of(tensor), 0) + 1
+    for name in changed:
+        if counts[memory_of(state[name])] > 1:
+            raise TraceError(
+                f"forward overwrites a part of a tensor of {state[name].untyped_storage().nbytes()} bytes that is no "
+                "buffer, or writes to it under several names: keep such state in a buffer (register_buffer)"
+            )

@@ -30,6 +30,7 @@ from sambaflow.tracing.module_state import (
     assignable_buffers,
     assigned_buffers,
     check_fixed,
+    check_overwritten,
     check_repeats,
     checked_buffers,
     fixed_buffers,
@@ -186,6 +187,7 @@ def _trace(
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
     check_fixed(recorded.graph, sources, graph)
+    check_overwritten(graph, state)
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
     remember_traced(name, trackers[0], sources)
