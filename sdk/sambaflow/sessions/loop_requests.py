@@ -34,8 +34,8 @@ def refuse_autocast(traced: tuple[str, ...]) -> None:
     """
     if (now := active_autocast()) and now != traced:
         raise InvalidArgument(
-            "samba.session.run inside torch.autocast: the PEF's precision was chosen at compile; leave autocast out, and "
-            "compile with --graphamp-preset or write autocast inside forward"
+            "samba.session.run inside torch.autocast: the PEF's precision was chosen at compile; leave autocast out, "
+            "and compile with --graphamp-preset or write autocast inside forward"
         )
 
 
@@ -64,7 +64,7 @@ def _wrap(owner: Any, name: str, look: Callable[..., None]) -> None:
 def _look_at_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
     if current_session().loaded is not None and any(_has_no_history(tensor) for tensor in _tensors(tensors)):
         raise InvalidArgument(
-            "backward() of a value that samba.session.run returned: the device has run backward and the update already; "
+            "backward() of a value that samba.session.run returned: the device has run backward and the update; "
             "remove loss.backward() and optimizer.step(). For a loss on the host, run section_types=['fwd'], call "
             "requires_grad_() on the output, and set the traced output's sn_grad before ['bckwd', 'opt']"
         )
@@ -105,8 +105,10 @@ def _watch_clipping() -> None:
             clip(given, max_norm, total_norm, *args, **kwargs)
             return
         if getattr(total_norm, _NORM_TYPE, None) != 2.0:
-            raise InvalidArgument("the device clips the 2-norm of gradients only; call clip_grad_norm_ with norm_type=2")
-        names = frozenset(p.sn_name for p in given if p.grad is not None)
+            raise InvalidArgument(
+                "the device clips the 2-norm of gradients only; call clip_grad_norm_ with norm_type=2"
+            )
+        names = frozenset(str(getattr(p, "sn_name", "")) for p in given if p.grad is not None)
         loaded.scalars.clip_next(names, float(max_norm), loaded.updates.backwards > 0)
 
     setattr(CLIP_GRADIENTS, TOTAL_NORM, total_norm)

@@ -1,7 +1,7 @@
 """Run-time scalars of a loaded PEF: what a run's update computes with.
 
-Precedence, highest first: ``hyperparam_dict`` of the run, ``clip_grad_norm_`` since the last update, ``param_groups`` of
-the optimizers that were passed to ``trace_graph``, and the values that were compiled in.
+Precedence, highest first: ``hyperparam_dict`` of the run, ``clip_grad_norm_`` since the last update, ``param_groups``
+of the optimizers that were passed to ``trace_graph``, and the values that were compiled in.
 """
 
 import logging
@@ -194,7 +194,9 @@ class RunScalars:
         if meant is not None and isinstance(value, int | float) and now == {float(value)}:
             if key not in self._told:
                 self._told.add(key)
-                logger.warning("hyperparam_dict[%r] has no effect: the scalar is called %r, and has this value", key, meant)
+                logger.warning(
+                    "hyperparam_dict[%r] has no effect: the scalar is called %r, and has this value", key, meant
+                )
             return
         known = [*base, *WORDS]
         hint = suggest(key, [meant], is_sure=True) if meant else suggest(key, known)

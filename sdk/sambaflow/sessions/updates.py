@@ -13,7 +13,7 @@ from rdukit.errors import InvalidArgument, UnknownTensor
 from rdukit.pef.model import Pef, SectionType
 
 if TYPE_CHECKING:
-    from rdukit_runtime.engine.program import Program
+    from rdukit_runtime.engine.program import LoadedProgram
 
 #: Section types that read gradients.
 READS_GRADIENTS: Final = frozenset({SectionType.GRADNORM, SectionType.OPT})
@@ -25,7 +25,7 @@ class Updates:
     States: no gradients → backward → gradients → update; ``zero_grad`` forgets gradients until the next backward.
     """
 
-    def __init__(self, pef: Pef, program: "Program") -> None:
+    def __init__(self, pef: Pef, program: "LoadedProgram") -> None:
         self._pef = pef
         self._program = program
         #: Flags of graphs that accumulate: 0 where the next backward begins a new sum.
@@ -97,7 +97,8 @@ class Updates:
         if not parts or not self.backwards:
             return self._program.gradient(name)
         dtype = getattr(torch, self._program.symbol(name).host_dtype)
-        return torch.stack([self._program.read(part).to(torch.float32) for part in parts]).sum(0).to(dtype)
+        total: torch.Tensor = torch.stack([self._program.read(part).to(torch.float32) for part in parts]).sum(0)
+        return total.to(dtype)
 
     def replace_gradient(self, name: str, value: Any) -> None:
         """Take ``parameter.grad = value`` of a parameter without a gradient of the host.

@@ -68,7 +68,8 @@ class DeviceGradient(torch.Tensor):
         return _plain(self).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        return _plain(self).clone()
+        copied: torch.Tensor = _plain(self).clone()
+        return copied
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return repr(_plain(self))

@@ -75,7 +75,7 @@ class SambaParameter(nn.Parameter):
         return gradient
 
     @property
-    def grad(self) -> torch.Tensor | None:  # type: ignore[override]
+    def grad(self) -> torch.Tensor | None:
         """The host's gradient; where there is none, a copy of what the device's last backward computed.
 
         ``None`` after ``zero_grad``, and for a frozen or unused parameter. The device's cannot be overwritten.

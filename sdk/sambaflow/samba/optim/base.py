@@ -181,7 +181,7 @@ def torch_options(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) ->
         InvalidArgument: a keyword that neither torch nor the vendor has; the message names the nearest.
     """
     cls = type(optimizer)
-    known = {name for base in cls.__mro__ for name in inspect.signature(base.__init__).parameters} if given else set()
+    known = {name for base in cls.__mro__ for name in _keywords(base)} if given else set()
     known = (known | _WITHOUT_EFFECT) - {"self", "params", "args", "kwargs", "options", "defaults", "keywords"}
     for name in given:
         if name not in known:
@@ -189,6 +189,11 @@ def torch_options(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) ->
                 f"{cls.__name__} has no keyword {name!r}; expected {', '.join(sorted(known))}.{suggest(name, known)}"
             )
     return {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
+
+
+def _keywords(cls: type) -> Iterable[str]:
+    made = cls.__dict__.get("__init__")
+    return inspect.signature(made).parameters if made is not None and cls is not object else ()
 
 
 def _number(value: Any) -> Any:
