@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from sambaflow.samba.nn.gradient import DeviceGradient, sees_device
 from sambaflow.samba.sambatensor import call_promoting, unwrap, wrap
 from sambaflow.sessions import current_session, is_loaded, loaded_pef
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, rebuild_parameter
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
 _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
+
+#: torch's own slot for a gradient, which autograd on the host fills.
+HOST_GRADIENT: Any = torch.Tensor.grad
 
 
 #: Properties of a tensor that hold its values.
@@ -83,6 +87,32 @@ class SambaParameter(nn.Parameter):
         """The gradient that the device computed in the last backward; None for a frozen or unused parameter."""
         gradient: torch.Tensor | None = loaded_pef().read_gradient(self.sn_name)
         return gradient
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        """The host's gradient; where there is none, a copy of what the device's last backward computed.
+
+        ``None`` after ``zero_grad``, and for a frozen or unused parameter. The device's cannot be overwritten.
+        """
+        with DisableTorchFunctionSubclass():
+            found: torch.Tensor | None = HOST_GRADIENT.__get__(self)
+        if found is not None or not sees_device():
+            return found
+        session = current_session()
+        if session.loaded is None or session.tracing:
+            return None
+        gradient = session.loaded.updates.gradient_now(self.sn_name)
+        return None if gradient is None else gradient.as_subclass(DeviceGradient)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        with DisableTorchFunctionSubclass():
+            held: torch.Tensor | None = HOST_GRADIENT.__get__(self)
+            if held is None and sees_device() and (loaded := current_session().loaded) is not None:
+                loaded.updates.replace_gradient(self.sn_name, value)
+                if isinstance(value, DeviceGradient):
+                    return
+            HOST_GRADIENT.__set__(self, unwrap(value))
 
     @property
     def sn_data(self) -> torch.Tensor:
