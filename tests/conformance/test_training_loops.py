@@ -19,7 +19,7 @@ from sambaflow.samba import utils
 from support import shows
 from support.programs import Loaded, compile_model
 
-pytestmark = shows("surface", "precision")
+pytestmark = shows("surface", "precision", "training-loops")
 
 STEPS = 6
 ADAM = {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1}

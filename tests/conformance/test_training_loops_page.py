@@ -11,7 +11,7 @@ from rdukit import errors
 from sambaflow import samba
 from support import shows
 
-pytestmark = shows("surface")
+pytestmark = shows("surface", "training-loops")
 
 PAGE = (Path(__file__).parents[2] / "docs/training-loops.md").read_text()
 #: Title → the code of its section.

@@ -112,8 +112,7 @@ class LoadedPef:
         """Upload the inputs, run sections and return a handle for each requested output: see ``SambaSession.run``."""
         program = self.program
         if self.modes is not None and self.modes.check_changes():
-            self._scalars = {**self.pef.hyperparameters, **self.modes.rates}
-            self._scalar_cache = None
+            self.scalars.set_rates(self.modes.rates)
         graph = self.graph_now(graph_name)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         types = [section_types] if isinstance(section_types, str) else section_types

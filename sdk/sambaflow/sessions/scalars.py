@@ -88,6 +88,11 @@ class RunScalars:
             self._values = values
         return self._followed
 
+    def set_rates(self, rates: Mapping[str, float]) -> None:
+        """Take dropout rates that the program has set in its modules, by the names of their scalars."""
+        self._compiled.update(rates)
+        self._followed = self._scalars_now()
+
     def clip_next(self, names: frozenset[str], max_norm: float, is_pending: bool) -> None:
         """Clip to ``max_norm`` in the next update, as ``clip_grad_norm_`` of the parameters ``names`` asks for.
 
@@ -177,7 +182,7 @@ class RunScalars:
                 resolved[key] = _number(name, given[name])
         for key in given:
             if key not in used:
-                self._check_unused(str(key), given[key], base, has_update)
+                self._check_unused(str(key), given[key], resolved, has_update)
         return resolved
 
     def _check_unused(self, key: str, value: Any, base: Mapping[str, float], has_update: bool) -> None:

@@ -18,7 +18,7 @@ _told: Final[set[str]] = set()
 
 
 class _AdamFamily(DeviceOptimizer):
-    """What the Adams share: scalars, and the options of a group that make it another update."""
+    """Scalars that the Adams share, and the options of a group that make it another update."""
 
     watched = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
 
