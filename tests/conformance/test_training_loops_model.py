@@ -4,6 +4,7 @@ Numbers under the f32 switch equal torch's to 1e-5: the same operators in the sa
 """
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,9 @@ class Window(nn.Module):
 def test_state_that_is_changed_in_part_is_refused_at_compile(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperator, match="keep such state in a buffer"):
         load_model(Window(), (samba.ones(2, name="x"),), tmp_path)
+
+
+def test_the_manuals_examples_run() -> None:
+    page = Path(__file__).parents[2] / "docs/training-loops-model.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    exec("\n".join(blocks), {"__name__": "example"})

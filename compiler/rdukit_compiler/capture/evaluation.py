@@ -87,8 +87,8 @@ def computes_the_same(one: ModelGraph, other: ModelGraph) -> bool:
     """
     if len(one.operators) != len(other.operators) or _ends(one) != _ends(other):
         return False
-    #: Value of the other → the one's.
-    names: dict[str, str] = {}
+    #: Value of the other → the one's; rates of dropouts stand for each other, whatever they are.
+    names: dict[str, str] = dict(zip(other.rates, one.rates, strict=True)) if len(other.rates) == len(one.rates) else {}
     for ours, theirs in zip(one.operators, other.operators, strict=True):
         if ours.op != theirs.op or len(ours.outputs) != len(theirs.outputs):
             return False
@@ -114,7 +114,11 @@ def _drops_nothing(args: list[Argument]) -> bool:
 
 
 def _ends(graph: ModelGraph) -> set[tuple[str, ValueKind, str, tuple[int, ...]]]:
-    return {(v.name, v.kind, v.dtype, v.shape) for v in graph.values.values() if v.kind is not ValueKind.OPERATOR}
+    return {
+        (v.name, v.kind, v.dtype, v.shape)
+        for v in graph.values.values()
+        if v.kind is not ValueKind.OPERATOR and v.name not in graph.rates
+    }
 
 
 def _listed(values: list[Value]) -> str:

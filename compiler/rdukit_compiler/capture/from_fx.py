@@ -18,7 +18,11 @@ from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.capture.custom_functions import ENTRY, extract_backward
 from rdukit_compiler.capture.graph_writer import EXACT, GraphWriter
 from rdukit_compiler.capture.mutation import (
-    Aliases, functional_form, keeps_dtype, overwritten_argument, refuse_view_of_constant,
+    Aliases,
+    functional_form,
+    keeps_dtype,
+    overwritten_argument,
+    refuse_view_of_constant,
 )  # fmt: skip
 from rdukit_compiler.capture.record_nodes import (
     BACKWARD_META,
@@ -368,8 +372,7 @@ class _Converter:
         )  # fmt: skip
         buffer = next((name for name, node in self._roots.items() if node is root), None)
         if buffer is None:
-            refuse_view_of_constant(root, what)
-            return
+            return refuse_view_of_constant(root, what)
         kind, was_checked = self._graph.values[buffer].kind, what.endswith("_")  # a write that ``_check_owner`` allowed
         if kind is ValueKind.INPUT and was_checked:
             return

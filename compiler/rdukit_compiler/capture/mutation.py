@@ -224,7 +224,9 @@ def refuse_view_of_constant(node: fx.Node, what: str) -> None:
         UnsupportedOperator: ``node`` is such a view.
     """
     while isinstance(node.target, OpOverload) and node.target.is_view and node.args:
-        (node, *_) = node.args
+        viewed = node.args[0]
+        assert isinstance(viewed, fx.Node)
+        node = viewed
         if node.op == "get_attr":
             raise UnsupportedOperator(
                 f"{what} overwrites a part of a tensor that forward finds outside of its arguments, parameters and "

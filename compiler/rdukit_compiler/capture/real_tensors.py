@@ -40,5 +40,5 @@ def _keep(kept: Overwritten, value: torch.Tensor) -> None:
     with no_dispatch():
         address = value.untyped_storage().data_ptr()
         if address not in kept:
-            whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())  # type: ignore[call-overload]
+            whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
             kept[address] = whole, whole.clone()

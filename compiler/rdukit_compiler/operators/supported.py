@@ -148,7 +148,8 @@ def refusing(operators: Sequence[Operator], compile_alone: Callable[[Operator], 
     Args:
         compile_alone: compiles one of them as a section of its own.
     Raises:
-        UnsupportedOperator: they, or their gradients, depend on data, or become what no PEF may name. CompileError: torch refuses them.
+        UnsupportedOperator: they, or their gradients, depend on data, or become what no PEF may name.
+        CompileError: torch refuses them.
     """
     try:
         yield

@@ -1,6 +1,7 @@
 """The session: compile, load, run. One per process, as ``samba.session``.
 
-Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them."""
+Source: SDK reference 6. A parameter has a copy on host and device: ``sessions.host_copies`` keeps them alike.
+"""
 
 import atexit
 import logging
@@ -461,11 +462,7 @@ class SambaSession:
         self._loaded().program.section_seconds = []
 
     def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
-        """Write what each section took since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started.
-
-        Per section: runs, ``emulated_seconds`` (the cost model's projection for the chip) and ``host_seconds`` (this
-        machine), both in total. The vendor's file format is not published (Source: ours).
-        """
+        """Write per section its runs, emulated (projected) and host seconds since ``start_runtime_profile`` as JSON."""
         loaded = self._loaded()
         measured, loaded.program.section_seconds = loaded.program.section_seconds, None
         if measured is not None:

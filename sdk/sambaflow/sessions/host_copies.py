@@ -50,6 +50,7 @@ class HostCopies:
         self._changed_by: dict[tuple[int, ...], frozenset[str]] = {}
         self._modules: list[nn.Module] = []
         self.note(state)
+        self._constants = [name for name in self._known if "__constant__" in name]
 
     def note(self, names: Iterable[str]) -> None:
         """Take the copies of ``names`` for equal from now on."""
@@ -61,6 +62,11 @@ class HostCopies:
                     self._stale.discard(name)
                     if (lent := self._lent.get(name)) is not None:
                         self._lent[name] = lent[0], lent[0]._version
+
+    def note_traced(self) -> None:
+        """Take no notice of what a trace has done to tensors outside of parameters and buffers: it restores them."""
+        for name in self._constants:
+            self._known[name] = _fingerprint(self._state[name])
 
     def note_device(self, names: Iterable[str]) -> None:
         """Take the device's copies of ``names`` for newer from now on."""
@@ -87,7 +93,7 @@ class HostCopies:
 
     def stale_constants(self) -> list[str]:
         """Return the tensors that are neither parameters nor buffers of a module and are newer on the device."""
-        return [name for name in self._stale if "__constant__" in name]
+        return [name for name in self._constants if name in self._stale]
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -111,9 +111,11 @@ class LoadedPef:
     ) -> list[SambaTensor]:  # fmt: skip
         """Upload the inputs, run sections and return a handle for each requested output: see ``SambaSession.run``."""
         program = self.program
+        self.copies.push()
         if self.modes is not None and self.modes.check_changes():
             self.scalars.set_rates(self.modes.rates)
         graph = self.graph_now(graph_name)
+        self.copies.note_traced()
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         types = [section_types] if isinstance(section_types, str) else section_types
         if types is None and section_ids is None:
@@ -135,7 +137,6 @@ class LoadedPef:
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
 
-        self.copies.push()
         scalars = self.resolve_scalars(hyperparameters, has_update)
 
         def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:

@@ -211,12 +211,12 @@ class Modes:
         try:
             now = _trace_again(self._model, self._inputs, self._traced)
         except RdukitError as cause:
-            raise PefMismatch(f"{found} changed after tracing, and the model has no trace now: {cause.message}") from cause
+            raise PefMismatch(
+                f"{found} changed after tracing, and the model has no trace now: {cause.message}"
+            ) from cause
         rates = dict(zip(self._traced.graph.rates, now.graph.rates.values(), strict=False))
         same_mode = all(module.training is mode for module, mode in self._watched)
-        if len(rates) != len(now.graph.rates) or (
-            same_mode and not computes_the_same(self._traced.graph, now.graph)
-        ):
+        if len(rates) != len(now.graph.rates) or (same_mode and not computes_the_same(self._traced.graph, now.graph)):
             raise PefMismatch(
                 f"{found} changed after tracing, and the model computes something else now than {self._path} was "
                 "compiled for; compile and trace the model again"
@@ -335,7 +335,7 @@ class Modes:
 def _refuse_training(name: str, asked: str) -> str:
     return (
         f"the model is in evaluation mode, in which {name!r} runs forward sections only, and {asked} cannot run; pass "
-        "section_types=['fwd'] to evaluate, or call model.train() to train; inside torch.no_grad() a whole run evaluates"
+        "section_types=['fwd'] to evaluate, or call model.train() to train; under torch.no_grad() a whole run evaluates"
     )
 
 

@@ -3,6 +3,9 @@
 Each run looks, so it compares numbers and identities only: microseconds for a small model.
 """
 
+import itertools
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 from torch import nn
@@ -13,10 +16,14 @@ _NUMBERS: Final = (bool, int, float, str)
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: Attributes that tell nothing about what forward computes, or that the mode's own check covers.
 _OTHERS: Final = frozenset({"training", "name", "sn_prefix", "call_super_init", "dump_patches"})
+#: Of a parameter: what a graph cannot follow.
+_LOOK: Final = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+#: A dict's values, also where a class of ours watches its reading.
+_VALUES: Final[Callable[[dict[str, Any]], Iterable[Any]]] = dict.values
 
 
 class ModuleChanges:
-    """What ``model`` is like, and how that differs later."""
+    """Look of ``model``: what it was like, and how that differs later."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -37,20 +44,26 @@ class ModuleChanges:
         ]  # fmt: skip
         self._values = [place[key] for place, key in self._places]
         self._hooks = [(f"{paths[id(m)]}.{key}".lstrip("."), vars(m)[key]) for m in modules for key in _HOOKS]
-        self._hook_counts = [len(hooks) for _, hooks in self._hooks]
-        self._tables = [
-            (paths[id(m)], table) for m in modules for table in (m._modules, m._parameters) if table
+        self._hook_tables = [hooks for _, hooks in self._hooks]
+        self._hook_counts = list(map(len, self._hook_tables))
+        self._owners = [paths[id(m)] for m in modules for table in (m._modules, m._parameters) if table]
+        self._tables: list[dict[str, Any]] = [
+            table for m in modules for table in (m._modules, m._parameters) if table
         ]  # fmt: skip
-        self._members = [list(dict.values(table)) for _, table in self._tables]
-        self._parameters = list(self._model.named_parameters())
+        #: Held, so that nothing else gets their identities.
+        self._members = [list(dict.values(table)) for table in self._tables]
+        self._identities = self._look_at_members()
+        named = list(self._model.named_parameters())
+        self._parameters = [parameter for _, parameter in named]
+        self._names = [path for path, _ in named]
         with DisableTorchFunctionSubclass():
             self._followed = self._look_at_parameters()
 
+    def _look_at_members(self) -> list[int]:
+        return list(map(id, itertools.chain.from_iterable(map(_VALUES, self._tables))))
+
     def _look_at_parameters(self) -> list[tuple[bool, int, int]]:
-        return [
-            (p.requires_grad, len(p._backward_hooks or ()), len(getattr(p, "_post_accumulate_grad_hooks", None) or ()))
-            for _, p in self._parameters
-        ]
+        return [(flag, len(before or ()), len(after or ())) for flag, before, after in map(_LOOK, self._parameters)]
 
     def find(self) -> str:
         """Return what changed, for people; empty if nothing did."""
@@ -63,26 +76,22 @@ class ModuleChanges:
 
     def refusal(self) -> str | None:
         """Say which change no graph can follow; None without one."""
-        for (path, hooks), count in zip(self._hooks, self._hook_counts, strict=True):
-            if len(hooks) > count:
-                return f"a hook was registered after tracing ({path})"
-        for (path, table), members in zip(self._tables, self._members, strict=True):
-            if not _is_same(list(dict.values(table)), members):
-                return f"a module or a parameter of {path or 'the model'!r} was added, removed or replaced after tracing"
+        if (counts := list(map(len, self._hook_tables))) != self._hook_counts:
+            for (path, _), count, before in zip(self._hooks, counts, self._hook_counts, strict=True):
+                if count > before:
+                    return f"a hook was registered after tracing ({path})"
+        if self._look_at_members() != self._identities:
+            owner = next(
+                owner for owner, table, members in zip(self._owners, self._tables, self._members, strict=True)
+                if list(map(id, _VALUES(table))) != list(map(id, members))
+            )  # fmt: skip
+            return f"a module or a parameter of {owner or 'the model'!r} was added, removed or replaced after tracing"
         with DisableTorchFunctionSubclass():
             now = self._look_at_parameters()
         if now != self._followed:
-            for (path, _), one, other in zip(self._parameters, now, self._followed, strict=True):
+            for path, one, other in zip(self._names, now, self._followed, strict=True):
                 if one[0] != other[0]:
                     return f"requires_grad of parameter {path!r} is {one[0]} now, and was {other[0]} when it was traced"
                 if one[1] > other[1] or one[2] > other[2]:
                     return f"a hook was registered on parameter {path!r} after tracing"
         return None
-
-
-def _is_same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(map(_is, one, other))
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
