@@ -75,6 +75,11 @@ def without_values() -> Iterator[None]:
         hook.remove()
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
 def inputs() -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(0)
     tokens, targets = (torch.randint(WORDS, (4,), generator=generator) for _ in range(2))
@@ -82,7 +87,7 @@ def inputs() -> tuple[Any, Any]:
 
 
 def optimizer_of(model: nn.Module) -> Any:
-    return samba.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
+    return samba.optim.SGD(model.parameters(), lr=0.5, momentum=0.0)
 
 
 def compile_model(model: nn.Module, folder: Path, trains: bool = True) -> str:
@@ -101,7 +106,7 @@ def losses_on_device(model: nn.Module, pef: str) -> list[float]:
 
 
 def losses_on_host(model: nn.Module) -> list[float]:
-    optimizer, found = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0), []
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.5), []
     tokens, targets = (tensor.torch_tensor() for tensor in inputs())
     for _ in range(STEPS):
         loss = model(tokens, targets)
@@ -119,7 +124,7 @@ def test_a_compile_without_values_serves_a_run_with_tied_weights(tmp_path: Path)
     pef = compile_model(empty, tmp_path)
     model, gold = Tied(), Tied()
     gold.load_state_dict(model.state_dict())
-    # f32 sums of 16 terms in another order: 1e-5 relative.
+    # f32 sums of at most 16 terms in another order, over three steps: 1e-5 relative.
     assert losses_on_device(model, pef) == pytest.approx(losses_on_host(gold), rel=1e-5)
 
 

@@ -66,7 +66,7 @@ def _find_overlap(name: str, sharing: Mapping[str, torch.Tensor]) -> str | None:
 
 
 def _bytes_of(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """Return the part of ``memory``, one element for each byte, that is the tensor's; repeated elements are there once."""
+    """Return the part of ``memory``, one element for each byte, that is the tensor's; repeats are there once."""
     size = tensor.element_size()
     shape = [n if stride else 1 for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return memory.as_strided(
