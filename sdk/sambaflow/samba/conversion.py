@@ -27,6 +27,7 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     also inside another model, keeps its name unless a prefix is given. Converted after tracing, a model of the traced
     names takes the traced one's place: ``to_device`` uploads it (SDK reference 6.3). Returns the model.
     """
+    tie_empty_(model)
     base = re.sub(r"\W+", "", type(model).__name__.lower())
     prefix = f"{parent_module_prefix.strip('_')}__{base}" if parent_module_prefix else base
     model.name = prefix  # type: ignore[assignment]
@@ -38,6 +39,22 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     if (loaded := current_session().loaded) is not None:
         loaded.adopt(model, {**parameters_of(model), **buffers_of(model)})
     return model
+
+
+def tie_empty_(model: nn.Module) -> None:
+    """Make parameters without values that share their memory one parameter again.
+
+    Libraries that build a model on the meta device as it registers its parameters give each place an object of its own,
+    over one memory where weights are tied (``accelerate.init_empty_weights``).
+    """
+    first: dict[tuple[object, ...], nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or not parameter.is_meta or not parameter.numel():
+                continue
+            memory = parameter.untyped_storage()._cdata
+            place = memory, parameter.storage_offset(), parameter.shape, parameter.stride(), parameter.dtype
+            module._parameters[name] = first.setdefault(place, parameter)
 
 
 def name_added_parameters_(model: nn.Module) -> None:

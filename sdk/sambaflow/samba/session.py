@@ -19,11 +19,11 @@ from rdukit.pef.model import NO_EVALUATION
 from rdukit.system.process import gc_paused
 from sambaflow.samba import directives
 from sambaflow.samba.graph import FwdGraph
-from sambaflow.samba.optim.base import compiler_groups, optimizer_list
+from sambaflow.samba.optim.base import optimizer_list
 from sambaflow.samba.profiler import Profiler
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, unwrap
 from sambaflow.sessions.loaded import LegacyContext, LegacyRun, LoadedPef
-from sambaflow.sessions.modes import Modes, Watched, check_traced, find_evaluation, watching_modes
+from sambaflow.sessions.modes import Modes, Watched, check_traced, find_evaluation, trained_groups, watching_modes
 from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
@@ -97,7 +97,7 @@ class SambaSession:
         if not optimizer_list(chosen):
             inference = True
         traced = self._trace(model, inputs, name)
-        groups = () if inference else compiler_groups(chosen)
+        groups = () if inference else trained_groups(traced, chosen)
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
         graphs = [TracedGraph(traced.graph, groups)]
         if not inference:
@@ -212,7 +212,7 @@ class SambaSession:
         loaded = self._keep(
             LoadedPef.open(
                 path, self.options.get("arch"), traced.state, optimizers, spatial,
-                check=lambda pef: check_traced(pef, path, traced, compiler_groups(optimizers), self._watched),
+                check=lambda pef: check_traced(pef, path, model, traced, optimizers, self._watched),
             ), traced.inputs,
         )  # fmt: skip
         loaded.modes = Modes(model, inputs, traced, self._watched, loaded.pef, path, loaded.add_state)

@@ -16,8 +16,17 @@ from torch import fx, nn
 
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef
-from rdukit_compiler import ModelGraph, computes_the_same, evaluation_graph, evaluation_name, with_shared_names
+from rdukit_compiler import (
+    ModelGraph,
+    OptimizerGroup,
+    computes_the_same,
+    evaluation_graph,
+    evaluation_name,
+    with_shared_names,
+)
+from sambaflow.samba.optim.base import compiler_groups
 from sambaflow.sessions.module_changes import ModuleChanges
+from sambaflow.tracing.tied_weights import check_apart, tied_elsewhere
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
 logger = logging.getLogger(__name__)
@@ -126,13 +135,24 @@ def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedMo
     return made
 
 
-def check_traced(pef: Pef, path: str, traced: TracedModel, optimizers: tuple[Any, ...], watched: Watched) -> None:
-    """Check that ``pef`` was compiled from what was traced.
+def trained_groups(traced: TracedModel, optimizers: Any) -> tuple[OptimizerGroup, ...]:
+    """Return the groups of a program's optimizers, as the compiler takes them.
 
-    Args:
-        optimizers: groups as the compiler takes them.
     Raises:
-        PefMismatch: it was compiled from something else.
+        TraceError: the memory of a parameter in them has another name in what was traced.
+    """
+    groups = compiler_groups(optimizers)
+    check_apart(traced.state, {name for group in groups for name in group.parameters})
+    return groups
+
+
+def check_traced(
+    pef: Pef, path: str, model: nn.Module, traced: TracedModel, optimizers: Any, watched: Watched
+) -> None:  # fmt: skip
+    """Check that ``pef`` was compiled from what was traced of ``model``.
+
+    Raises:
+        PefMismatch: it was compiled from something else. TraceError: see ``trained_groups``.
     """
     from rdukit_compiler import check_signature, graph_signature
 
@@ -142,8 +162,11 @@ def check_traced(pef: Pef, path: str, traced: TracedModel, optimizers: tuple[Any
         compiled = ", ".join(graph.name for graph in pef.main_graphs())
         raise PefMismatch(f"{path} was compiled from {compiled}, not from {name}; compile this program")
     try:
-        check_signature(signature, graph_signature(traced.graph, optimizers), path, bool(optimizers), traced.graph)
+        groups = trained_groups(traced, optimizers)
+        check_signature(signature, graph_signature(traced.graph, groups), path, bool(groups), traced.graph)
     except PefMismatch as cause:
+        if hint := tied_elsewhere(model, signature["parameters"]):
+            raise PefMismatch(f"{cause.message}{hint}") from cause
         if pef.evaluation_of(name) and not any(mode for _, mode in watched):
             raise PefMismatch(
                 f"{cause.message}. The model is in evaluation mode, and the PEF can train: call model.train() "
