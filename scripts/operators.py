@@ -3,6 +3,7 @@
 ``sweep`` judges cases of torch's table ``op_db`` against eager torch and writes each as a line of a file; a crash costs
 one case. ``page`` sums files up, puts the outcome into docs/operators.json, in place of what stands there of the same
 operators in the same modes, dtypes and kernels, and writes the page from it; without files it writes the page alone.
+Operators that native kernels computed right are listed in compiler/rdukit_compiler/backend/judged_operators.txt.
 Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
 stale.
 """
@@ -18,6 +19,8 @@ from opdb import page
 from opdb.sweep import Plan, prepare_environment, read_records, run_in_children, run_plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+#: Operators whose native kernels were right in every case that a sweep judged.
+JUDGED = DOCS.parent / "compiler/rdukit_compiler/backend/judged_operators.txt"
 
 
 def parse() -> argparse.Namespace:
@@ -81,7 +84,9 @@ def sweep(arguments: argparse.Namespace) -> int:
 def write_page(arguments: argparse.Namespace) -> int:
     data, target = DOCS / "operators.json", DOCS / "operators.md"
     if arguments.files:
-        found = page.summarise(read_records(arguments.files))
+        records = read_records(arguments.files)
+        found = page.summarise(records)
+        JUDGED.write_text(page.join_judged(JUDGED.read_text(), records))
         data.write_text(page.dump(page.merge(page.load(data.read_text()), found)))
     text = page.write(page.load(data.read_text()))
     if arguments.check:

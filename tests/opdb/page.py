@@ -115,6 +115,17 @@ def merge(former: Summary, found: Summary) -> Summary:
     return Summary(found.torch, dict(sorted(merged.items())))
 
 
+def join_judged(listed: str, records: Iterable[dict[str, Any]]) -> str:
+    """Return the list of operators that native kernels compute right, one a line, after a sweep's ``records``.
+
+    Operators of a case that was wrong are taken from the list.
+    """
+    right, wrong = set(listed.split()), set[str]()
+    for record in records:
+        (right if record["state"] == "right" else wrong).update(record.get("natives", ()))
+    return "".join(f"{name}\n" for name in sorted(right - wrong))
+
+
 def _entry(records: Sequence[dict[str, Any]]) -> Entry:
     entry = Entry()
     grouped: dict[str, list[dict[str, Any]]] = defaultdict(list)
