@@ -43,9 +43,7 @@ def _kernels_of(op: Any, case: Case, sample: Any, folder: Path) -> dict[str, Ker
 def native_operators(pef: Path | str) -> list[str]:
     """Return the operators that a PEF computes natively."""
     loaded = read_pef(pef)
-    return sorted(
-        {node.op for digest in loaded.natives for node in loaded.kernels[digest].nodes if node.op != GETITEM}
-    )
+    return sorted({node.op for digest in loaded.natives for node in loaded.kernels[digest].nodes if node.op != GETITEM})
 
 
 @contextlib.contextmanager

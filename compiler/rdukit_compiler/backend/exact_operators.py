@@ -260,8 +260,8 @@ def _interpolate(axes: int) -> Callable[..., Any]:
 
 def _interpolate_along(x: torch.Tensor, axis: int, size: int, align_corners: bool, scale: float | None) -> torch.Tensor:
     given = x.shape[axis]
-    if size == given:
-        return x
+    if size == given:  # torch adds nothing times itself, which is NaN of infinity
+        return x + x * 0
     places = torch.arange(size, dtype=x.dtype)
     if align_corners:
         places = places * ((given - 1) / (size - 1) if size > 1 else 0.0)
