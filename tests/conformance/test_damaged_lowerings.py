@@ -123,7 +123,7 @@ GRAPHS: Mapping[str, tuple[Unit, Callable[[], Side]]] = {
     "gradient of another input": (
         UNIT, lambda: another(UNIT, "backward", 5, "aten.mul.Tensor", Ref("v3"), Ref("y"))),
     "largest of the absolute": (LOOKUP, lambda: another(LOOKUP, "forward", 1, "aten.argmin.default")),
-    "sum so far of the other axis": (LOOKUP, lambda: another(LOOKUP, "forward", 2, "aten.cumsum.default", Ref("v0"), 1)),
+    "other running sum": (LOOKUP, lambda: another(LOOKUP, "forward", 2, "aten.cumsum.default", Ref("v0"), 1)),
     "other bounds": (LOOKUP, lambda: another(LOOKUP, "forward", 3, "aten.clamp.default", Ref("v2"), -4, 5)),
     "power of two for e": (POINTS, lambda: another(POINTS, "forward", 0, "aten.exp2.default")),
     "down for nearest": (POINTS, lambda: another(POINTS, "forward", 2, "aten.floor.default")),

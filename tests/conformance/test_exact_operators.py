@@ -91,7 +91,7 @@ def infinite(*shape: int, at: int) -> torch.Tensor:
 INFINITE: dict[str, Call] = {
     **{f"mean of {at} beside a variance": (lambda x: torch.var_mean(x, -1), [infinite(3, 7, at=at)])
        for at in (0, 5, 6)},
-    "mean of all beside a deviation": (lambda x: torch.std_mean(x), [infinite(3, 7, at=4)]),
+    "mean of all beside a deviation": (torch.std_mean, [infinite(3, 7, at=4)]),
     "mean of columns beside a deviation": (lambda x: torch.std_mean(x, 0, keepdim=True), [infinite(3, 7, at=4)]),
     "mean of finite numbers": (lambda x: torch.var_mean(x, (0, 2)), [numbers(3, 7, 5)]),
     **{

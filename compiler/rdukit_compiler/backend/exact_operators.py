@@ -251,7 +251,9 @@ def _interpolate(axes: int) -> Callable[..., Any]:
         if x.dtype not in {torch.float32, torch.float64}:
             return NotImplemented
         made = x
-        for axis, size, scale in zip(range(-1, -axes - 1, -1), reversed(sizes), [*reversed(scales), *[None] * axes]):
+        for axis, size, scale in zip(
+            range(-1, -axes - 1, -1), reversed(sizes), [*reversed(scales), *[None] * axes], strict=False
+        ):
             made = _interpolate_along(made, axis, size, align_corners, scale)
         return made
 
