@@ -3,7 +3,7 @@
 ``sweep`` judges cases of torch's table ``op_db`` against eager torch and writes each as a line of a file; a crash costs
 one case. ``page`` sums files up, puts the outcome into docs/operators.json, in place of what stands there of the same
 operators in the same modes, dtypes and kernels, and writes the page from it; without files it writes the page alone.
-Operators that native kernels computed right are listed in compiler/rdukit_compiler/backend/judged_operators.txt.
+``natives`` prints the operators that native kernels computed right in every case of files that has them.
 Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
 stale.
 """
@@ -19,14 +19,12 @@ from opdb import page
 from opdb.sweep import Plan, prepare_environment, read_records, run_in_children, run_plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-#: Operators whose native kernels were right in every case that a sweep judged.
-JUDGED = DOCS.parent / "compiler/rdukit_compiler/backend/judged_operators.txt"
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["sweep", "child", "page"])
-    parser.add_argument("files", nargs="*", type=Path, help="result files, for page")
+    parser.add_argument("what", choices=["sweep", "child", "page", "natives"])
+    parser.add_argument("files", nargs="*", type=Path, help="result files, for page and natives")
     parser.add_argument("--out", type=Path, default=Path("operators.jsonl"), help="result file")
     parser.add_argument("--slice", default="1/1", help="every so many-th operator, such as 3/20")
     parser.add_argument("--only", default="", help="operators, separated by commas")
@@ -84,9 +82,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 def write_page(arguments: argparse.Namespace) -> int:
     data, target = DOCS / "operators.json", DOCS / "operators.md"
     if arguments.files:
-        records = read_records(arguments.files)
-        found = page.summarise(records)
-        JUDGED.write_text(page.join_judged(JUDGED.read_text(), records))
+        found = page.summarise(read_records(arguments.files))
         data.write_text(page.dump(page.merge(page.load(data.read_text()), found)))
     text = page.write(page.load(data.read_text()))
     if arguments.check:
@@ -95,9 +91,16 @@ def write_page(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def print_natives(arguments: argparse.Namespace) -> int:
+    print("\n".join(page.find_right_natives(read_records(arguments.files))))
+    return 0
+
+
 def main() -> int:
     arguments = parse()
-    return {"sweep": sweep, "child": judge_cases, "page": write_page}[arguments.what](arguments)
+    return {"sweep": sweep, "child": judge_cases, "page": write_page, "natives": print_natives}[arguments.what](
+        arguments
+    )
 
 
 if __name__ == "__main__":

@@ -115,15 +115,12 @@ def merge(former: Summary, found: Summary) -> Summary:
     return Summary(found.torch, dict(sorted(merged.items())))
 
 
-def join_judged(listed: str, records: Iterable[dict[str, Any]]) -> str:
-    """Return the list of operators that native kernels compute right, one a line, after a sweep's ``records``.
-
-    Operators of a case that was wrong are taken from the list.
-    """
-    right, wrong = set(listed.split()), set[str]()
+def find_right_natives(records: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the operators that native kernels computed, and in none of the cases wrong."""
+    right, wrong = set[str](), set[str]()
     for record in records:
-        (right if record["state"] == "right" else wrong).update(record.get("natives", ()))
-    return "".join(f"{name}\n" for name in sorted(right - wrong))
+        (right if record["state"] == State.RIGHT else wrong).update(record.get("natives", ()))
+    return sorted(right - wrong)
 
 
 def _entry(records: Sequence[dict[str, Any]]) -> Entry:

@@ -6,7 +6,7 @@ libraries. Decision 0073.
 
 import itertools
 import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -27,8 +27,6 @@ from rdukit_compiler.settings import KERNEL_CHECK
 #: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
 JUDGE: Final = "rdukit_runtime.check"
 
-#: How names of operators begin that torch defines; our own have tests of their own.
-_OF_TORCH: Final = ("aten.", "prims.")
 #: How the reason of a unit begins that is refused for another's kernel.
 _SHARED: Final = "it shares a kernel with a section that is refused: "
 
@@ -147,29 +145,8 @@ def choose_judged(
     verdicts = judge_units(
         units, libraries, builder, lambda digest, verdict: on_judged(verdict, next(numbers), total)
     )  # fmt: skip
-    verdicts = spread_refusals(units, libraries, refuse_unknown(units, verdicts, known_operators()))
+    verdicts = spread_refusals(units, libraries, verdicts)
     return keep_judged(units, libraries, verdicts), describe_verdicts(units, verdicts)
-
-
-@cache
-def known_operators() -> frozenset[str]:
-    """Return the operators whose native kernels ``scripts/operators.py`` judged right, and none wrong."""
-    return frozenset(Path(__file__).with_name("judged_operators.txt").read_text().split())
-
-
-def refuse_unknown(
-    units: Mapping[str, Unit], verdicts: Mapping[str, KernelVerdict], known: Set[str]
-) -> dict[str, KernelVerdict]:
-    """Refuse units that were not judged, unless all of their operators are ``known`` to be right natively."""
-    found = dict(verdicts)
-    for digest, verdict in verdicts.items():
-        if verdict.outcome is Outcome.NOT_JUDGED:
-            unknown = {node.op for kernel in units[digest].kernels for node in kernel.nodes
-                       if node.op.startswith(_OF_TORCH)} - known  # fmt: skip
-            if unknown:
-                reason = f"{verdict.reason}, and operators no test judged natively: {', '.join(sorted(unknown))}"
-                found[digest] = replace(verdict, outcome=Outcome.REFUSED, reason=reason)
-    return found
 
 
 def spread_refusals(

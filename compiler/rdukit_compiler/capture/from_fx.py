@@ -18,7 +18,11 @@ from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.capture.custom_functions import ENTRY, extract_backward
 from rdukit_compiler.capture.graph_writer import EXACT, GraphWriter
 from rdukit_compiler.capture.mutation import (
-    Aliases, functional_form, keeps_dtype, overwritten_argument, refuse_view_of_constant,
+    Aliases,
+    functional_form,
+    keeps_dtype,
+    overwritten_argument,
+    refuse_view_of_constant,
 )  # fmt: skip
 from rdukit_compiler.capture.record_nodes import (
     BACKWARD_META,

@@ -211,12 +211,12 @@ class Modes:
         try:
             now = _trace_again(self._model, self._inputs, self._traced)
         except RdukitError as cause:
-            raise PefMismatch(f"{found} changed after tracing, and the model has no trace now: {cause.message}") from cause
+            raise PefMismatch(
+                f"{found} changed after tracing, and the model has no trace now: {cause.message}"
+            ) from cause
         rates = dict(zip(self._traced.graph.rates, now.graph.rates.values(), strict=False))
         same_mode = all(module.training is mode for module, mode in self._watched)
-        if len(rates) != len(now.graph.rates) or (
-            same_mode and not computes_the_same(self._traced.graph, now.graph)
-        ):
+        if len(rates) != len(now.graph.rates) or (same_mode and not computes_the_same(self._traced.graph, now.graph)):
             raise PefMismatch(
                 f"{found} changed after tracing, and the model computes something else now than {self._path} was "
                 "compiled for; compile and trace the model again"

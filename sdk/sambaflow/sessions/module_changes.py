@@ -68,7 +68,9 @@ class ModuleChanges:
                 return f"a hook was registered after tracing ({path})"
         for (path, table), members in zip(self._tables, self._members, strict=True):
             if not _is_same(list(dict.values(table)), members):
-                return f"a module or a parameter of {path or 'the model'!r} was added, removed or replaced after tracing"
+                return (
+                    f"a module or a parameter of {path or 'the model'!r} was added, removed or replaced after tracing"
+                )
         with DisableTorchFunctionSubclass():
             now = self._look_at_parameters()
         if now != self._followed:

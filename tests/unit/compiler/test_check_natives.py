@@ -2,7 +2,7 @@
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, describe_verdicts
-from rdukit_compiler.backend.check_natives import keep_judged, known_operators, refuse_unknown, spread_refusals
+from rdukit_compiler.backend.check_natives import keep_judged, spread_refusals
 from support import shows
 
 pytestmark = shows("native", "native-kernels")
@@ -39,14 +39,8 @@ def test_a_kernel_of_two_sections_shows_the_worse_verdict() -> None:
         )
 
 
-def test_what_was_not_judged_is_used_only_of_operators_that_are_known_to_be_right() -> None:
-    verdicts = {THIRD.digest: KernelVerdict(Outcome.NOT_JUDGED, "too large"), OTHER.digest: RIGHT}
-    assert refuse_unknown(UNITS, verdicts, {"aten.exp.default"}) == verdicts
-    refused = refuse_unknown(UNITS, verdicts, frozenset())
-    assert refused[OTHER.digest] == RIGHT and refused[THIRD.digest].outcome is Outcome.REFUSED
-    assert "aten.exp.default" in refused[THIRD.digest].reason
-
-
-def test_the_list_of_operators_that_are_known_has_the_common_ones() -> None:
-    common = "add.Tensor mul.Tensor mm.default sum.dim_IntList tanh.default relu.default"
-    assert {f"aten.{name}" for name in common.split()} <= known_operators()
+def test_what_was_not_judged_is_used_and_says_so() -> None:
+    unknown = KernelVerdict(Outcome.NOT_JUDGED, "too large")
+    verdicts = {unit.digest: RIGHT for unit in UNITS.values()} | {OTHER.digest: unknown}
+    assert keep_judged(UNITS, LIBRARIES, spread_refusals(UNITS, LIBRARIES, verdicts)) == LIBRARIES
+    assert describe_verdicts(UNITS, verdicts)[TAN.digest()] == "not-judged: too large"
