@@ -77,8 +77,6 @@ LABELS = torch.tensor([[1, 3, -1, 0, 2], [4, 3, 2, 1, 0], [-1, -1, -1, -1, -1], 
 UNLIKE = numbers(40)
 UNLIKE[::9] = NAN
 UNLIKE[4], UNLIKE[5] = INF, -INF
-NEIGHBOURS = numbers(96)
-NEIGHBOURS[10:13] = NEIGHBOURS[40:50:6] = NAN
 
 
 def infinite(*shape: int, at: int) -> torch.Tensor:
@@ -135,10 +133,6 @@ GRADIENTS: dict[str, Call] = {
         )
         for reduction in ("mean", "none")
     },
-    "largest of windows with several NaN": (
-        with_gradient(lambda x: F.max_pool2d(x, 3, 2, 1)), [NEIGHBOURS.reshape(1, 2, 8, 6)]),
-    "largest of windows in three axes": (
-        with_gradient(lambda x: F.max_pool3d(x, 2, ceil_mode=True)), [NEIGHBOURS.reshape(1, 2, 4, 3, 4)]),
     **{
         f"multilabel margin {reduction}": (
             with_gradient(lambda x, y, r=reduction: F.multilabel_margin_loss(x, y, reduction=r)),

@@ -4,8 +4,6 @@ Each form is what torch's own kernel for processors computes, step by step, so t
 infinity, at NaN and in the sign of zero. A form that returns ``NotImplemented`` leaves the operator as it is.
 """
 
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -266,73 +264,19 @@ def _interpolate_along(x: torch.Tensor, axis: int, size: int, align_corners: boo
         return x + x * 0
     places = torch.arange(size, dtype=x.dtype)
     if align_corners:
-        places = places * ((given - 1) / (size - 1) if size > 1 else 0.0)
+        step = (given - 1) / (size - 1) if size > 1 else 0.0
+        places, last = places * step, (size - 1) * step
     else:
         step = 1 / scale if scale is not None and scale > 0 else given / size
-        places = ((places + 0.5) * step - 0.5).clamp_min(0)
-    first = places.to(torch.int64).clamp_max(given - 1)
-    share = (places - first).clamp(0, 1).reshape([-1] + [1] * (-axis - 1))
-    before, after = (x.movedim(axis, 0)[index].movedim(0, axis) for index in (first, (first + 1).clamp_max(given - 1)))
+        places, last = ((places + 0.5) * step - 0.5).clamp_min(0), (size - 0.5) * step - 0.5
+    first = places.to(torch.int64)
+    share = places - first
+    if last > given - 0.01:  # else all lie within, whatever is rounded
+        first, share = first.clamp_max(given - 1), (places - first.clamp_max(given - 1)).clamp(0, 1)
+    share = share.reshape([-1] + [1] * (-axis - 1))
+    ahead = [None] * (x.dim() + axis)
+    before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, (first + 1).clamp_max(given - 1)))
     return before * (1 - share) + after * share
-
-
-#: Places of a window up to which all are compared one after the other.
-_MOST_PLACES: Final = 27
-
-
-def _max_pool(axes: int) -> Callable[..., Any]:
-    """Return the form of maximum pooling: of several NaN in a window torch takes the last, inductor the first."""
-
-    def form(
-        x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] | int = 0,
-        dilation: Sequence[int] | int = 1, ceil_mode: bool = False,
-    ) -> Any:  # fmt: skip
-        k, step, pad, apart = (_spread(each, axes) for each in (kernel, stride or kernel, padding, dilation))
-        if not x.is_floating_point() or math.prod(k) > _MOST_PLACES or not x.numel():
-            return NotImplemented
-        sizes = x.shape[-axes:]
-        reach = [d * (n - 1) + 1 for d, n in zip(apart, k, strict=True)]
-        counts = [_count_windows(*each, ceil_mode) for each in zip(sizes, reach, step, pad, strict=True)]
-        ends = [max(0, (n - 1) * s + r - size - p)
-                for n, s, r, size, p in zip(counts, step, reach, sizes, pad, strict=True)]  # fmt: skip
-        around = [each for pair in zip(reversed(pad), reversed(ends), strict=True) for each in pair]
-        padded = aten.constant_pad_nd(x, around, -math.inf)
-        starts = [torch.arange(n) * s - p for n, s, p in zip(counts, step, pad, strict=True)]
-        firsts = [start + (-start).clamp_min(0).add(d - 1).floor_divide(d) * d
-                  for start, d in zip(starts, apart, strict=True)]  # fmt: skip
-        place = _flat_place(firsts, sizes).expand(*x.shape[:-axes], *counts)
-        largest = torch.full((), -math.inf, dtype=x.dtype).expand(place.shape)
-        for offsets in itertools.product(*map(range, k)):
-            value = padded
-            for axis, (offset, d, s, n) in enumerate(zip(offsets, apart, step, counts, strict=True)):
-                first = offset * d
-                value = aten.slice(value, x.dim() - axes + axis, first, first + (n - 1) * s + 1, s)
-            here = [start + offset * d for start, offset, d in zip(starts, offsets, apart, strict=True)]
-            takes = (value > largest) | torch.isnan(value)
-            largest = torch.where(takes, value, largest)
-            place = torch.where(takes, _flat_place(here, sizes), place)
-        return largest, place
-
-    return form
-
-
-def _spread(each: Sequence[int] | int, axes: int) -> list[int]:
-    listed = [each] if isinstance(each, int) else list(each)
-    return listed * axes if len(listed) == 1 else listed
-
-
-def _count_windows(size: int, reach: int, step: int, pad: int, ceil_mode: bool) -> int:
-    """Return how many windows there are: with ceil_mode the last begins within what is given."""
-    count = (size + 2 * pad - reach + (step - 1 if ceil_mode else 0)) // step + 1
-    return count - 1 if ceil_mode and (count - 1) * step >= size + pad else count
-
-
-def _flat_place(along: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
-    """Return places in the flattened axes from the places along each."""
-    place = along[0]
-    for axis_places, size in zip(along[1:], sizes[1:], strict=True):
-        place = place.unsqueeze(-1) * size + axis_places
-    return place
 
 
 #: Operator → its form.
@@ -354,8 +298,6 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.fmin.default: _fmin,
     aten.pow.Tensor_Scalar: _power,
     aten.nextafter.default: _next_after,
-    aten.max_pool2d_with_indices.default: _max_pool(2),
-    aten.max_pool3d_with_indices.default: _max_pool(3),
     aten.var_mean.correction: _with_mean(torch.var),
     aten.std_mean.correction: _with_mean(torch.std),
     aten.upsample_linear1d.default: _interpolate(1),
