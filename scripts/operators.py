@@ -3,6 +3,7 @@
 ``sweep`` judges cases of torch's table ``op_db`` against eager torch and writes each as a line of a file; a crash costs
 one case. ``page`` sums files up, puts the outcome into docs/operators.json, in place of what stands there of the same
 operators in the same modes, dtypes and kernels, and writes the page from it; without files it writes the page alone.
+``natives`` prints the operators that native kernels computed right in every case of files that has them.
 Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
 stale.
 """
@@ -22,8 +23,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["sweep", "child", "page"])
-    parser.add_argument("files", nargs="*", type=Path, help="result files, for page")
+    parser.add_argument("what", choices=["sweep", "child", "page", "natives"])
+    parser.add_argument("files", nargs="*", type=Path, help="result files, for page and natives")
     parser.add_argument("--out", type=Path, default=Path("operators.jsonl"), help="result file")
     parser.add_argument("--slice", default="1/1", help="every so many-th operator, such as 3/20")
     parser.add_argument("--only", default="", help="operators, separated by commas")
@@ -90,9 +91,16 @@ def write_page(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def print_natives(arguments: argparse.Namespace) -> int:
+    print("\n".join(page.find_right_natives(read_records(arguments.files))))
+    return 0
+
+
 def main() -> int:
     arguments = parse()
-    return {"sweep": sweep, "child": judge_cases, "page": write_page}[arguments.what](arguments)
+    return {"sweep": sweep, "child": judge_cases, "page": write_page, "natives": print_natives}[arguments.what](
+        arguments
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
 from rdukit_compiler.backend.check_natives import choose_judged
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
-from rdukit_compiler.backend.section_library import find_cpp_compiler
+from rdukit_compiler.backend.section_library import NO_FORM, find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
 from rdukit_compiler.capture.signature import call_digests, graph_signature
 from rdukit_compiler.heuristics.choices import load_choices, report_rules
@@ -250,7 +250,8 @@ def _build_natives(
     def on_built(digest: str, error: str | None) -> None:
         count()
         if error:
-            reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
+            say = reporter.info if error.startswith(NO_FORM) else reporter.warning
+            say(f"kernel {digest[:12]} runs from generated operator code: {error}")
 
     def on_judged(verdict: KernelVerdict, number: int, total: int) -> None:
         reporter.progress("kernels checked", number, total)

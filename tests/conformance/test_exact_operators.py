@@ -79,6 +79,35 @@ UNLIKE[::9] = NAN
 UNLIKE[4], UNLIKE[5] = INF, -INF
 
 
+def infinite(*shape: int, at: int) -> torch.Tensor:
+    """Numbers, one of which is infinite."""
+    made = numbers(*shape)
+    made.view(-1)[at] = INF
+    return made
+
+
+INFINITE: dict[str, Call] = {
+    **{f"mean of {at} beside a variance": (lambda x: torch.var_mean(x, -1), [infinite(3, 7, at=at)])
+       for at in (0, 5, 6)},
+    "mean of all beside a deviation": (torch.std_mean, [infinite(3, 7, at=4)]),
+    "mean of columns beside a deviation": (lambda x: torch.std_mean(x, 0, keepdim=True), [infinite(3, 7, at=4)]),
+    "mean of finite numbers": (lambda x: torch.var_mean(x, (0, 2)), [numbers(3, 7, 5)]),
+    **{
+        f"interpolated {len(shape) - 2} {corners} {at}": (
+            lambda x, m=mode, c=corners: F.interpolate(x, scale_factor=2, mode=m, align_corners=c),
+            [infinite(*shape, at=at)],
+        )
+        for mode, shape in {"linear": (2, 3, 8), "bilinear": (2, 3, 4, 5), "trilinear": (1, 2, 3, 4, 5)}.items()
+        for corners in (False, True) for at in (0, 7, 12)
+    },
+    "interpolated to fewer": (lambda x: F.interpolate(x, (3, 7), mode="bilinear"), [infinite(2, 3, 5, 5, at=7)]),
+    "interpolated by a part": (
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=False),
+        [infinite(2, 3, 5, 5, at=7)],
+    ),
+}  # fmt: skip
+
+
 def pooled(pool: Any, k: int, step: int, pad: int, counts: bool) -> Any:
     return with_gradient(lambda x: pool(x, k, step, pad, ceil_mode=True, count_include_pad=counts))
 
@@ -137,7 +166,7 @@ TOGETHER: dict[str, Call] = {
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, Built]:
-    return build(ELEMENTWISE | WHOLE | TRUTHS | GRADIENTS | TOGETHER)
+    return build(ELEMENTWISE | WHOLE | TRUTHS | INFINITE | GRADIENTS | TOGETHER)
 
 
 @pytest.mark.parametrize("name", [*ELEMENTWISE, *WHOLE, *TRUTHS])
@@ -147,8 +176,8 @@ def test_special_numbers_are_torchs(built: dict[str, Built], name: str) -> None:
         assert agree(ours, theirs, 3e-6 if theirs.dtype is torch.float32 else 0.0), (ours, theirs)
 
 
-@pytest.mark.parametrize("name", [*GRADIENTS, *TOGETHER])
-def test_gradients_are_torchs(built: dict[str, Built], name: str) -> None:
+@pytest.mark.parametrize("name", [*INFINITE, *GRADIENTS, *TOGETHER])
+def test_sums_and_gradients_are_torchs(built: dict[str, Built], name: str) -> None:
     native, portable = built[name].results()
     for ours, theirs in zip(native, portable, strict=True):
         finite = theirs.isfinite()

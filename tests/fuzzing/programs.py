@@ -14,6 +14,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rdukit_runtime.check.draws import SPECIALS
+
+#: Special numbers by the name of their kind: one kind at a time stands in a program's inputs.
+KINDS: Final = {
+    **SPECIALS,
+    "zeros": (0.0, -0.0),
+    "large": (3e7, -123456789.0, 1e12, 7e9, -2.5e15),
+    "ties": (0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -1.0),
+}
+#: At most one of so many places holds a special number.
+_SPARSE: Final = 16
+
 #: What torch raises of a program that it refuses.
 REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 
@@ -96,13 +108,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A module and what it is called with. ``seed`` draws parameters, inputs and the gradients of outputs."""
+    """A module and what it is called with. ``seed`` draws parameters, inputs and the gradients of outputs.
+
+    ``special``: the kind of special numbers among its floating inputs, of ``KINDS``; empty: none.
+    """
 
     seed: int
     inputs: tuple[Declared, ...]
     members: tuple[Declared, ...]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
+    special: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -116,6 +132,7 @@ class Program:
             tuple(Declared(**item) for item in found["members"]),
             tuple(Step(tuple(item["made"]), item["text"], item["block"]) for item in found["steps"]),
             tuple(found["outputs"]),
+            found["special"],
         )
 
     def texts(self) -> Iterable[str]:
@@ -192,7 +209,18 @@ def draw_inputs(program: Program) -> dict[str, torch.Tensor]:
     """Return the inputs by name; numbers are those that bf16 has."""
     torch.manual_seed(program.seed + 1)
     made = {item.name: eval(item.text, scope()) for item in program.inputs}
+    if program.special:
+        for tensor in made.values():
+            if tensor.is_floating_point():
+                _strew(tensor, KINDS[program.special])
     return {n: t.bfloat16().to(t.dtype) if t.is_floating_point() else t for n, t in made.items()}
+
+
+def _strew(tensor: torch.Tensor, numbers: Sequence[float]) -> None:
+    """Put some of ``numbers`` into a few places of a tensor."""
+    count = max(1, tensor.numel() // _SPARSE)
+    places = torch.randperm(tensor.numel())[:count]
+    tensor.view(-1)[places] = torch.tensor(numbers, dtype=torch.float64)[torch.randint(len(numbers), (count,))].float()
 
 
 def draw_seeds(program: Program, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:

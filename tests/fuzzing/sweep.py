@@ -19,7 +19,7 @@ from fuzzing.shrink import shrink
 from fuzzing.trial import Outcome, Verdict, Way, judge_alone, judge_together
 
 #: Programs whose native kernels are built together.
-GROUP: Final = 16
+GROUP: Final = 32
 #: Programs that a process judges before another takes its place.
 _MAX_PER_PROCESS: Final = 400
 
@@ -58,15 +58,16 @@ def sweep(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report]:
 
 
 def _in_process(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report]:
-    command = [sys.executable, "-m", "fuzzing.sweep", str(folder), way.mode, way.kernels, way.precision]
+    special = ["special"] if way.special else []
+    command = [sys.executable, "-m", "fuzzing.sweep", str(folder), way.mode, way.kernels, way.precision, *special]
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=here) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         worker.stdin.write(json.dumps(list(seeds)))
         worker.stdin.close()
         for line in worker.stdout:
-            seed, outcome, cause, detail = json.loads(line)
-            yield seed, Verdict(Outcome(outcome), cause, detail)
+            seed, outcome, cause, detail, refused = json.loads(line)
+            yield seed, Verdict(Outcome(outcome), cause, detail, tuple(refused))
 
 
 def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, max_trials: int) -> Program:
@@ -82,7 +83,8 @@ def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, m
 
 def simplest_way(program: Program, verdict: Verdict, way: Way, folder: Path) -> Way | None:
     """Return the cheapest way in which a program alone fails with the same outcome; None if it does in none."""
-    ways = [Way(way.mode, "portable", "f32"), Way(way.mode, "portable", way.precision), way]
+    ways = [Way(way.mode, "portable", precision, way.special) for precision in ("f32", way.precision)]
+    ways.append(way)
     for candidate in dict.fromkeys(ways):
         if judge_alone(program, candidate, folder).outcome is verdict.outcome:
             return candidate
@@ -90,9 +92,10 @@ def simplest_way(program: Program, verdict: Verdict, way: Way, folder: Path) -> 
 
 
 def _work(argv: Sequence[str], write: Callable[[str], object]) -> None:
-    folder, mode, kernels, precision = argv
-    for seed, verdict in judge_seeds(json.load(sys.stdin), Way(mode, kernels, precision), Path(folder)):
-        write(json.dumps([seed, verdict.outcome, verdict.cause, verdict.detail]) + "\n")
+    folder, mode, kernels, precision, *special = argv
+    way = Way(mode, kernels, precision, bool(special))
+    for seed, verdict in judge_seeds(json.load(sys.stdin), way, Path(folder)):
+        write(json.dumps([seed, verdict.outcome, verdict.cause, verdict.detail, verdict.refused]) + "\n")
 
 
 if __name__ == "__main__":

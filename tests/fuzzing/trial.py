@@ -9,7 +9,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ import torch
 
 from fuzzing import judge
 from fuzzing.judge import IllegalProgram, Results
-from fuzzing.programs import Program, build_module, draw_inputs, draw_seeds
+from fuzzing.programs import KINDS, Program, build_module, draw_inputs, draw_seeds
 from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnknownTensor, UnsupportedOperator
+from rdukit.pef.file import read_pef
+from rdukit.pef.units import KERNEL_CHECK
 from rdukit_compiler import TracedGraph
 from sambaflow import samba
 from sambaflow.samba.optim.base import compiler_groups
@@ -41,20 +43,28 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to compile programs: ``o0``, ``o1`` or ``o3``; portable or native kernels; f32 or bf16."""
+    """A way to compile programs: ``o0``, ``o1`` or ``o3``; portable or native kernels; f32 or bf16.
+
+    ``special``: a program that is right runs again with each kind of special numbers among its inputs.
+    """
 
     mode: str = "o3"
     kernels: str = "portable"
     precision: str = "f32"
+    special: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome; ``cause`` is equal for failures that are likely to have the same reason."""
+    """An outcome; ``cause`` is equal for failures that are likely to have the same reason.
+
+    ``refused``: reasons why the kernel check refused native kernels of the program.
+    """
 
     outcome: Outcome
     cause: str = ""
     detail: str = ""
+    refused: tuple[str, ...] = ()
 
 
 class _Prepared:
@@ -132,22 +142,59 @@ def _judge_traced(
         for position in ready:
             verdicts[position] = judge_together([programs[position]], way, folder)[0]
         return
+    refused = _refusals(pef)
     for position, (prepared, _) in ready.items():
-        try:
-            found = _run(prepared, pef)
-            wrong = judge.find_differences(prepared.program, prepared.expected, found, way.precision)
-        except IllegalProgram as cause:
-            verdicts[position] = Verdict(Outcome.ILLEGAL, "", str(cause))
-            continue
-        except Exception as cause:  # noqa: BLE001 - whatever it is, it is what is looked for
-            verdicts[position] = _failure(cause, "run")
-            continue
-        if wrong:
-            verdicts[position] = Verdict(
-                Outcome.WRONG, re.sub(r"[\d.]+", "", wrong[0].name), "\n".join(map(str, wrong))
-            )
+        verdict = _judge_run(prepared, pef, way)
+        graph = str(prepared.module.name)
+        if way.special and verdict.outcome is Outcome.RIGHT and not prepared.program.special:
+            verdict = _judge_specials(prepared.program, f"Module{position}", pef, way)
+        verdicts[position] = replace(verdict, refused=tuple(refused.get(graph, ())))
+
+
+def _judge_run(prepared: _Prepared, pef: str, way: Way) -> Verdict:
+    program, expected = prepared.program, prepared.expected
+    try:
+        found = _run(prepared, pef)
+        if program.special:
+            fault = judge.find_special_fault(program, expected, found, way.precision)
+            causes = [f"{program.special}: {fault}"] if fault else []
         else:
-            verdicts[position] = Verdict(Outcome.RIGHT)
+            causes = list(map(str, judge.find_differences(program, expected, found, way.precision)))
+    except IllegalProgram as cause:
+        return Verdict(Outcome.ILLEGAL, "", str(cause))
+    except Exception as cause:  # noqa: BLE001 - whatever it is, it is what is looked for
+        return _failure(cause, "run")
+    if not causes:
+        return Verdict(Outcome.RIGHT)
+    kind = ":".join(causes[0].split(":")[: 2 if program.special else 1])
+    return Verdict(Outcome.WRONG, re.sub(r"[\d.]+", "", kind), "\n".join(causes))
+
+
+def _judge_specials(program: Program, name: str, pef: str, way: Way) -> Verdict:
+    """Run a compiled program with each kind of special numbers; the first wrong one decides."""
+    for kind in KINDS:
+        try:
+            prepared = _Prepared(replace(program, special=kind), name)
+        except IllegalProgram:  # torch refuses these numbers
+            continue
+        if all(not value.is_floating_point() for value in prepared.plain.values()):
+            break
+        verdict = _judge_run(prepared, pef, way)
+        if verdict.outcome not in {Outcome.RIGHT, Outcome.ILLEGAL}:
+            return verdict
+    return Verdict(Outcome.RIGHT)
+
+
+def _refusals(pef: str) -> dict[str, list[str]]:
+    """Return by graph why the kernel check refused kernels of it."""
+    loaded = read_pef(pef).pef
+    verdicts: dict[str, str] = loaded.metadata.get(KERNEL_CHECK, {})
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for section in loaded.sections:
+        verdict = verdicts.get(section.kernel, "")
+        if verdict.startswith("refused") and verdict not in found[section.graph]:
+            found[section.graph].append(verdict)
+    return found
 
 
 def _run(prepared: _Prepared, pef: str) -> Results:

@@ -24,11 +24,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``code`` is that of the error where there is one, ``text`` its message or what differs."""
+    """``code`` is that of the error where there is one, ``text`` its message or what differs.
+
+    ``natives``: operators that native kernels computed.
+    """
 
     state: State
     code: str = ""
     text: str = ""
+    natives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

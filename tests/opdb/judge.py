@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_flatten
 
 from opdb.cases import Call, Case, is_tensor
 from opdb.compare import Results, State, Verdict, compare, compare_forms, compare_rounded
+from opdb.natives import native_operators
 from rdukit.errors import RdukitError, UnknownTensor
 from rdukit.pef import SectionType
 from rdukit.pef.file import read_pef
@@ -28,6 +30,11 @@ _FOLLOWED: Final = frozenset({torch.float32, torch.float64, torch.bfloat16, torc
 
 def judge(op: Any, case: Case, sample: Any, folder: Path) -> Verdict:
     """Run a case in this process and judge it. Files go to ``folder``."""
+    natives: list[str] = []
+    return replace(_judge(op, case, sample, folder, natives), natives=tuple(natives))
+
+
+def _judge(op: Any, case: Case, sample: Any, folder: Path, natives: list[str]) -> Verdict:
     rounded = case.dtype == "bf16"
     call = Call(op, sample, parameters=case.training, rounded=rounded)
     if case.training and not list(call.parameters()):
@@ -48,7 +55,7 @@ def judge(op: Any, case: Case, sample: Any, folder: Path) -> Verdict:
     device = Call(op, sample, parameters=case.training, rounded=rounded)
     device.copies = _overwrites(call)
     try:
-        run = _load(device, case, seeds, folder)
+        run = _load(device, case, seeds, folder, natives)
         made = run()
         if is_random:
             return _judge_random(op, call, run, made, truth)
@@ -71,8 +78,10 @@ def _first_line(cause: Exception) -> str:
     return (str(cause).splitlines() or [""])[0][:300]
 
 
-def _load(call: Call, case: Case, seeds: list[torch.Tensor], folder: Path) -> Callable[[], Results]:
-    """Compile and load; returns a call that runs once."""
+def _load(
+    call: Call, case: Case, seeds: list[torch.Tensor], folder: Path, natives: list[str]
+) -> Callable[[], Results]:  # fmt: skip
+    """Compile and load; returns a call that runs once. ``natives`` gets the operators that are native."""
     samba.session.reset()
     inputs = tuple(samba.from_torch_tensor(t.clone(), name=f"in{i}") for i, t in enumerate(call.given))
     options: dict[str, Any] = {"precision": "f32"} if case.dtype == "f32" else {}
@@ -80,6 +89,7 @@ def _load(call: Call, case: Case, seeds: list[torch.Tensor], folder: Path) -> Ca
         call, inputs, folder, (lambda p: samba.optim.SGD(p, lr=0.0)) if case.training else None,
         optim_level=case.mode, host_fallback=case.host_fallback, **options,
     )  # fmt: skip
+    natives += native_operators(loaded.pef)
     parameters = list(call.parameters())
     outputs = loaded.outputs
     is_followed = any(section.type is SectionType.BCKWD for section in read_pef(loaded.pef).pef.sections)

@@ -115,6 +115,14 @@ def merge(former: Summary, found: Summary) -> Summary:
     return Summary(found.torch, dict(sorted(merged.items())))
 
 
+def find_right_natives(records: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the operators that native kernels computed, and in none of the cases wrong."""
+    right, wrong = set[str](), set[str]()
+    for record in records:
+        (right if record["state"] == State.RIGHT else wrong).update(record.get("natives", ()))
+    return sorted(right - wrong)
+
+
 def _entry(records: Sequence[dict[str, Any]]) -> Entry:
     entry = Entry()
     grouped: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -13,12 +13,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from opdb.cases import Case, chosen_samples, describe, operator_table
 from opdb.compare import State, Verdict
 
+#: Cases whose native kernels are built together.
+_BATCH: Final = 64
 #: Seconds after which a case counts as hung.
 CASE_LIMIT_S: Final = 120
 
@@ -63,6 +66,7 @@ def cases_of(plan: Plan, operator: str, samples: int) -> Iterator[Case]:
 def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
     """Judge all cases of a plan that ``out`` lacks, append each to it, and give it."""
     from opdb.judge import judge
+    from opdb.natives import build_together
 
     table, done = operator_table(), {key_of(record) for record in read_records([out])}
     with (
@@ -70,17 +74,25 @@ def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
         _without_logs(),
     ):  # fmt: skip
         warnings.simplefilter("ignore")
-        for name in choose_operators(plan, list(table)):
-            samples = chosen_samples(table[name], plan.samples)
-            for case in cases_of(plan, name, len(samples)):
+        left = (
+            (table[name], case, samples[case.sample])
+            for name in choose_operators(plan, list(table)) for samples in [chosen_samples(table[name], plan.samples)]
+            for case in cases_of(plan, name, len(samples))
+            if key_of({**asdict(case), "kernels": plan.kernels}) not in done
+        )  # fmt: skip
+        while batch := list(islice(left, _BATCH)):
+            if plan.kernels == "native":
+                _current(out).unlink(missing_ok=True)
+                build_together(batch, Path(folder))
+            for op, case, sample in batch:
                 record: dict[str, Any] = {**asdict(case), "kernels": plan.kernels}
-                if key_of(record) in done:
-                    continue
                 _current(out).write_text(json.dumps(record))
-                verdict = _within_limit(partial(judge, table[name], case, samples[case.sample], Path(folder)))
+                verdict = _within_limit(partial(judge, op, case, sample, Path(folder)))
                 record |= {"state": verdict.state, "code": verdict.code, "text": verdict.text}
+                if verdict.natives:
+                    record["natives"] = verdict.natives
                 if verdict.state is not State.RIGHT:
-                    record["arguments"] = describe(samples[case.sample])
+                    record["arguments"] = describe(sample)
                 stream.write(json.dumps(record) + "\n")
                 yield record
 
@@ -155,9 +167,11 @@ def key_of(record: dict[str, Any]) -> tuple[object, ...]:
 
 
 def prepare_environment(kernels: str) -> None:
-    """Prepare the settings of a sweep: caches of its own, no node, checks on."""
+    """Prepare the settings of a sweep: caches of its own, no node, checks on, but none that hides wrong kernels."""
     os.environ.setdefault("RDUKIT_HOME", tempfile.mkdtemp(prefix="operators-"))
     os.environ.update(
-        RDUKIT_NODE="private", RDUKIT_CHECK="1", RDUKIT_ISOLATION_MODE="off", RDUKIT_SECTION_CACHE="0",
-        RDUKIT_KERNELS=kernels, OMP_NUM_THREADS="1",
+        RDUKIT_NODE="private", RDUKIT_CHECK="1", RDUKIT_ISOLATION_MODE="off", RDUKIT_KERNELS=kernels,
+        OMP_NUM_THREADS="1", RDUKIT_KERNEL_CHECK="off",
     )  # fmt: skip
+    if kernels == "portable":  # else sections are compiled twice, the second time with kernels that are kept
+        os.environ["RDUKIT_SECTION_CACHE"] = "0"

@@ -7,6 +7,7 @@ libraries. Decision 0073.
 import itertools
 import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,9 @@ from rdukit_compiler.settings import KERNEL_CHECK
 
 #: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
 JUDGE: Final = "rdukit_runtime.check"
+
+#: How the reason of a unit begins that is refused for another's kernel.
+_SHARED: Final = "it shares a kernel with a section that is refused: "
 
 #: Called with each unit's digest and its verdict.
 OnJudged = Callable[[str, KernelVerdict], None]
@@ -141,26 +145,36 @@ def choose_judged(
     verdicts = judge_units(
         units, libraries, builder, lambda digest, verdict: on_judged(verdict, next(numbers), total)
     )  # fmt: skip
+    verdicts = spread_refusals(units, libraries, verdicts)
     return keep_judged(units, libraries, verdicts), describe_verdicts(units, verdicts)
+
+
+def spread_refusals(
+    units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
+) -> dict[str, KernelVerdict]:
+    """Refuse also units that share a native kernel with a refused one: a unit has all of its kernels, or none."""
+    found = dict(verdicts)
+    lost: dict[str, str] = {}
+    fresh = [digest for digest, verdict in found.items() if verdict.outcome is Outcome.REFUSED]
+    while fresh:
+        for digest in fresh:
+            reason = found[digest].reason.removeprefix(_SHARED)
+            lost.update((kernel, reason) for kernel in units[digest].kernel_digests if kernel in libraries)
+        fresh = []
+        for digest, verdict in found.items():
+            shared = [kernel for kernel in units[digest].kernel_digests if kernel in lost]
+            if shared and verdict.outcome is not Outcome.REFUSED:
+                found[digest] = replace(verdict, outcome=Outcome.REFUSED, reason=_SHARED + lost[shared[0]])
+                fresh.append(digest)
+    return found
 
 
 def keep_judged(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
 ) -> dict[str, bytes]:
-    """Return the libraries that may be used: a unit has all of its native kernels, or none.
-
-    A kernel of two units is used if both may; a unit that loses one loses the others.
-    """
-    kept = dict(libraries)
-    refused = {digest for digest, verdict in verdicts.items() if verdict.outcome is Outcome.REFUSED}
-    while refused:
-        for digest in refused:
-            for kernel in units[digest].kernel_digests:
-                kept.pop(kernel, None)
-        lost = set(libraries) - set(kept)
-        refused = {
-            digest
-            for digest, unit in units.items()
-            if lost.intersection(unit.kernel_digests) and set(kept).intersection(unit.kernel_digests)
-        }
-    return kept
+    """Return the libraries of kernels that no refused unit has."""
+    refused = {
+        kernel for digest, verdict in verdicts.items() if verdict.outcome is Outcome.REFUSED
+        for kernel in units[digest].kernel_digests
+    }  # fmt: skip
+    return {kernel: library for kernel, library in libraries.items() if kernel not in refused}

@@ -217,6 +217,68 @@ def _multilabel_margin_gradient(
     return (moved * share * arriving).reshape(x.shape)
 
 
+def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the form of ``var_mean`` or ``std_mean``, whose mean is torch's where numbers are infinite.
+
+    torch takes numbers one after the other: infinity minus infinity is NaN in the step after the first infinite one.
+    """
+
+    def form(
+        x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: Number | None = None, keepdim: bool = False
+    ) -> Any:
+        if not x.is_floating_point() or not x.dim() or not x.numel():
+            return NotImplemented
+        axes = [axis % x.dim() for axis in dim] if dim else list(range(x.dim()))
+        last = x
+        for axis in axes:
+            last = last.narrow(axis, x.shape[axis] - 1, 1)
+        mean = x.mean(axes, keepdim)
+        goes_on = torch.isinf(x).sum(axes, keepdim=True) > torch.isinf(last)
+        mean = torch.where(goes_on.reshape(mean.shape), torch.full((), float("nan"), dtype=mean.dtype), mean)
+        return spread(x, axes, correction=correction, keepdim=keepdim), mean
+
+    return form
+
+
+def _interpolate(axes: int) -> Callable[..., Any]:
+    """Return the form of a linear interpolation: inductor adds a share of the difference of two neighbours, which is
+    NaN where both are infinite, or one is and does not count.
+    """
+
+    def form(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
+        if x.dtype not in {torch.float32, torch.float64}:
+            return NotImplemented
+        made = x
+        for axis, size, scale in zip(
+            range(-1, -axes - 1, -1), reversed(sizes), [*reversed(scales), *[None] * axes], strict=False
+        ):
+            made = _interpolate_along(made, axis, size, align_corners, scale)
+        return made
+
+    return form
+
+
+def _interpolate_along(x: torch.Tensor, axis: int, size: int, align_corners: bool, scale: float | None) -> torch.Tensor:
+    given = x.shape[axis]
+    if size == given:  # torch adds nothing times itself, which is NaN of infinity
+        return x + x * 0
+    places = torch.arange(size, dtype=x.dtype)
+    if align_corners:
+        step = (given - 1) / (size - 1) if size > 1 else 0.0
+        places, last = places * step, (size - 1) * step
+    else:
+        step = 1 / scale if scale is not None and scale > 0 else given / size
+        places, last = ((places + 0.5) * step - 0.5).clamp_min(0), (size - 0.5) * step - 0.5
+    first = places.to(torch.int64)
+    share = places - first
+    if last > given - 0.01:  # else all lie within, whatever is rounded
+        first, share = first.clamp_max(given - 1), (places - first.clamp_max(given - 1)).clamp(0, 1)
+    share = share.reshape([-1] + [1] * (-axis - 1))
+    ahead = [None] * (x.dim() + axis)
+    before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, (first + 1).clamp_max(given - 1)))
+    return before * (1 - share) + after * share
+
+
 #: Operator → its form.
 FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.remainder.Tensor: _remainder,
@@ -236,6 +298,11 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.fmin.default: _fmin,
     aten.pow.Tensor_Scalar: _power,
     aten.nextafter.default: _next_after,
+    aten.var_mean.correction: _with_mean(torch.var),
+    aten.std_mean.correction: _with_mean(torch.std),
+    aten.upsample_linear1d.default: _interpolate(1),
+    aten.upsample_bilinear2d.default: _interpolate(2),
+    aten.upsample_trilinear3d.default: _interpolate(3),
     aten.min.dim: _in_whole_lanes(aten.min.dim),
     aten.max.dim: _in_whole_lanes(aten.max.dim),
     aten.argmin.default: _in_whole_lanes(aten.argmin.default),

@@ -17,7 +17,7 @@ from rdukit.system.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads
 from rdukit.system.forks import ForkServer
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.measure_routes import load_routes
-from rdukit_compiler.backend.section_library import find_cpp_compiler, sources_digest
+from rdukit_compiler.backend.section_library import NO_FORM, find_cpp_compiler, sources_digest
 from rdukit_compiler.backend.workers import Worker, start_worker_server
 from rdukit_compiler.operators.naming import GETITEM
 from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_LINEAR, LSTM_LAYER
@@ -237,7 +237,10 @@ def _drive_worker(
                 cache.keep(digest, library)
                 on_built(digest, None)
             elif error is not None and not cache.is_refused_by(error):
-                logger.warning("native kernel failed kernel=%s error=%s", digest[:12], error)
+                if error.startswith(NO_FORM):
+                    logger.info("kernel runs portably kernel=%s reason=%s", digest[:12], error)
+                else:
+                    logger.warning("native kernel failed kernel=%s error=%s", digest[:12], error)
                 on_built(digest, error)
 
     while cache.refusal is None and worker.process.poll() is None:

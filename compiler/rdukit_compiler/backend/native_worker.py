@@ -152,4 +152,8 @@ def write_section(kernel: KernelGraph, routes: Routes) -> str:
 
 
 def _text_of(cause: BaseException) -> str:
+    from rdukit_compiler.backend.section_library import NO_FORM, UnusualCode
+
+    if isinstance(cause, UnusualCode):
+        return f"{NO_FORM}{cause}; results are the same"
     return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"

@@ -50,6 +50,10 @@ _DROPPED: Final = re.compile(
 )
 #: In a body these reach for what a section does not have.
 _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream")
+#: How inductor names an operator that it calls.
+_CALLED: Final = re.compile(r'"torch\.ops\.(\w+\.\w+\.\w+)"')
+#: How the reason begins why a kernel has no library where that is no failure.
+NO_FORM: Final = "no native form of "
 #: How calls of our own operators begin, and the header that has them.
 _OUR_CODE: Final[Mapping[str, str]] = {
     "aoti_torch_cpu_rdukit_product": "products",
@@ -138,7 +142,7 @@ def _run(command: list[str]) -> None:
 
 
 class UnusualCode(ValueError):
-    """Inductor wrote code in a form that is not known here."""
+    """Inductor wrote code that cannot be a section: it runs portably, with the same results. Names the operators."""
 
 
 def section_namespace(name: str, wrapper: str, kernels: str) -> str:
@@ -151,11 +155,12 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
     """
     found = _BODY.search(wrapper)
     if found is None:
-        raise UnusualCode("inductor's wrapper has no run_impl")
+        raise UnusualCode("what inductor writes without run_impl")
     body = _DROPPED.sub("", found["body"]).replace("this->device_idx_", "0").replace(*_UNORDERED)
     foreign = next((word for word in _FOREIGN if word in body), None)
     if foreign is not None:
-        raise UnusualCode(f"the wrapper uses {foreign!r}")
+        called = dict.fromkeys(_CALLED.findall(body)) if foreign == _FOREIGN[0] else {}
+        raise UnusualCode(", ".join(called) or f"what inductor writes with {foreign!r}")
     own = "\n".join(line for line in kernels.splitlines() if not line.startswith("#include"))
     own = _EXTERNAL_KERNEL.sub("static void ", own)
     own = _THREADS.sub(r"num_threads(rdukit::threads_up_to(\1))", own)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
@@ -122,11 +123,17 @@ KERNEL_CHECK = "kernel_check"
 
 
 def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, KernelVerdict]) -> dict[str, str]:
-    """Return what verdicts say of each kernel, for a PEF's metadata."""
-    return {
-        kernel: str(verdict)
-        for digest, verdict in sorted(verdicts.items()) for kernel in units[digest].kernel_digests
-    }  # fmt: skip
+    """Return what verdicts say of each kernel, for a PEF's metadata: of several units' kernel the worst."""
+    worst: dict[str, KernelVerdict] = {}
+    for digest, verdict in sorted(verdicts.items()):
+        for kernel in units[digest].kernel_digests:
+            former = worst.get(kernel)
+            if former is None or _SEVERITY[verdict.outcome] > _SEVERITY[former.outcome]:
+                worst[kernel] = verdict
+    return {kernel: str(verdict) for kernel, verdict in worst.items()}
+
+
+_SEVERITY: Final = {Outcome.RIGHT: 0, Outcome.NOT_JUDGED: 1, Outcome.REFUSED: 2}
 
 
 def verdict_from_json(data: str | bytes) -> KernelVerdict:

@@ -51,6 +51,16 @@ def find_fault(native: Results, portable: Portable, is_exact: bool, signs: bool 
     return None
 
 
+def finite_in_both(ours: Results, theirs: Results) -> tuple[Results, Results]:
+    """Return results with zeros where either overflows: which sums do depends on the order of additions."""
+    pairs = [
+        (a, b) if a.shape != b.shape or not a.is_floating_point()
+        else tuple(torch.where(a.isfinite() & b.isfinite(), t, torch.zeros_like(t)) for t in (a, b))
+        for a, b in zip(ours, theirs, strict=False)
+    ]  # fmt: skip
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
 def _find_one(
     number: int, ours: torch.Tensor, theirs: torch.Tensor, portable: Portable, is_exact: bool, signs: bool
 ) -> str | None:  # fmt: skip

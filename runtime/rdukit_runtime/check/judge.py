@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,7 +10,7 @@ import torch
 
 from rdukit.pef.kernel import KernelGraph, TensorSpec
 from rdukit.pef.units import KernelVerdict, Outcome, Unit
-from rdukit_runtime.check.compare import Portable, Results, find_fault
+from rdukit_runtime.check.compare import Portable, Results, find_fault, finite_in_both
 from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, GuardedTensor, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.roles import InputRole, find_roles
@@ -88,16 +89,22 @@ class _Judge:
         inputs = tuple(draw(spec, self._roles.get(spec.name), chosen, n) for n, spec in enumerate(unit.forward.inputs))
         return Drawn(inputs, tuple(draw_gradient(spec, chosen, n) for n, spec in enumerate(_arriving(unit))))
 
-    def _run(self, side: Side, drawn: Drawn, chosen: InputSet) -> Results:
+    def _run(
+        self, side: Side, drawn: Drawn, chosen: InputSet, around: AbstractContextManager[object] | None = None
+    ) -> Results:
         """Run a side on copies of the inputs; returns its results, and then the inputs as they are afterwards.
 
+        Args:
+            around: entered while kernels run, and not while inputs are laid out: those are the same in each run.
         Raises:
             Written: it wrote beyond a tensor.
         """
         torch.manual_seed(chosen.seed)
         unit = self._unit
         given = _place(unit.forward.inputs, drawn.inputs)
-        outputs = [t for t in side.forward(tuple(g.tensor for g in given), {}) if t is not None]
+        within = nullcontext() if around is None else around
+        with within:
+            outputs = [t for t in side.forward(tuple(g.tensor for g in given), {}) if t is not None]
         results = [t.detach().clone() for t in outputs]
         guarded = list(given)
         if side.backward is not None and unit.backward is not None:
@@ -108,7 +115,8 @@ class _Judge:
                 for source in unit.sources
             ]
             guarded += read
-            made = side.backward(tuple(g.tensor for g in read), {})
+            with within:
+                made = side.backward(tuple(g.tensor for g in read), {})
             results += [t.detach().clone() for t in made if t is not None]
             results += [g.tensor.clone() for g, source in zip(read, unit.sources, strict=True) if source is None]
         if not all(each.is_whole() for each in guarded):
@@ -122,7 +130,7 @@ class _Judge:
             return f"fails: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
         is_exact = chosen.kind == "whole" and self._whole
         if chosen.kind == "extreme" and not self._adds_nothing:
-            found, expected = _finite_in_both(found, expected)
+            found, expected = finite_in_both(found, expected)
         return find_fault(
             found, Portable(expected, lambda: self._moved(drawn, chosen)), is_exact, signs=is_exact and self._signs
         )
@@ -133,19 +141,9 @@ class _Judge:
         move = MOVES["bf16" if is_narrow else "f32"]
         runs: list[Results] = []
         for number in range(_MOVED_RUNS):
-            with Rounding(move if number else move / 4, is_narrow and number % 2 == 1, _seeded(number)):
-                runs.append(self._run(self._portable, drawn, chosen))
+            rounding = Rounding(move if number else move / 4, is_narrow and number % 2 == 1, _seeded(number))
+            runs.append(self._run(self._portable, drawn, chosen, rounding))
         return runs
-
-
-def _finite_in_both(ours: Results, theirs: Results) -> tuple[Results, Results]:
-    """Return results with zeros where either overflows: which sums do depends on the order of additions."""
-    pairs = [
-        (a, b) if a.shape != b.shape or not a.is_floating_point()
-        else tuple(torch.where(a.isfinite() & b.isfinite(), t, torch.zeros_like(t)) for t in (a, b))
-        for a, b in zip(ours, theirs, strict=False)
-    ]  # fmt: skip
-    return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 class Written(Exception):

@@ -62,6 +62,7 @@ def test_loops_take_no_more_threads_than_the_caller_may_use() -> None:
     ("old", "new", "named"),
     [
         ("buf0.release()", "proxy_executor->run()", "proxy_executor"),
+        ("buf0.release()", 'proxy_executor->run("torch.ops.aten.kthvalue.default")', "^aten.kthvalue.default$"),
         ("buf0.release()", "constants_->at(0)", "constants_"),
         ("run_impl", "run_other", "run_impl"),
     ],
