@@ -155,7 +155,8 @@ class ModelProgram:
             batch: any whole one. samples: how many an evaluation has.
         Raises:
             PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
-            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers.
+            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers, or
+                the model takes no fewer rows.
         """
         with evaluating(self.model):
             samba.session.check_mode(str(self.model.name))
@@ -163,6 +164,8 @@ class ModelProgram:
         if self.shape.task not in {"classification", "language-modelling"}:
             if count:
                 self.forward_filled(list(batch), count)
+                if self.shape.outputs[0] == "loss":
+                    self.loss_of_rows([values[:count] for values in batch])
             return
         values, labels = batch[0], batch[1].copy()
         if self.shape.task == "language-modelling":
@@ -224,6 +227,28 @@ class ModelProgram:
             )
         self._rows_are_alone = True
         return outputs
+
+    def loss_of_rows(self, rows: Sequence[NDArray[Any]]) -> float:
+        """Return the loss of fewer rows than a batch has, an array per input, in evaluation mode.
+
+        A graph's loss is that of its whole batch, in which rows that only fill it up would count. So the model's own
+        forward computes this one on the host, in f32, with the parameters that the device has.
+
+        Raises:
+            InvalidArgument: the model takes no other number of rows than a batch.
+        """
+        samba.session.to_cpu(self.model)
+        kept = {name: plain_tensor(value) for name, value in self.model.state_dict(keep_vars=True).items()}
+        given = tuple(torch.from_numpy(values) for values in rows)
+        try:
+            with evaluating(self.model), torch.no_grad():
+                made = torch.func.functional_call(self.model, kept, given, tie_weights=False)
+        except (RuntimeError, ValueError, TypeError, IndexError) as cause:
+            raise InvalidArgument(
+                f"the last {len(given[0])} samples fill no batch of {self.shape.batch_size}, and the model takes no "
+                f"fewer ({cause}); use a number of samples that the batch size divides"
+            ) from cause
+        return float((made[0] if isinstance(made, tuple) else made).float().mean())
 
     def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:
         """Forward of a classifier for at most one batch of rows; the rest of the batch is zeros and cut off again.
