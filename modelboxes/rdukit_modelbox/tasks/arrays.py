@@ -17,7 +17,7 @@ from rdukit.files.atomic import atomic_target, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.arrays import ArrayDataset, array_forms, open_arrays
-from rdukit_modelbox.tasks.base import Scores, TaskData, measured
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import Tensors, load_parameters
@@ -90,7 +90,9 @@ class ArrayTask:
         """
         entry = entry_of(context.box)
         data = self.open_data(entry, shape, inputs["dataset"])
-        step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
+        step, kept = load_parameters(
+            inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
+        )
         split = str(parameters["split"])
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])

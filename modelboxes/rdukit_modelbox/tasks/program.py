@@ -16,7 +16,8 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters, head_outputs
-from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
+from rdukit_serving.device.parameters import check_tied
+from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape, TensorNames
 from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
@@ -62,6 +63,7 @@ class ModelProgram:
         self.model = build(**shape.sizes)
         if serving is not None:
             _check_same_parameters(self.model, entry, shape)
+        tensors = tensor_names(self.model)
         if shape.lora_rank:
             add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *head_outputs(shape.sizes))
         samba.from_torch_model_(self.model)
@@ -75,7 +77,8 @@ class ModelProgram:
         if shape.purpose == SERVE:
             self.model.eval()
         outputs = serving.outputs if serving else outputs_of(entry.task, shape.purpose)
-        self.shape = replace(shape, outputs=outputs, task=entry.task)
+        identity = entry.identity(shape.sizes)
+        self.shape = replace(shape, outputs=outputs, task=entry.task, identity=identity, tensors=tensors)
         self._traced: Any = None
         #: Whether it was seen that what fills a batch up changes no row's answer.
         self._rows_are_alone = False
@@ -284,6 +287,7 @@ class ModelProgram:
             InvalidArgument: a name or shape differs from the model's.
         """
         own = {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
+        check_tied(self.shape.tensors, parameters)
         try:
             self.model.load_state_dict(dict(fit_adapters(parameters, own)))
         except RuntimeError as cause:
@@ -313,6 +317,16 @@ class ModelProgram:
             samba.from_torch_tensor(torch.from_numpy(values), name=dummy.sn_name)
             for values, dummy in zip(batch, self.inputs, strict=True)
         ]
+
+
+def tensor_names(model: nn.Module) -> TensorNames:
+    """Return what a PEF says of the names of a model's tensors."""
+    state = model.state_dict(keep_vars=True)
+    groups: dict[int, list[str]] = {}
+    for name, value in state.items():
+        groups.setdefault(id(value), []).append(name)
+    buffers = tuple(name for name, _ in model.named_buffers() if name in state)
+    return TensorNames(buffers, tuple(tuple(group) for group in groups.values() if len(group) > 1))
 
 
 def outputs_of(task: str, purpose: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from rdukit.errors import Cancelled, RuntimeFault
+from rdukit.pef.identity import ModelIdentity
 from rdukit.units import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -23,16 +24,17 @@ class TrainingRun:
 
     def __init__(
         self, program: ModelProgram, task: Task, data: TaskData, options: TrainingOptions, context: VerbContext,
-        identity: Identity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
+        identity: Identity, model: ModelIdentity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
         members: Members | None = None,
     ) -> None:  # fmt: skip
-        """``identity``: its batches are those of all members together."""
+        """``identity``: its batches are those of all members together; ``model``: what its checkpoints are of."""
         self._program = program
         self._task = task
         self._data = data
         self._options = options
         self._context = context
         self._identity = identity
+        self._model = model
         self._start = start
         self._folder = folder
         self._total = total
@@ -112,7 +114,7 @@ class TrainingRun:
             Checkpoint(
                 step=self.step, parameters=self._program.parameters_to_host(),
                 optimizer=self._program.optimizer_to_host(), random=torch.get_rng_state(), identity=self._identity,
-                totals=self.totals(),
+                totals=self.totals(), model=self._model,
             ),
             is_best,
         )  # fmt: skip

@@ -216,4 +216,5 @@ model(
         prefix="transformer.", tied={"lm_head.weight": "transformer.wte.weight"},
         ignored=(r"\.attn\.(bias|masked_bias)$",), transposed=(r"\.(c_attn|c_proj|c_fc)\.weight$",),
     ),
+    written_out=lambda sizes: {**sizes, "feed_forward": Gpt2Sizes(**sizes).inner},
 )(build)  # fmt: skip
