@@ -43,7 +43,7 @@ class ModelIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class IdentityDifference:
     """Value that differs between two identities, in words."""
 
     name: str
@@ -89,22 +89,22 @@ def metadata_of(identity: ModelIdentity) -> dict[str, str]:
     return {IDENTITY_KEY: json.dumps(identity.to_json())}
 
 
-def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[Difference, ...]:
+def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[IdentityDifference, ...]:
     """Return what both say and say differently: of two architectures only that, else sizes, classes and tokenizer.
 
     A size that only one of them knows is none: models of one family need not have all of them.
     """
     if one.architecture != other.architecture:
-        return (Difference("architecture", one.architecture, other.architecture),)
+        return (IdentityDifference("architecture", one.architecture, other.architecture),)
     found = [
-        Difference(_named(name), _word(value), _word(other.sizes[name]))
+        IdentityDifference(_named(name), _word(value), _word(other.sizes[name]))
         for name, value in one.sizes.items()
         if name in other.sizes and other.sizes[name] != value
     ]
     if one.classes and other.classes and one.classes != other.classes:
-        found.append(Difference("classes", ", ".join(one.classes), ", ".join(other.classes)))
+        found.append(IdentityDifference("classes", ", ".join(one.classes), ", ".join(other.classes)))
     if one.tokenizer and other.tokenizer and one.tokenizer != other.tokenizer:
-        found.append(Difference("tokenizer", one.tokenizer[:12], other.tokenizer[:12]))
+        found.append(IdentityDifference("tokenizer", one.tokenizer[:12], other.tokenizer[:12]))
     return tuple(found)
 
 
