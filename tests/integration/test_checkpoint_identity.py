@@ -132,11 +132,8 @@ def test_a_converted_llama_is_refused_by_what_the_box_computes_otherwise(
     pef = run_verb("llama", "compile", tmp_path / "pef", purpose="serve", precision="f32", **chosen).outputs["pef"]
     refused(words, lambda: TextProgram(pef, tmp_path / "m.safetensors"))
     fitting = run_verb("llama", "compile", tmp_path / "fit", purpose="serve", precision="f32", **chosen, **{name: value})
-    program = TextProgram(fitting.outputs["pef"], tmp_path / "m.safetensors")
-    try:
+    with TextProgram(fitting.outputs["pef"], tmp_path / "m.safetensors") as program:
         found = program.start([1, 2, 3])
-    finally:
-        program.close()
     model = get_model("llama").build(**sizes)
     model.load_state_dict(load_file(tmp_path / "m.safetensors"))
     with torch.no_grad():
