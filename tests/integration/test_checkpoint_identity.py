@@ -61,7 +61,9 @@ def test_other_heads_are_refused_in_each_verb_by_both_numbers(tmp_path: Path) ->
     refused(words, lambda: LoadedModel("vit", serving, kept, {}))
     sizes = [word for name, value in (SMALL | {"heads": 2}).items() for word in ("--size", f"{name}={value}")]
     told = run("convert", kept, tmp_path / "hub", "--model", "vit", *sizes)
-    assert told.exit_code and "heads (num_attention_heads): 4 in the checkpoint, 2 in the options" in str(told.exception)
+    assert told.exit_code and "heads (num_attention_heads): 4 in the checkpoint, 2 in the options" in str(
+        told.exception
+    )
     assert run("convert", kept, tmp_path / "hub", "--model", "vit").exit_code == 0
     assert json.loads((tmp_path / "hub" / "config.json").read_text())["num_attention_heads"] == 4
 
@@ -131,7 +133,9 @@ def test_a_converted_llama_is_refused_by_what_the_box_computes_otherwise(
     chosen = {key: sizes[key] for key in ("width", "layers", "heads", "key_value_heads", "feed_forward", "vocabulary")}
     pef = run_verb("llama", "compile", tmp_path / "pef", purpose="serve", precision="f32", **chosen).outputs["pef"]
     refused(words, lambda: TextProgram(pef, tmp_path / "m.safetensors"))
-    fitting = run_verb("llama", "compile", tmp_path / "fit", purpose="serve", precision="f32", **chosen, **{name: value})
+    fitting = run_verb(
+        "llama", "compile", tmp_path / "fit", purpose="serve", precision="f32", **chosen, **{name: value}
+    )
     with TextProgram(fitting.outputs["pef"], tmp_path / "m.safetensors") as program:
         found = program.start([1, 2, 3])
     model = get_model("llama").build(**sizes)
@@ -166,7 +170,10 @@ def test_classes_of_texts_travel_with_the_checkpoint(tmp_path: Path) -> None:
     kept = run_verb("bert-classifier", "train", tmp_path / "run", asked, max_steps=1).outputs["checkpoint"]
     identity = read_identity(kept)
     assert identity is not None and (identity.classes, identity.tokenizer) == (("neg", "pos"), "bytes")
-    assert run("convert", kept, tmp_path / "hub", "--model", "bert_classifier", "--size", "context_length=24").exit_code == 0
+    assert (
+        run("convert", kept, tmp_path / "hub", "--model", "bert_classifier", "--size", "context_length=24").exit_code
+        == 0
+    )
     assert json.loads((tmp_path / "hub" / "config.json").read_text())["id2label"] == {"0": "neg", "1": "pos"}
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]).replace("pos", "awful") + "\n")
     other = run_verb("bert-classifier", "preprocess", tmp_path / "other", data, **small, **columns)

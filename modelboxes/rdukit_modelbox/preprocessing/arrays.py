@@ -21,7 +21,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
+from rdukit_zoo.registry import IGNORED, WITHOUT_TARGET, ModelEntry, SizeValue
 
 KIND: Final = "arrays"
 Arrays = Mapping[str, NDArray[Any]]
@@ -44,6 +44,10 @@ def array_forms(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> list[Array
         ArrayForm(str(dummy.sn_name), tuple(dummy.shape[1:]), str(dummy.dtype).removeprefix("torch."))
         for dummy in entry.make_inputs(1, **sizes)
     ]
+
+
+#: Arrays of integers, and the size that says how many values they have: classes and tokens.
+LIMITS: Final = {"label": "num_classes", "tokens": "vocabulary", "types": "token_types", "labels": "vocabulary"}
 
 
 class ArrayDataset:
@@ -82,6 +86,24 @@ class ArrayDataset:
             count = int((rows < self.count(split)).sum())
             rows[count:] = np.resize(rows[:count], batch_size - count)
             yield count, {name: np.ascontiguousarray(self._arrays[split][name][rows]) for name in self.names}
+
+    def check_values(self, sizes: Mapping[str, SizeValue]) -> None:
+        """Refuse labels beyond the classes and indices beyond a table.
+
+        Raises:
+            InvalidArgument: names the array, the value and what is legal.
+        """
+        for split, arrays in self._arrays.items():
+            for name, values in arrays.items():
+                limit = int(sizes.get(LIMITS.get(name, ""), 0))
+                if not limit or not values.size or not np.issubdtype(values.dtype, np.integer):
+                    continue
+                wrong = values[((values < 0) & (values != IGNORED)) | (values >= limit)]
+                if wrong.size:
+                    raise InvalidArgument(
+                        f"the {split} split's {name} has the value {wrong.flat[0]}; legal: 0 to {limit - 1}, as "
+                        f"{LIMITS[name]} is {limit}; correct the data, or compile with a larger {LIMITS[name]}"
+                    )
 
     def keep_with(self, checkpoint: Path) -> None:
         """Keep nothing: arrays are served as they come."""

@@ -58,9 +58,11 @@ class ArrayTask:
         """Open the data set in ``folder`` for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, or its arrays are not those of the model.
+            NotFound, InvalidArgument: there is none, it is damaged, its arrays are not those of the model, or have values that it lacks.
         """
-        return open_arrays(folder, array_forms(entry, shape.sizes))
+        data = open_arrays(folder, array_forms(entry, shape.sizes))
+        data.check_values(shape.sizes)
+        return data
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Return loss and figures of a split, each over all its samples.

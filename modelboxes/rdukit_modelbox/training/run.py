@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -17,6 +18,9 @@ from rdukit_modelbox.training.journal import TrainingJournal
 from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, judge_evaluation, learning_rate, reason_to_stop
 from rdukit_modelbox.verbs.context import Progress, VerbContext
+
+#: A loss that is so many times the first one has diverged.
+DIVERGED: Final = 1e6
 
 
 class TrainingRun:
@@ -43,6 +47,8 @@ class TrainingRun:
         self._began = time.perf_counter()
         #: What ran on the device before, to check what the attempt needs: no part of the training's figures.
         self._checks = program.report()
+        #: Loss of this attempt's first step.
+        self._first_loss: float | None = None
         self._epoch_loss = start.totals.epoch_loss
         self._epoch_steps = start.totals.epoch_steps
         self._split = evaluation_split(data)
@@ -58,7 +64,7 @@ class TrainingRun:
         """Train until the last step or a reason to stop, which is returned: ``steps``, ``time``, ``target``, …
 
         Raises:
-            RuntimeFault: the loss is not a number any more.
+            RuntimeFault: the loss is no number any more, or has diverged.
             Cancelled: between two steps.
         """
         # An earlier attempt may have ended by itself; what this one needed to start is not training.
@@ -86,6 +92,11 @@ class TrainingRun:
         if self._scores is not None and self._scores[0] == self.step:
             return self._scores[1]
         scores = self._task.evaluate(self._program, self._data, self._split, self._context, "evaluate")
+        if not math.isfinite(scores.loss):
+            raise RuntimeFault(
+                f"the held-out loss is {scores.loss} after step {self.step}; lower lr (or momentum) and train again",
+                step=self.step,
+            )
         journal.record_evaluation(self.step, self._split, scores.to_json())
         self._scores = self.step, scores
         return scores
@@ -156,7 +167,8 @@ class TrainingRun:
         loss = self._program.train_step(rows, options.scalars(rate), is_member=self._members.count > 1)
         loss = self._members.mean(loss)
         seconds = max(time.perf_counter() - began, 1e-9)
-        if not math.isfinite(loss):
+        self._first_loss = loss if self._first_loss is None else self._first_loss
+        if not math.isfinite(loss) or abs(loss) > DIVERGED * max(abs(self._first_loss), 1.0):
             raise RuntimeFault(f"the loss is {loss} at step {step}; lower lr (or momentum) and train again", step=step)
         if step % self._steps_per_epoch == 0:
             self._epoch_loss, self._epoch_steps = 0.0, 0
