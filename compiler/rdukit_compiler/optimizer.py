@@ -33,7 +33,8 @@ class OptimizerGroup:
     """Parameters that one optimizer updates with one set of scalars.
 
     ``scalars`` are the compiled-in values: ``lr``, ``weight_decay``, and the kind's own. ``max_grad_norm`` clips the
-    norm of the gradients of all groups with this value together.
+    norm of the gradients of all groups with this value together. ``maximize`` follows the gradient instead of
+    descending.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class OptimizerGroup:
     parameters: tuple[str, ...]
     scalars: Mapping[str, float]
     max_grad_norm: float | None = None
+    maximize: bool = False
 
     @property
     def label(self) -> str:
@@ -154,6 +156,8 @@ def build_optimizer(
     present = [name for name in group.parameters if gradients.get(name)]
     refs: list[Argument] = [builder.input(parameters[name]) for name in present]
     summed = [builder.summed(parameters[name], gradients[name]) for name in present]
+    if group.maximize:
+        summed = [builder.negated(gradient) for gradient in summed]
     states: list[Argument] = []
     for position, state in enumerate(STATES[group.kind]):
         column: list[Argument] = []
@@ -194,6 +198,11 @@ class _Builder:
             self.node(added, "aten.add.Tensor", [total, part])
             total = Ref(added)
         return total
+
+    def negated(self, gradient: Argument) -> Argument:
+        name = f"n{len(self._nodes)}"
+        self.node(name, "aten.neg.default", [gradient])
+        return Ref(name)
 
     def node(self, name: str, op: str, args: list[Argument], kwargs: Mapping[str, Argument] | None = None) -> None:
         self._nodes.append(KernelNode(name, op, tuple(args), dict(kwargs or {})))

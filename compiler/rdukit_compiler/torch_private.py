@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation_manager
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
+from torch.utils._mode_utils import no_dispatch as no_dispatch
 
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.backend.inductor_repairs import OPTIONS, repaired

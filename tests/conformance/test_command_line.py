@@ -52,6 +52,14 @@ def test_every_command_has_every_attribute_with_the_documented_default(command: 
     assert (args.tensor_parallel, args.gold_file_path, args.visualize) == ("none", None, False)
 
 
+@pytest.mark.parametrize("command", COMMANDS[1:])
+def test_a_run_without_a_pef_names_the_option(command: str) -> None:
+    with pytest.raises(PefNotFound, match=r"no PEF was named; pass the path of a \.pef file with --pef"):
+        driven([command, "--log-level", "error"])
+    with pytest.raises(PefNotFound, match="no PEF was named"):
+        driven([command, "--mapping", "spatial"])
+
+
 @pytest.mark.parametrize(
     ("flags", "level"),
     [([], "o3"), (["-o0"], "o0"), (["--o0"], "o0"), (["-o1"], "o1"), (["--o1"], "o1"), (["-o3"], "o3"),

@@ -69,6 +69,60 @@ FLAGS: dict[str, tuple[str, Any]] = {
 }
 
 
+#: Options of released compilers as they stand in the metadata of published PEFs: attribute → default.
+PUBLISHED: dict[str, Any] = {
+    "amp_level": 4, "arc_debug_mode": False, "default_device": "DDR", "dense_adam_fast_grad_compute": False,
+    "disable_mac_tiling": False, "disable_retry_lower_visible_resources": False, "dump_traced_graph": False,
+    "enable_buffer_trial_compile": False, "enable_conv2d_conversion": False, "enable_node_trial_compile": False,
+    "force_node_proximity": False, "fp32_params": False, "fuse_fwd_bwd": False, "host_fifo": False,
+    "hypersection_arc": False, "input_layout": None, "latency_budget_fwd": None, "mac_conv_tiling_c++": False,
+    "mac_templatedb_dir": "", "max_expected_mac_latency": -1.0, "max_mac_loop_attempt": -1, "metapipe_disable": False,
+    "profiler_trace": None, "recompute_ratio": -1.0, "run_analysis_pass": False, "safe_mode": False,
+    "section_cut_beam_search": [], "section_cut_sort_order": 3, "skip_instrumentation_on_read0": False,
+    "strict_auto_cast": False, "tile_orientation": "auto", "unroll_first": False, "use_integrated_bias": False,
+    "validate_mac_resource_prediction": False, "weight_caching": False, "weight_layout": None,
+}  # fmt: skip
+
+
+def given(name: str, default: Any) -> tuple[list[str], Any]:
+    """Words of a command line that set the option to another value, and the value."""
+    option = "--" + name.replace("_", "-")
+    if default is False:
+        return [option], True
+    if isinstance(default, list):
+        return [option, "2", "2"], ["2", "2"]
+    value = default + 1 if isinstance(default, int | float) else "some"
+    return [option, str(value)], value
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_options_of_published_pefs_have_their_defaults_and_take_values(name: str) -> None:
+    default = PUBLISHED[name]
+    for command in ("compile", "run"):
+        assert getattr(parse_app_args([command]), name) == default
+    words, value = given(name, default)
+    assert getattr(parse_app_args(["compile", *words]), name) == value
+    assert getattr(parse_app_args(["compile", f"--{name}", *words[1:]]), name) == value
+
+
+def test_options_of_published_pefs_are_recorded_and_what_would_change_numbers_is_obeyed() -> None:
+    found = read_pef(compiled("--enable-conv2d-conversion --section-cut-beam-search 2 2 --disable-bf16-conversion")).pef
+    assert found.metadata["enable_conv2d_conversion"] is True
+    assert found.metadata["section_cut_beam_search"] == ["2", "2"] and found.precision == "f32"
+
+
+@pytest.mark.parametrize("option", ["--pp-lamb-optimizer", "--mac-only", "--stop-mac-c++", "--ndtest", "--acc-test"])
+def test_options_that_would_change_what_comes_out_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_app_args(["compile", option])
+    assert f"{option} is not available; " in capsys.readouterr().err
+
+
+def test_a_yaml_file_of_options_is_read(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text("batch-size: 12\n")
+    assert parse_app_args(["compile", "--yaml-config", str(tmp_path / "more.yaml")]).batch_size == 12
+
+
 def compiled(flags: str) -> str:
     args = parse_app_args(["compile", "--pef-name", "x", "--log-level", "error", *flags.split()])
     net = LogReg()

@@ -54,6 +54,42 @@ def test_int16_ids_and_labels_train_as_int64_ones_do(tmp_path: Path) -> None:
     samba.session.close()
 
 
+class Indexer(nn.Module):
+    """Every operator that takes class labels or indices: ``places`` [4], ``grid`` [4, 5], numbers below 4."""
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor, grid: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        functional = nn.functional
+        log = x.log_softmax(-1)
+        return (
+            functional.cross_entropy(x, places.view(-1), reduction="none"),
+            functional.nll_loss(log, places, reduction="none"),
+            functional.nll_loss(log[:, :, None, None], grid[:, :1, None], reduction="none"),
+            functional.multi_margin_loss(x, places, reduction="none"),
+            functional.multilabel_margin_loss(x, grid, reduction="none"),
+            functional.embedding(grid, x), functional.one_hot(places, 5),
+            x.gather(1, grid), x.scatter(0, grid, 2.0), x.index_select(0, places),
+            x.index_add(0, places * 0, x), x.index_copy(0, places, x.flip(1)), x.index_fill(0, places, 3.0),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_every_operator_of_indices_and_labels_takes_narrow_integers(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, places, grid = torch.randn(4, 5), torch.tensor([2, 0, 3, 1]), torch.randint(4, (4, 5))
+    inputs = tuple(
+        samba.SambaTensor(tensor, name=name)
+        for name, tensor in {"x": x, "places": places.to(dtype), "grid": grid.to(dtype)}.items()
+    )
+    model = Indexer()
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(tmp_path), "pef_name": "t", "precision": "f32", "log_level": "error"}
+    pef = samba.session.compile(model, inputs, inference=True, config_dict=config)
+    traced = utils.trace_graph(model, inputs, None, pef=pef)
+    for made, expected in zip(samba.session.run(inputs, traced), Indexer()(x, places, grid), strict=True):
+        torch.testing.assert_close(samba.to_torch(made), expected)  # f32, torch's own operators
+    samba.session.close()
+
+
 @pytest.mark.parametrize("is_transposed", [True, False])
 def test_addmm_takes_batches_and_transposed_weights(is_transposed: bool) -> None:
     torch.manual_seed(0)

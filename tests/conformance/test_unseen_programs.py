@@ -79,7 +79,7 @@ def main(argv):
         losses = []
         for batch in loader:
             samba.session.start_runtime_profile()
-            scalars = {'lr': args.lr, 'other': 1}
+            scalars = {'lr': args.lr, 'learning_rate': args.lr, 'strnd_seed': 1}
             out, loss = net.run(batch, section_types=['FWD', 'BCKWD', 'OPT'], hyperparam_dict=scalars)
             samba.session.end_runtime_profile('profile.json')
             losses.append(samba.to_torch(loss).mean().item())

@@ -318,6 +318,19 @@ def test_rows_of_the_first_version_have_the_defaults_of_what_came_later(database
     assert (attempt.tiles, attempt.box) == (["/NODE/XRDU_0/RDU_0/TILE_0"], None)
 
 
+def test_tokens_of_users_go_with_the_users_when_the_migration_is_undone(database: Database) -> None:
+    fill(database, "0001")
+    upgrade_to(database, "0019")
+    with database.write_connection() as connection:
+        for name, is_session in (("tok-8", "false"), ("tok-9", "true")):
+            connection.exec_driver_sql(
+                "INSERT INTO tokens (id, tenant_id, sha256, name, scopes, created_at, user_id, is_session) "
+                f"VALUES ('{name}', 'ten-1', '{name}', 'of a user', '[\"read\"]', 19.0, 'usr-1', {is_session})"
+            )
+    downgrade_to(database, "0018")
+    assert [row["id"] for row in dump(database)["tokens"]] == ["tok-1"]
+
+
 def test_more_bytes_than_the_first_schema_could_count_are_kept(database: Database) -> None:
     fill(database, RELEASED)
     migrate(database)

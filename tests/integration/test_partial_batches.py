@@ -82,7 +82,7 @@ def test_labels_beyond_the_classes_are_refused_before_the_first_step(tmp_path: P
     given = {"data": tmp_path / "images.npz"}
     dataset = run_verb("lenet", "preprocess", tmp_path / "data", given, num_classes=10).outputs["dataset"]
     pef = run_verb("lenet", "compile", tmp_path / "pef", batch_size=4, num_classes=3).outputs["pef"]
-    with pytest.raises(InvalidArgument, match="label has the value .*; legal: 0 to 2, as num_classes is 3"):
+    with pytest.raises(InvalidArgument, match=r"label has the value .*; legal: 0 to 2, as num_classes is 3"):
         run_verb("lenet", "train", tmp_path / "run", {"pef": pef, "dataset": dataset}, max_steps=1)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -16,8 +16,8 @@ COMPILE = """
 import sys
 from pathlib import Path
 from rdukit_compiler.backend.kernel_cache import BuildPlace
-from rdukit_compiler.backend.native import Worker
-worker = Worker(BuildPlace(Path(sys.argv[1]), int(sys.argv[2])), sys.argv[1])
+from rdukit_compiler.backend.workers import Worker, start_worker_server
+worker = Worker(start_worker_server(), BuildPlace(Path(sys.argv[1]), int(sys.argv[2])))
 print("started", flush=True)
 sys.stdin.read()
 """

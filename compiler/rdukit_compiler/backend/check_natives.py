@@ -12,14 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import CompileError
+from rdukit.errors import CompileError, Unavailable
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Section
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, describe_verdicts, find_units, verdict_from_json
 from rdukit.settings import SANITIZE, resolve
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache
-from rdukit_compiler.backend.native import NativeBuilder, Worker, worker_count
+from rdukit_compiler.backend.native import NativeBuilder, worker_count
+from rdukit_compiler.backend.workers import Worker
 from rdukit_compiler.settings import KERNEL_CHECK
 
 #: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
@@ -116,7 +117,11 @@ def _judge(missing: Sequence[str], place: BuildPlace, builder: NativeBuilder, on
         for digest, verdict in worker.check(dealt.get(), is_full=resolve(KERNEL_CHECK) == "full"):
             on_new(digest, verdict)
 
-    if failures := builder.drive(place, check, count):
+    try:
+        failures: list[BaseException] = builder.drive(place, check, count)
+    except Unavailable as cause:
+        failures = [cause]
+    if failures:
         raise CompileError(f"checking native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
 
 

@@ -4,25 +4,21 @@ The cache is ``kernel_cache.py``'s: one process builds a kernel, others that wan
 """
 
 import contextlib
-import json
 import logging
-import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self
 
-from rdukit.errors import CompileError
+from rdukit.errors import CompileError, Unavailable
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.units import KernelVerdict, verdict_from_json
 from rdukit.settings import resolve
 from rdukit.system.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads, usable_cores
+from rdukit.system.forks import ForkServer
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.measure_routes import load_routes
-from rdukit_compiler.backend.section_library import compiler_environment, find_cpp_compiler, sources_digest
+from rdukit_compiler.backend.section_library import find_cpp_compiler, sources_digest
+from rdukit_compiler.backend.workers import Worker, start_worker_server
 from rdukit_compiler.operators.naming import GETITEM
 from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_LINEAR, LSTM_LAYER
 from rdukit_compiler.settings import WORKERS
@@ -55,13 +51,15 @@ def has_native_form(kernel: KernelGraph) -> bool:
 class NativeBuilder:
     """Native kernel builder of one compile. Used as a context: at its end nothing of it is left.
 
-    Worker processes take seconds to import torch's compiler; ``warm`` starts them while kernels are still being found.
+    Workers are forks of a process that takes seconds to import torch's compiler; ``warm`` starts it while kernels are
+    still being found.
     """
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
         self._cache: KernelCache | None = None
         self._place: BuildPlace | None = None
+        self._server: ForkServer | None = None
         self._spare: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -70,6 +68,8 @@ class NativeBuilder:
     def __exit__(self, *_: object) -> None:
         for worker in self._spare:
             worker.stop()
+        if self._server is not None:
+            self._server.close(at_once=True)
         self._held.close()
 
     @property
@@ -86,15 +86,22 @@ class NativeBuilder:
         return self._place
 
     def warm(self) -> None:
-        """Start the workers, if there is a compiler: new kernels are to be expected."""
-        if not self._spare and find_cpp_compiler() is not None and (place := self.open()) is not None:
-            self._spare = [Worker(place, str(self.cache.inductor)) for _ in range(worker_count())]
+        """Prepare for workers, if there is a compiler: new kernels are to be expected.
 
-    def drive(self, place: BuildPlace, work: Callable[["Worker"], None], count: int) -> list[BaseException]:
+        What workers are forked from imports while this process measures the machine's routes, where it is new.
+        """
+        if self._server is None and find_cpp_compiler() is not None:
+            self._server = start_worker_server()
+            self.open()
+
+    def drive(self, place: BuildPlace, work: Callable[[Worker], None], count: int) -> list[BaseException]:
         """Call ``work`` in so many threads at once, each with a worker of its own, and wait for all.
 
         Returns:
             What was raised. A worker of a call that raised is stopped; the others are kept for later work.
+
+        Raises:
+            Unavailable: there can be no workers.
         """
         failures: list[BaseException] = []
 
@@ -107,16 +114,19 @@ class NativeBuilder:
             else:
                 self._spare.append(worker)
 
-        workers = [self._take_worker(place) for _ in range(count)]
-        threads = [threading.Thread(target=call, args=(worker,)) for worker in workers]
+        while len(self._spare) < count:
+            self._spare.append(self._fork_worker(place))
+        threads = [threading.Thread(target=call, args=(self._spare.pop(),)) for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return failures
 
-    def _take_worker(self, place: BuildPlace) -> "Worker":
-        return self._spare.pop() if self._spare else Worker(place, str(self.cache.inductor))
+    def _fork_worker(self, place: BuildPlace) -> Worker:
+        if self._server is None:
+            self._server = start_worker_server()
+        return Worker(self._server, place)
 
 
 def worker_count() -> int:
@@ -178,7 +188,14 @@ def _build_in(
     batches: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     for batch in divide_kernels({digest: len(kernel.nodes) for digest, kernel in missing.items()}, count):
         batches.put(batch)
-    failures = builder.drive(place, lambda worker: _drive_worker(worker, cache, batches, libraries, on_built), count)
+    try:
+        failures = builder.drive(
+            place, lambda worker: _drive_worker(worker, cache, batches, libraries, on_built), count
+        )
+    except Unavailable as cause:
+        for digest in missing:
+            on_built(digest, str(cause))
+        return
     if failures:
         raise CompileError(f"building native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
 
@@ -203,75 +220,8 @@ def divide_kernels(sizes: Mapping[str, int], workers: int) -> list[list[str]]:
     return batches
 
 
-class Worker:
-    """A worker process, asked to build batches of kernels and to check units."""
-
-    def __init__(self, place: BuildPlace, inductor: str) -> None:
-        environ = {
-            **compiler_environment(),
-            "TORCHINDUCTOR_CACHE_DIR": inductor,
-            "OMP_NUM_THREADS": "1",
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        }
-        self._folder = place.scratch
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rdukit_compiler.backend.native_worker", str(place.scratch), load_routes().text(),
-             str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
-            pass_fds=(place.lock,), process_group=0,
-        )  # fmt: skip
-
-    def build(self, digests: Sequence[str]) -> Iterator[tuple[str, bytes | None, str | None]]:
-        """Yield each kernel with its library, or with the error, as they are ready. Ends early if the worker dies."""
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None and stdout is not None
-        left = list(digests)
-        try:
-            stdin.write(json.dumps(left) + "\n")
-            stdin.flush()
-        except BrokenPipeError:
-            pass
-        while left:
-            line = stdout.readline()
-            if not line:
-                for digest in left:
-                    yield digest, None, f"the worker process ended with status {self.process.wait()}"
-                return
-            answer = json.loads(line)
-            digest = answer["kernel"]
-            left.remove(digest)
-            library = self._folder / f"{digest}.so"
-            yield digest, None if answer["error"] else library.read_bytes(), answer["error"]
-
-    def check(self, digests: Sequence[str], is_full: bool) -> Iterator[tuple[str, KernelVerdict]]:
-        """Yield each unit with its verdict, as they are known. Ends early if the worker dies."""
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None and stdout is not None
-        try:
-            stdin.write(json.dumps({"units": list(digests), "is_full": is_full}) + "\n")
-            stdin.flush()
-        except BrokenPipeError:
-            return
-        for _ in digests:
-            line = stdout.readline()
-            if not line:
-                return
-            answer = json.loads(line)
-            yield answer["unit"], verdict_from_json(answer["verdict"])
-
-    def stop(self) -> None:
-        """End the process and the C++ compilers that it runs, whatever they do."""
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait()
-
-
 def _drive_worker(
-    worker: "Worker", cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
+    worker: Worker, cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
     on_built: Callable[[str, str | None], None],
 ) -> None:  # fmt: skip
     """Feed one worker process until nothing is left."""

@@ -1,9 +1,11 @@
-"""Process that builds native kernels, and has them checked: batches in on stdin, results out on stdout, one a line.
+"""Processes that build native kernels, and have them checked: batches in on stdin, results out on a pipe, one a line.
 
-Run as ``python -m rdukit_compiler.backend.native_worker FOLDER ROUTES PARENT``. A process of its own keeps inductor and
-its settings out of the user's program, and lets several batches be built at once.
+``main`` is the program of a fork server (``workers.py``): it imports inductor once, and each worker is a fork of it.
+Processes of their own keep inductor and its settings out of the user's program, and let several batches be built at
+once.
 """
 
+import gc
 import json
 import logging
 import os
@@ -21,6 +23,7 @@ from rdukit.errors import CompileError
 from rdukit.files.atomic import write_atomic
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
 from rdukit.system.cpu import splittable_threads
+from rdukit.system.forks import ForkRequest, serve_forks
 from rdukit.system.process import end_group_with_parent
 from rdukit_compiler.backend.routes import Routes, parse_routes
 
@@ -29,7 +32,16 @@ Answer = Callable[[str, str | None], None]
 
 
 def main() -> None:
-    """Serve until stdin closes.
+    """Fork workers for the process that has the other end of the socket whose descriptor is the last argument."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    _warm_up()
+    gc.enable()
+    serve_forks(int(sys.argv[-1]), _serve, are_many=False)
+
+
+def _serve(request: ForkRequest) -> int:
+    """Serve as a worker until stdin closes. The first descriptor of ``request`` takes the answers.
 
     Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, when
     ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
@@ -37,24 +49,21 @@ def main() -> None:
     Or an object with ``units``, digests of units that lie there as ``<digest>.unit``, and ``is_full``. Answers: for
     each an object with ``unit`` and ``verdict``, a text.
     """
-    end_group_with_parent(int(sys.argv[3]))
-    folder, routes = Path(sys.argv[1]), parse_routes(sys.argv[2])
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever inductor prints goes to stderr
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
+    end_group_with_parent(request.server)
+    folder, routes = Path(request.body["folder"]), parse_routes(request.body["routes"])
+    answers = os.fdopen(request.descriptors[0], "w")
 
     def answer(digest: str, error: str | None) -> None:
         answers.write(json.dumps({"kernel": digest, "error": error}) + "\n")
         answers.flush()
 
-    _warm_up()
     for line in sys.stdin:
-        request = json.loads(line)
-        if isinstance(request, list):
-            _build_batch(folder, request, routes, answer)
+        asked = json.loads(line)
+        if isinstance(asked, list):
+            _build_batch(folder, asked, routes, answer)
         else:
-            _check(folder, request, answers)
+            _check(folder, asked, answers)
+    return 0
 
 
 def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
@@ -144,7 +153,3 @@ def write_section(kernel: KernelGraph, routes: Routes) -> str:
 
 def _text_of(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"
-
-
-if __name__ == "__main__":
-    main()

@@ -18,11 +18,8 @@ from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.capture.custom_functions import ENTRY, extract_backward
 from rdukit_compiler.capture.graph_writer import EXACT, GraphWriter
 from rdukit_compiler.capture.mutation import (
-    Aliases,
-    functional_form,
-    keeps_dtype,
-    overwritten_argument,
-)
+    Aliases, functional_form, keeps_dtype, overwritten_argument, refuse_view_of_constant,
+)  # fmt: skip
 from rdukit_compiler.capture.record_nodes import (
     BACKWARD_META,
     FOLLOWED_META,
@@ -363,7 +360,7 @@ class _Converter:
         )  # fmt: skip
 
     def _move(self, node: fx.Node, target: fx.Node, value: str, what: str) -> None:
-        """Make ``target`` stand for ``value`` from now on; a buffer, or what it is a view of, is updated."""
+        """Make ``target`` stand for ``value`` from now on; a buffer, or its base, is updated."""
         root = self._aliases.root(target)
         moved = self._aliases.overwrite(
             target, value, self._emitting(node), what,
@@ -371,6 +368,7 @@ class _Converter:
         )  # fmt: skip
         buffer = next((name for name, node in self._roots.items() if node is root), None)
         if buffer is None:
+            refuse_view_of_constant(root, what)
             return
         kind, was_checked = self._graph.values[buffer].kind, what.endswith("_")  # a write that ``_check_owner`` allowed
         if kind is ValueKind.INPUT and was_checked:

@@ -16,6 +16,7 @@ from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, parse_operator
 from rdukit_compiler.capture.record_nodes import memory_of, shares_memory
 from rdukit_compiler.capture.views import Emit, leaves_gradient, write_back
+from rdukit_compiler.torch_private import OpOverload
 
 #: (view, what it is a view of, that one's value now) → the view's value; None if it cannot be made again.
 ShowAgain = Callable[[fx.Node, fx.Node, str], str | None]
@@ -211,4 +212,21 @@ def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tup
         return "aten.bernoulli.p", [target, *(numbers or [0.5])]
     if op == "aten.normal_.default":
         return "aten.normal_functional.default", [target, *numbers]
+    if op == "aten.random_.from" and len(numbers) == 2:
+        return "aten.randint_like.low_dtype", [target, *numbers]
     return None
+
+
+def refuse_view_of_constant(node: fx.Node, what: str) -> None:
+    """Refuse to overwrite a view of a tensor that is neither an input nor a buffer: the trace does not link the two.
+
+    Raises:
+        UnsupportedOperator: ``node`` is such a view.
+    """
+    while isinstance(node.target, OpOverload) and node.target.is_view and node.args:
+        (node, *_) = node.args
+        if node.op == "get_attr":
+            raise UnsupportedOperator(
+                f"{what} overwrites a part of a tensor that forward finds outside of its arguments, parameters and "
+                "buffers; keep such state in a buffer (register_buffer)"
+            )

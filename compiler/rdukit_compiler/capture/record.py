@@ -56,6 +56,7 @@ from rdukit_compiler.capture.gradient_flow import (
 )
 from rdukit_compiler.capture.known_lengths import with_known_lengths
 from rdukit_compiler.capture.meta_rules import find_true_stride, infer_result
+from rdukit_compiler.capture.real_tensors import Overwritten, keep_overwritten, restored_tensors
 from rdukit_compiler.capture.record_nodes import (
     DTYPE_READERS_META,
     EXAMPLE_META,
@@ -149,7 +150,10 @@ def record_forward(
     recorder.examples = examples or {}
     recorder.where, recorder.dtype_readers = where, set()
     # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
-    with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions(), quiet_failures():
+    with (
+        _use_lazy_graph_module(True), torch.enable_grad(), recording_functions(), quiet_failures(),
+        restored_tensors() as recorder.overwritten,
+    ):  # fmt: skip
         recorded: fx.GraphModule = recorder.trace(function, values)
     for node in recorded.graph.nodes:
         if node.op == "get_attr":
@@ -206,7 +210,7 @@ class _Recorder(proxy_tensor._MakefxTracer):
             _error_on_data_dependent_ops=self._error_on_data_dependent_ops,
         )
         self.proxy_mode.origin_of, self.proxy_mode.fixed = self.origin_of, self.fixed
-        self.proxy_mode.examples = self.examples
+        self.proxy_mode.examples, self.proxy_mode.overwritten = self.examples, self.overwritten
 
     def _convert_args_to_fake(self, args: Any) -> Any:
         (values,) = args
@@ -295,6 +299,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fixed: Mapping[int, torch.Tensor] = {}
         self.examples: Mapping[int, torch.Tensor] = {}
         self._has_marks = False
+        self.overwritten: Overwritten = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
@@ -308,6 +313,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, types, args, kwargs or {})
 
     def _record(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        if func._schema.is_mutable:
+            keep_overwritten(self.overwritten, (*args, *kwargs.values()))
         if torch.is_grad_enabled() and is_composite(func) and is_followed((args, kwargs)):
             with self:  # what autograd keeps of its parts for a gradient is then recorded, too
                 made = func.decompose(*args, **kwargs)

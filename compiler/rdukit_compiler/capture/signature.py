@@ -12,6 +12,7 @@ from rdukit_compiler.optimizer import OptimizerGroup
 
 def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -> dict[str, Any]:
     """Return a trace's signature: inputs, parameters, buffers, outputs, operators, optimizers; plain JSON values."""
+    maximized = [group.label for group in optimizers if group.maximize]
     return {
         "inputs": _table(graph, ValueKind.INPUT),
         "differentiable": [value.name for value in graph.of_kind(ValueKind.INPUT) if value.requires_grad],
@@ -21,6 +22,7 @@ def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -
         "operators": [operator.op_type for operator in graph.operators],
         "digest": _structure(graph).digest(),
         "optimizers": {group.label: [group.kind, *group.parameters] for group in optimizers},
+        **({"maximize": maximized} if maximized else {}),
     }
 
 
@@ -52,6 +54,11 @@ def check_signature(
         raise PefMismatch(
             f"the optimizer differs from {pef}: this run has {sorted(traced['optimizers']) or 'none'}, compiled was "
             f"{sorted(compiled['optimizers']) or 'none (inference)'}; compile this program again"
+        )
+    if with_optimizer and compiled.get("maximize") != traced.get("maximize"):
+        raise PefMismatch(
+            f"the optimizer differs from {pef}: this run maximizes in {traced.get('maximize') or 'no group'}, compiled "
+            f"was {compiled.get('maximize') or 'no group'}; compile this program again"
         )
 
 

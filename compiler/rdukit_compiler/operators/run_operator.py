@@ -1,9 +1,9 @@
 """Calling one operator of a model graph: how a section is traced, and how dtypes are found."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -35,11 +35,32 @@ from rdukit_compiler.operators.supported import GROUPED_MM_OF_OTHERS, NORMS, SAM
 from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
 from rdukit_compiler.torch_private import DisableTorchFunction, quiet_failures
 
-#: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
-_INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
+#: Operators that take indices or class labels → the positions of those operands. torch refuses narrow integers there,
+#: in part only when it computes; the device takes them.
+_INDEX_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("one_hot",), (0,)),
+    **dict.fromkeys(
+        "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d multi_margin_loss multilabel_margin_loss embedding take "
+        "put index_put repeat_interleave".split(), (1,)
+    ),
+    **dict.fromkeys(
+        "gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill index_reduce".split(),
+        (2,),
+    ),
+    "embedding_bag": (1, 2),
+}  # fmt: skip
+#: Those in which torch refuses int32 too.
+_LONG_ONLY: Final = frozenset(
+    "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d multi_margin_loss multilabel_margin_loss take put one_hot "
+    "index_copy index_fill".split()
+)
 #: Functions of torch that do.
-_INDEXING_FUNCTIONS = frozenset("embedding cross_entropy nll_loss gather index_select scatter one_hot".split())
+_INDEXING_FUNCTIONS = frozenset(
+    "embedding cross_entropy nll_loss multi_margin_loss multilabel_margin_loss gather index_select scatter "
+    "one_hot".split()
+)
 _NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
+_NARROW_OR_INT32 = _NARROW | {torch.int32}
 
 
 def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
@@ -52,8 +73,9 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     """
     function = _form_of(operator)
     args = [decode(a, tensors) for a in operator.args]
-    if operator.op_type in _INDEXING:
-        args = [as_index(a) for a in args]
+    for place in _INDEX_OPERANDS.get(operator.op_type, ()):
+        if place < len(args):
+            args[place] = as_index(args[place], _NARROW_OR_INT32 if operator.op_type in _LONG_ONLY else _NARROW)
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
     for dtype in operator.compute.operands if operator.compute else ():
         args = [_converted(a, getattr(torch, dtype)) for a in args]
@@ -126,7 +148,7 @@ def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     except RuntimeError:
         name = getattr(function, "__name__", "")
         values = [*args, *kwargs.values()]
-        taken = [as_index(value) for value in values] if name in _INDEXING_FUNCTIONS else values
+        taken = [as_index(value, _NARROW_OR_INT32) for value in values] if name in _INDEXING_FUNCTIONS else values
         promoted = promote_floats(taken)
         is_same = promoted is None and all(map(is_, taken, values))
         if is_same or (name.endswith("_") and not name.endswith("__")):  # in place
@@ -169,12 +191,17 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def as_index(value: Any) -> Any:
-    """Narrow integers as int64: on the device they index, and are class labels, as they are."""
+def as_index(value: Any, narrow: Collection[torch.dtype] = _NARROW) -> Any:
+    """Widen integers of the dtypes ``narrow``, also in a list, to int64: the device indexes with them as they are.
+
+    Bytes in a list are masks, as torch reads them, and stay.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(as_index(item, {*narrow} - {torch.uint8}) for item in value)
     if not isinstance(value, torch.Tensor):
         return value
     with DisableTorchFunction():
-        is_narrow = value.dtype in _NARROW
+        is_narrow = value.dtype in narrow
     return value.long() if is_narrow else value
 
 

@@ -14,7 +14,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from rdukit.errors import CompileError, RdukitError, UnsupportedOperator
+from rdukit.errors import CompileError, PefCorrupt, PefNotAllowed, RdukitError, UnsupportedOperator
 from rdukit.pef.kernel import parse_operator
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, backward_operators
@@ -148,10 +148,16 @@ def refusing(operators: Sequence[Operator], compile_alone: Callable[[Operator], 
     Args:
         compile_alone: compiles one of them as a section of its own.
     Raises:
-        UnsupportedOperator: they, or their gradients, depend on data. CompileError: torch refuses them.
+        UnsupportedOperator: they, or their gradients, depend on data, or become what no PEF may name. CompileError: torch refuses them.
     """
     try:
         yield
+    except (PefCorrupt, PefNotAllowed) as cause:
+        where = name_operators(_find_refused(operators, compile_alone))
+        raise UnsupportedOperator(
+            f"{where} cannot be compiled: no PEF may hold it with these arguments; write it with other operators of "
+            "torch, or compute it outside of forward"
+        ) from cause
     except (RdukitError, OSError, MemoryError):
         raise
     except Exception as cause:

@@ -33,6 +33,7 @@ from rdukit.files.disk_cache import (
     sweep_temporary,
 )
 from rdukit.pef.kernel import kernel_from_json, rename_references
+from rdukit.pef.operators import check_operators
 from rdukit.settings import home_folder, resolve
 from rdukit.system.cpu import cpu_signature
 from rdukit_compiler.ir import ModelGraph, Operator
@@ -209,15 +210,27 @@ class SectionCache:
 
             def compile_alone(operator: Operator) -> object:
                 flowing = {name: 1 for name in operator.outputs if graph.values[name].requires_grad}
-                return build_kernels(graph, [operator], precision, flowing, self._readers)
+                return _checked(build_kernels(graph, [operator], precision, flowing, self._readers))
 
             with refusing(operators, compile_alone):
-                known = build_kernels(graph, operators, precision, contributions, self._readers)
+                known = _checked(build_kernels(graph, operators, precision, contributions, self._readers))
             if store is not None:
                 store.keep(structure, known)
         self._known[structure] = known
         self.on_built()
         return rebind(known, inputs, outputs)
+
+
+def _checked(built: SectionKernels) -> SectionKernels:
+    """Return kernels of which every operator may stand in a PEF.
+
+    Raises:
+        PefNotAllowed: one may not.
+    """
+    for kernel in (built.forward, built.backward):
+        if kernel is not None:
+            check_operators(kernel)
+    return built
 
 
 def describe_structure(

@@ -84,8 +84,10 @@ def read_pef(path: Path | str) -> LoadedPef:
         PefNotAllowed: it names an operator that a PEF may not, or, compiled elsewhere, one of a program's own.
         PefCorrupt: anything else is wrong.
     """
+    if str(path) in {"", "."}:  # Path("") is the current folder
+        raise PefNotFound("no PEF was named; pass the path of a .pef file with --pef, or compile in this process first")
     path = Path(path)
-    if not str(path) or not path.exists():
+    if not path.exists():
         raise PefNotFound(f"no PEF file at {str(path)!r}; compile the program first, or pass its path with --pef")
     if not path.is_file():
         raise PefCorrupt(f"{path} is not a file; a PEF is the .pef file inside the compile's output folder")

@@ -42,7 +42,7 @@ WORDS: Final[Mapping[str, frozenset[str]]] = {
     ),
     "ord": frozenset({"fro", "nuc"}),
     "padding": frozenset({"valid", "same"}),
-    "reduce": frozenset({"sum", "prod", "mean", "amax", "amin", "max", "min"}),
+    "reduce": frozenset({"sum", "prod", "mean", "amax", "amin", "max", "min", "add", "multiply"}),
     "rounding_mode": frozenset({"trunc", "floor"}),
     "side": frozenset({"left", "right"}),
     "UPLO": frozenset({"L", "U"}),

@@ -77,11 +77,14 @@ def import_for_forks(names: Iterable[str]) -> None:
         gc.enable()
 
 
-def serve_forks(descriptor: int, run: Callable[[ForkRequest], int]) -> None:
+def serve_forks(descriptor: int, run: Callable[[ForkRequest], int], are_many: bool = True) -> None:
     """Serve until the client's end is closed. Call with one thread, after the imports.
 
     In each fork ``run`` is called, with the standard descriptors in place and as leader of a session, and what it
     returns is the fork's exit status.
+
+    Args:
+        are_many: forks are to be expected that pay for a second of preparation of the memory that they share.
     """
     channel = socket.socket(fileno=descriptor)
     channel.setblocking(False)
@@ -91,10 +94,11 @@ def serve_forks(descriptor: int, run: Callable[[ForkRequest], int]) -> None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
     # Pages that a collection would write to are pages that no fork shares.
-    gc.collect()
+    if are_many:
+        gc.collect()
     gc.freeze()
-    # A fork copies the entry of each page: of huge ones there are 512 times fewer.
-    collapse_memory()
+    if are_many:  # a fork copies the entry of each page: of huge ones there are 512 times fewer
+        collapse_memory()
     with contextlib.suppress(BrokenPipeError):
         channel.send(_READY)
     poll = select.poll()
@@ -316,11 +320,15 @@ class ForkServer(Closable):
             raise Unavailable("the fork server ended before it forked")
         return ForkedProcess(pid, reader)
 
-    def close(self) -> None:
-        """End the server; its forks see the end of their parent."""
+    def close(self, at_once: bool = False) -> None:
+        """End the server; its forks see the end of their parent.
+
+        Args:
+            at_once: also while it still imports.
+        """
         self._channel.close()
         if self._process is not None:
-            stop_child(self._process, 5.0, ask=False)
+            stop_child(self._process, 5.0, ask=at_once)
 
 
 def _open_descriptors() -> list[int]:

@@ -58,7 +58,7 @@ class ArrayTask:
         """Open the data set in ``folder`` for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, its arrays are not those of the model, or have values that it lacks.
+            NotFound, InvalidArgument: there is none, it is damaged, or its arrays or their values are not the model's.
         """
         data = open_arrays(folder, array_forms(entry, shape.sizes))
         data.check_values(shape.sizes)

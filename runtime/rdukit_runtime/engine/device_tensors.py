@@ -193,6 +193,8 @@ class DeviceTensors:
                 f"tensor {name!r} is {value.dtype}, the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
                 "convert it first: integers and floating-point numbers are not converted into each other"
             )
+        if value.dtype != tensor.dtype and not (value.is_floating_point() or value.is_complex()):
+            _check_range(name, value, getattr(torch, self.pef.symbols[name].host_dtype))
 
     def read(self, name: str) -> torch.Tensor:
         """Return a copy of a tensor in the program's dtype.
@@ -324,3 +326,20 @@ def copy_into(destination: torch.Tensor) -> Callable[[torch.Tensor], object]:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+def _check_range(name: str, value: torch.Tensor, dtype: torch.dtype) -> None:
+    """Check that integers, or truth values, are what ``dtype`` can hold.
+
+    Raises:
+        ShapeMismatch: one is not.
+    """
+    if value.dtype in {dtype, torch.bool} or value.is_meta or not value.numel():
+        return
+    low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    smallest, largest = (int(bound) for bound in value.aminmax())
+    if smallest < low or largest > high:
+        raise ShapeMismatch(
+            f"tensor {name!r} is {value.dtype} with values from {smallest} to {largest}, the PEF was compiled for "
+            f"{dtype}, which holds {low} to {high}; compile with a wider dtype"
+        )

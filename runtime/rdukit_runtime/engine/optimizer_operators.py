@@ -190,9 +190,12 @@ def end_accumulation(flag: torch.Tensor) -> None:
 
 
 def clip_grad_norm(gradients: Tensors, max_norm: float) -> list[torch.Tensor]:
-    """Return gradients scaled so that the norm of all together is at most ``max_norm``, as ``clip_grad_norm_`` does."""
-    if not gradients:
-        return []
+    """Return gradients scaled so that the norm of all together is at most ``max_norm``, as ``clip_grad_norm_`` does.
+
+    An infinite ``max_norm`` clips nothing.
+    """
+    if not gradients or max_norm == float("inf"):
+        return list(gradients)
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     return [gradient * scale for gradient in gradients]

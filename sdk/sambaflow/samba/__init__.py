@@ -16,7 +16,6 @@ from sambaflow.samba.conversion import (
     from_torch,
     from_torch_,
     from_torch_model_,
-    from_torch_tensor,
     full,
     normal,
     ones,
@@ -31,12 +30,13 @@ from sambaflow.samba.conversion import (
 from sambaflow.samba.functional import addmm, torch_function
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, from_torch_tensor
 from sambaflow.samba.session import SambaSession
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
 from sambaflow.sessions.data_parallel import offer_mpi_backend
 from sambaflow.sessions.loaded import LegacyRun
+from sambaflow.sessions.loop_requests import watch_torch_loops
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()
@@ -47,6 +47,7 @@ for _own in (SambaTensor, SambaTensors, SambaParameter, sambatensor.DimInfo, Leg
 
 # Here, since programs say init_process_group('mpi') after this import and before anything else of samba.
 offer_mpi_backend()
+watch_torch_loops()
 
 
 #: Submodules that are imported when first used.

@@ -14,7 +14,7 @@ from torch import nn
 
 from rdukit.pef.model import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, from_torch_tensor, unwrap
 from sambaflow.sessions import current_session
 from sambaflow.tracing.torch_private import disabled_torch_function
 
@@ -40,18 +40,21 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     return model
 
 
+def name_added_parameters_(model: nn.Module) -> None:
+    """Name parameters that a program has added to a converted model since, such as those of a weight normalization.
+
+    A model that was not converted stays as it is.
+    """
+    added = {path: p for path, p in model.named_parameters() if not getattr(p, "sn_name", "")}
+    if not added or not hasattr(model, "sn_prefix"):
+        return
+    symbols = symbols_of(model)
+    for path, parameter in added.items():
+        convert_parameter_(parameter, symbols[path])
+
+
 #: Older programs' name.
 from_torch_ = from_torch_model_
-
-
-def from_torch_tensor(
-    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
-    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
-) -> SambaTensor:  # fmt: skip
-    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
-    return SambaTensor(
-        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
-    )
 
 
 from_torch = from_torch_tensor

@@ -220,6 +220,10 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         found: list[Any] = current_session().multigraph.consumers(self.sn_name)
         return found
 
+    @dsts.setter
+    def dsts(self, consumers: Iterable[Any]) -> None:
+        current_session().multigraph.declare_consumers(self.sn_name, consumers)
+
     @property
     def sn_data(self) -> torch.Tensor:
         """The device's copy of the value."""
@@ -374,6 +378,16 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     #: Another spelling that programs use; last, because it hides the module in this class's body.
     torch = torch_tensor
+
+
+def from_torch_tensor(
+    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
+    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
+) -> SambaTensor:  # fmt: skip
+    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
+    return SambaTensor(
+        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
+    )
 
 
 class SambaTensors(dict[str, SambaTensor]):

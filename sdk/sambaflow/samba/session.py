@@ -1,14 +1,13 @@
 """The session: compile, load, run. One per process, as ``samba.session``.
 
-Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them.
-"""
+Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them."""
 
 import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,10 +27,7 @@ from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
 from sambaflow.sessions.spatial import find_batches, first_batch
-from sambaflow.tracing.tracer import TracedModel, trace_model
-
-if TYPE_CHECKING:
-    pass
+from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +221,7 @@ class SambaSession:
                 output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
         if transfer_device:
             loaded.to_device()
+        loaded.copies.watch_buffers(model)
         profile_runs(loaded)
         return traced.outputs
 
@@ -344,11 +341,16 @@ class SambaSession:
     def write_tensor(self, name: str, value: torch.Tensor) -> None:
         """Copy a host tensor to the device."""
         self._loaded().program.write(name, value)
+        self._loaded().copies.note_device([name])
 
     def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
         """Return SambaTensors with the device's values of regions, parameters or outputs."""
         loaded = self._loaded()
         return [SambaTensor(loaded.read(loaded.program.find_tensor(name)), name=name) for name in names]
+
+    def get_tensors(self, tensors: Any) -> list[SambaTensor]:
+        """Return traced tensors with the device's values, as older programs ask for them."""
+        return self.get_tensors_by_name([t.sn_name for t in flatten_tensors(tensors)])
 
     def _traced_tensors(self) -> list[Any]:
         """Return everything traced that the device holds: inputs, parameters, buffers, outputs; each has ``rdu()``."""
@@ -476,6 +478,7 @@ class SambaSession:
         loaded, self.loaded = self.loaded, None
         atexit.unregister(self.close)
         if loaded is not None:
+            loaded.copies.release()
             loaded.application.close()
 
     def reset(self) -> None:

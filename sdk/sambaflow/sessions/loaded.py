@@ -13,24 +13,26 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit.pef.model import Graph, Pef, SectionType
+from rdukit.pef.model import Graph, Pef
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.sessions.data_parallel import Replicas
+from sambaflow.sessions.host_copies import HostCopies
+from sambaflow.sessions.loop_requests import active_autocast, refuse_autocast
 from sambaflow.sessions.modes import Modes
+from sambaflow.sessions.scalars import RunScalars
 from sambaflow.sessions.spatial import SpatialBatches, join_parts
+from sambaflow.sessions.updates import Updates, section_kinds
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, mark_stepped
 from sambaflow.tracing.tracer import flatten_tensors
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
 
 logger = logging.getLogger(__name__)
-
-#: Scalars that a program may pass to ``run`` by the last word of their names. Others are tolerated.
-_SCALARS = frozenset({"lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm", "p"})
 
 
 class LoadedPef:
@@ -51,6 +53,7 @@ class LoadedPef:
         self.pef = application.pef
         #: The last conversion wins.
         self.state = dict(state)
+        self.copies = HostCopies(self.pef, self.state, self.program.read, self.program.write)
         self.replicas = Replicas(application)
         #: The graph that a run takes by the mode of the traced model.
         self.modes: Modes | None = None
@@ -58,11 +61,15 @@ class LoadedPef:
         self.graph_modes: dict[str, list[Modes]] = {}
         self._optimizers = tuple(optimizers)
         self._spatial = spatial
-        self._scalars = dict(application.pef.hyperparameters)
-        #: The last hyperparameters and what they resolved to: programs pass the same dict every step.
-        self._scalar_cache: tuple[dict[str, Any], dict[str, float]] | None = None
-        #: Graph, types and ids that a run asks for → its sections, and whether it has forward and backward ones.
-        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, bool]] = {}
+        #: Devices whose autocast was on when the model was traced.
+        self.autocast = active_autocast()
+        self.updates = Updates(application.pef, application.program)
+        self.scalars = RunScalars(application.pef, self._optimizers, self.dropout_rates())
+        #: Optimizer → the updates that its states on the host have, by ``id``.
+        self._copied = {id(optimizer): 0 for optimizer in self._optimizers}
+        #: Graph, types and ids that a run asks for → its sections, and whether it has forward, backward and updating
+        #: ones.
+        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, bool, bool]] = {}
         #: Outputs of the training graph → those of the evaluation graph, if the last run was one of that.
         self._shown: Mapping[str, str] = {}
 
@@ -88,11 +95,12 @@ class LoadedPef:
         application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
         try:
             check(application.pef)
+            made = cls(path, application, state, optimizers, spatial)
         except BaseException:
             application.close()
             raise
         logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
-        return cls(path, application, state, optimizers, spatial)
+        return made
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -103,15 +111,21 @@ class LoadedPef:
     ) -> list[SambaTensor]:  # fmt: skip
         """Upload the inputs, run sections and return a handle for each requested output: see ``SambaSession.run``."""
         program = self.program
+        if self.modes is not None and self.modes.check_changes():
+            self.scalars.set_rates(self.modes.rates)
         graph = self.graph_now(graph_name)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         types = [section_types] if isinstance(section_types, str) else section_types
+        if types is None and section_ids is None:
+            types = self._types_of_whole_run(graph)
         key = graph.name, None if types is None else tuple(types), None if section_ids is None else tuple(section_ids)
         chosen_before = self._sections.get(key)
         if chosen_before is None:
             chosen_before = self._sections[key] = self._choose_sections(graph, key[1], key[2])
-        sections, has_forward, has_backward = chosen_before
-        scalars = self.resolve_scalars(hyperparameters)
+        sections, has_forward, has_backward, has_update = chosen_before
+        is_whole_step = key[1] is None and key[2] is None
+        refuse_autocast(self.autocast)
+        self.updates.check(has_backward, has_update, is_whole_step)
         shown = self._outputs_of(graph)
         for name in requested:
             program.symbol(name)
@@ -121,15 +135,26 @@ class LoadedPef:
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
 
+        self.copies.push()
+        scalars = self.resolve_scalars(hyperparameters, has_update)
+
         def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
             program.write_all(values)
-            chosen = self.replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
+            chosen = self.replicas.prepare(graph, sections, is_whole_step, data_parallel)
             self._shown = shown
             self.application.run(graph.name, chosen, scalars)
             self.replicas.note(chosen)
+            self.copies.note_run(chosen)
+            if data_parallel:
+                self.copies.note_device(self.state)
+            self.updates.note(has_backward, has_update)
             return [self.handle(name) for name in requested]
 
-        return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+        made = step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+        if has_update:
+            for optimizer in self._optimizers:
+                mark_stepped(optimizer)
+        return made
 
     def graph_now(self, name: str | None) -> Graph:
         """Return the graph to run for the one called ``name``, by the mode that its model is in.
@@ -144,14 +169,25 @@ class LoadedPef:
             modes.evaluation_now()
         return graph
 
+    def _types_of_whole_run(self, graph: Graph) -> tuple[str, ...] | None:
+        """Return which sections a run without any choice takes: under ``torch.no_grad()`` nothing trains.
+
+        Raises:
+            InvalidArgument: the model is in evaluation mode, and gradients are enabled.
+        """
+        if not torch.is_grad_enabled():
+            return ("fwd",)
+        if self.modes is not None and not self.pef.inference:
+            self.modes.check_whole_step(graph)
+        return None
+
     def _choose_sections(
         self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
-    ) -> tuple[tuple[int, ...], bool, bool]:
+    ) -> tuple[tuple[int, ...], bool, bool, bool]:
         if self.modes is not None:
             self.modes.check_sections(graph, types, ids)
         sections = self.program.choose_sections(graph, types, ids)
-        found = {self.pef.sections[number].type for number in sections}
-        return sections, SectionType.FWD in found, SectionType.BCKWD in found
+        return sections, *section_kinds(self.pef, sections)
 
     def _outputs_of(self, graph: Graph) -> Mapping[str, str]:
         """Map the training graph's outputs to those of ``graph`` if it is the evaluation graph; else map none."""
@@ -186,26 +222,9 @@ class LoadedPef:
 
     # -- scalars and output gradients --------------------------------------------------------------------------------
 
-    def resolve_scalars(self, given: Mapping[str, Any] | None) -> Mapping[str, float]:
-        """Return the PEF's scalars: the compiled-in values, overridden by ``given`` (``lr`` sets every ``….lr``)."""
-        if not given:
-            return self._scalars
-        if self._scalar_cache is not None and self._scalar_cache[0] == given:
-            return self._scalar_cache[1]
-        resolved = dict(self._scalars)
-        rates = set(self.dropout_rates())
-        for key in resolved:
-            word = "p" if key in rates else key.rpartition(".")[2]
-            name = key if key in given else word
-            if name in given and (name == key or word in _SCALARS):
-                try:
-                    resolved[key] = float(given[name])
-                except (TypeError, ValueError) as cause:
-                    raise InvalidArgument(
-                        f"hyperparam_dict[{name!r}] is {given[name]!r}; legal: a number, or a tensor of one element"
-                    ) from cause
-        self._scalar_cache = (dict(given), resolved)
-        return resolved
+    def resolve_scalars(self, given: Mapping[str, Any] | None, has_update: bool) -> Mapping[str, float]:
+        """Return the scalars of a run: see ``RunScalars``."""
+        return self.scalars.resolve(given, has_update)
 
     def dropout_rates(self) -> list[str]:
         """Return the names of dropout rates that a run may change; rates of 0 or 1 are compiled in."""
@@ -262,7 +281,7 @@ class LoadedPef:
 
     def read_gradient(self, name: str) -> torch.Tensor | None:
         """Return a tensor's gradient of the last backward; None where none flows into it."""
-        gradient = self.program.gradient(name)
+        gradient = self.updates.gradient_of(name)
         if gradient is not None and self._spatial is not None and name in self._spatial.axes:
             raise InvalidArgument(
                 f"the gradient of input {name!r} is not kept with spatial mapping, which runs {self._spatial.count} "
@@ -282,6 +301,7 @@ class LoadedPef:
             self.modes.follow(model)
         known = {n: t for n, t in tensors.items() if n in self.state and self.state[n].shape == t.shape}
         self.state.update(known)
+        self.copies.note(known)
 
     def add_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Upload host tensors that only the evaluation graph reads."""
@@ -289,6 +309,7 @@ class LoadedPef:
         for name, tensor in tensors.items():
             if self.knows(name):
                 self.program.write(name, tensor)
+        self.copies.note(tensors)
 
     def to_device(self) -> None:
         """Copy all parameters, buffers and optimizer states to the device."""
@@ -297,8 +318,26 @@ class LoadedPef:
                 self.program.write(name, _plain(tensor))
             elif self.knows(name) and getattr(tensor, "materializer", None) is not None:
                 self.program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
+        self.copies.note(self.state)
         for optimizer, first in self._numbered_optimizers():
             self._upload_optimizer(optimizer, first)
+
+    def updates_by(self, optimizer: DeviceOptimizer) -> bool:
+        """Return whether ``optimizer`` was passed to the trace: the device holds its states."""
+        return any(known is optimizer for known in self._optimizers)
+
+    def refresh_states(self, optimizer: DeviceOptimizer) -> None:
+        """Copy an optimizer's states to the host if the device has updated them since they were copied."""
+        if self._copied[id(optimizer)] != self.updates.count:
+            self.download([optimizer])
+
+    def load_states(self, optimizer: DeviceOptimizer) -> None:
+        """Copy states that were loaded into an optimizer to the device; states that it does not hold begin anew."""
+        for parameter, key, symbol in optimizer.named_states(self._first_index(optimizer)):
+            if self.knows(symbol) and optimizer.state.get(parameter, {}).get(key) is None:
+                self.program.write(symbol, torch.zeros(self.program.symbol(symbol).shape))
+        self.upload([optimizer])
+        self.scalars.follow()
 
     def download(self, things: Iterable[Any]) -> None:
         """Copy models (parameters and buffers), optimizers (states) and tensors to the host."""
@@ -308,8 +347,11 @@ class LoadedPef:
                     for parameter, key, symbol in thing.named_states(self._first_index(thing)):
                         if self.knows(symbol):
                             thing.state[parameter][key] = self.program.read(symbol)
+                    self._copied[id(thing)] = self.updates.count
                 elif isinstance(thing, nn.Module):
                     self._copy_model(thing, self._download)
+                    for name in self.copies.stale_constants():
+                        self._download(name, self.state[name])
                 elif isinstance(thing, SambaTensor):
                     thing.cpu()
 
@@ -319,7 +361,7 @@ class LoadedPef:
             if isinstance(thing, DeviceOptimizer):
                 self._upload_optimizer(thing, self._first_index(thing))
             elif isinstance(thing, nn.Module):
-                self._copy_model(thing, lambda name, tensor: self.program.write(name, _plain(tensor)))
+                self._copy_model(thing, self.upload_tensor)
             elif isinstance(thing, SambaTensor):
                 thing.rdu()
 
@@ -328,12 +370,22 @@ class LoadedPef:
             if self.knows(name):
                 copy(name, tensor)
 
+    def upload_tensor(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy a parameter or buffer to the device."""
+        self.program.write(name, _plain(tensor))
+        if self.state.get(name) is tensor:
+            self.copies.note([name])
+        else:
+            self.copies.note_device([name])
+
     def _download(self, name: str, tensor: torch.Tensor) -> None:
         if isinstance(tensor, SambaParameter) and not tensor.has_data:
             fill_parameter_(tensor, self.read(name))
             return
         with torch.no_grad():
             _plain(tensor).copy_(self.read(name))
+        if self.state.get(name) is tensor:
+            self.copies.note([name])
 
     def _numbered_optimizers(self) -> list[tuple[DeviceOptimizer, int]]:
         found, first = [], 0
@@ -351,6 +403,7 @@ class LoadedPef:
         )
 
     def _upload_optimizer(self, optimizer: DeviceOptimizer, first: int) -> None:
+        self._copied[id(optimizer)] = self.updates.count
         for parameter, key, symbol in optimizer.named_states(first):
             held = optimizer.state.get(parameter, {}).get(key)
             if held is not None and self.knows(symbol):
@@ -409,7 +462,8 @@ def _named(tensor: Any, argument: str) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.data if isinstance(tensor, nn.Parameter) else tensor
+    with DisableTorchFunctionSubclass():
+        return tensor.data if isinstance(tensor, nn.Parameter) else tensor
 
 
 def _flat(things: Iterable[Any]) -> list[Any]:

@@ -17,6 +17,7 @@ from torch import fx, nn
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef
 from rdukit_compiler import ModelGraph, computes_the_same, evaluation_graph, evaluation_name, with_shared_names
+from sambaflow.sessions.module_changes import ModuleChanges
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
 logger = logging.getLogger(__name__)
@@ -170,6 +171,11 @@ class Modes:
         self._upload = upload
         #: Modes of the model's modules, in their order → the evaluation graph, or None for the graph as traced.
         self._known: dict[tuple[bool, ...], Graph | None] = {}
+        self._changes = ModuleChanges(model)
+        #: Rates of dropouts that the program set after tracing, by the names of the scalars.
+        self.rates: dict[str, float] = {}
+        #: Whether the model itself was in training mode when it was traced.
+        self._was_training = model.training
         #: Whether an evaluation has overwritten inputs, which the next backward would read, since the last forward.
         self._is_interrupted = False
 
@@ -187,6 +193,38 @@ class Modes:
                 f"graph {graph.name!r} computes in evaluation mode, in which the model is not; call model.eval() first"
             )
         return found
+
+    def check_changes(self) -> bool:
+        """Refuse what the program changed in the model since it was traced, if it computes something else now.
+
+        Rates of dropouts are the exception: the device takes them at each run. Returns whether ``rates`` changed.
+
+        Raises:
+            PefMismatch: it does, or a hook, a parameter or a module was added or replaced.
+        """
+        found = self._changes.find()
+        if not found:
+            return False
+        if (refusal := self._changes.refusal()) is not None:
+            raise PefMismatch(f"{refusal}; the graph stays as it was traced: compile and trace the model again")
+        self._known.clear()
+        try:
+            now = _trace_again(self._model, self._inputs, self._traced)
+        except RdukitError as cause:
+            raise PefMismatch(f"{found} changed after tracing, and the model has no trace now: {cause.message}") from cause
+        rates = dict(zip(self._traced.graph.rates, now.graph.rates.values(), strict=False))
+        same_mode = all(module.training is mode for module, mode in self._watched)
+        if len(rates) != len(now.graph.rates) or (
+            same_mode and not computes_the_same(self._traced.graph, now.graph)
+        ):
+            raise PefMismatch(
+                f"{found} changed after tracing, and the model computes something else now than {self._path} was "
+                "compiled for; compile and trace the model again"
+            )
+        if same_mode:
+            self.rates = {name: rate for name, rate in rates.items() if rate != self._traced.graph.rates[name]}
+        self._changes.accept()
+        return True
 
     def evaluation_now(self) -> Graph | None:
         """Return the evaluation graph if the model's mode asks for it; None if the model computes what was traced.
@@ -212,6 +250,7 @@ class Modes:
         if type(model) is type(self._model) and paths <= new.keys():
             moved = tuple((new[places[id(m)]] if id(m) in places else m, mode) for m, mode in self._watched)
             self._model, self._watched, self._known = model, moved, {}
+            self._changes = ModuleChanges(model)
 
     def _find(self) -> Graph | None:
         from rdukit_compiler import check_signature, graph_signature
@@ -253,6 +292,17 @@ class Modes:
     def _traced_in_training(self) -> bool:
         return any(mode for _, mode in self._watched)
 
+    def check_whole_step(self, graph: Graph) -> None:
+        """Refuse a whole step of a model that was traced in training mode, and is in evaluation mode now.
+
+        Also if forward computes the same in both: a validation loop must not train.
+
+        Raises:
+            InvalidArgument: it is.
+        """
+        if self._was_training and not self._model.training:
+            raise InvalidArgument(_refuse_training(graph.evaluates or graph.name, "a whole step"))
+
     def check_sections(self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None) -> None:
         """Refuse what the evaluation graph has no sections for.
 
@@ -263,10 +313,7 @@ class Modes:
             return
         if types is None or {word.lower().lstrip("$") for word in types} != {"fwd"}:
             asked = "a whole step" if types is None else f"sections of type {', '.join(types)}"
-            raise InvalidArgument(
-                f"the model is in evaluation mode, in which {graph.evaluates!r} has forward sections only, and {asked} "
-                "cannot run; pass section_types=['fwd'] to evaluate, or call model.train() to train"
-            )
+            raise InvalidArgument(_refuse_training(graph.evaluates, asked))
 
     def note(self, graph: Graph, has_forward: bool, has_backward: bool) -> None:
         """Keep account of what runs next.
@@ -283,6 +330,13 @@ class Modes:
                 "backward needs what a forward in training mode has left, and the model was evaluated since; run "
                 "'fwd' in training mode first, or evaluate after the step"
             )
+
+
+def _refuse_training(name: str, asked: str) -> str:
+    return (
+        f"the model is in evaluation mode, in which {name!r} runs forward sections only, and {asked} cannot run; pass "
+        "section_types=['fwd'] to evaluate, or call model.train() to train; inside torch.no_grad() a whole run evaluates"
+    )
 
 
 def _has_own_switch(module: nn.Module) -> bool:

@@ -59,6 +59,8 @@ class MultiGraph:
         self._rates: dict[str, float] = {}
         #: Operators that the program has looked at through ``tensor.dsts``, by name.
         self._consumers: dict[str, Consumer] = {}
+        #: Tensor → the consumers that the program has assigned to its ``dsts``.
+        self._declared: dict[str, list[Consumer]] = {}
         self._models: dict[str, nn.Module] = {}
         self._traces: set[str] = set()
         #: Each trace, with what is needed to tell whether its model's mode is still the same.
@@ -138,12 +140,53 @@ class MultiGraph:
                 )
 
     def consumers(self, name: str) -> list[Consumer]:
-        """Return the operators that read a traced tensor, in the order of the trace; empty for what was not traced."""
+        """Return the operators that read a traced tensor, in the order of the trace; empty for what was not traced.
+
+        What the program assigned is returned as it was assigned.
+        """
+        if name in self._declared:
+            return list(self._declared[name])
         return [
             self._consumers.setdefault(operator.name, consumer_of(operator, self._handle_of))
             for operator in self._order
             if name in operator.inputs
         ]
+
+    def declare_consumers(self, name: str, consumers: Iterable[Any]) -> None:
+        """Take the list that a program assigns to a tensor's ``dsts``; graphs that are cut check it.
+
+        An assignment alone moves no edge: the program changes ``inputs`` of the consumers, too.
+
+        Raises:
+            InvalidArgument: an item comes from no ``dsts``.
+        """
+        declared = list(consumers)
+        for consumer in declared:
+            if not isinstance(consumer, Consumer):
+                raise InvalidArgument(
+                    f"dsts of {name!r} holds a {type(consumer).__name__}; expected operators of other tensors' dsts"
+                )
+        self._declared[name] = declared
+
+    def _check_declared(self) -> None:
+        """Check that assigned ``dsts`` are the operators that read the tensor, in any order.
+
+        Raises:
+            CompileError: one is missing, or is there and does not read it.
+        """
+        for name, declared in self._declared.items():
+            readers = {operator.name for operator in self._order if name in operator.inputs}
+            listed = {consumer.name for consumer in declared}
+            if idle := sorted(listed - readers):
+                raise CompileError(
+                    f"dsts of {name!r} holds operator {idle[0]!r}, which does not read it; put the tensor into the "
+                    "operator's inputs, too"
+                )
+            if lost := sorted(readers - listed):
+                raise CompileError(
+                    f"dsts of {name!r} lacks operator {lost[0]!r}, which reads it; give the operator another input, or "
+                    "keep it in dsts"
+                )
 
     def _handle_of(self, name: str) -> SambaTensor:
         for known in (self.outputs, self.inputs):
@@ -158,6 +201,7 @@ class MultiGraph:
         self._producers.update({output: o for o in self._order for output in o.outputs})
         for consumer in self._consumers.values():
             consumer.before = tuple(tensor.sn_name for tensor in consumer.inputs)
+        self._check_declared()
 
     # -- cutting -----------------------------------------------------------------------------------------------------
 

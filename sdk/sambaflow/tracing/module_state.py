@@ -1,9 +1,10 @@
 """State that forward changes in a module: buffers by assignment are carried, other state must not change the graph.
 
 A graph is traced once and run many times, so what one call of forward leaves for the next has to be in the graph. A
-buffer that forward assigns becomes a buffer that the graph updates. Anything else that changes, such as a Python
-number, is found by comparing the module before and after: then forward is traced a second time, and must give the same
-graph.
+buffer that forward assigns becomes a buffer that the graph updates. One that gets another shape, such as a table that
+grows with the first long input, grows before the trace, as it does in a program's first call. Anything else that
+changes, such as a Python number, is found by comparing the module before and after: then forward is traced a second
+time, and must give the same graph.
 
 Forward may look at the values of buffers that it never changes, if they are integers or masks. Audio codecs keep the
 padding of a convolution in such buffers. Those that are not part of a checkpoint (``persistent=False``) are computed
@@ -29,7 +30,7 @@ from rdukit_compiler import READ_META, ModelGraph, ValueKind
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places
-from sambaflow.tracing.torch_private import replaced
+from sambaflow.tracing.torch_private import FakeTensor, replaced
 
 #: Attributes of a module that are torch's bookkeeping, and change while it is traced.
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
@@ -70,12 +71,13 @@ def assignable_buffers() -> Iterator[None]:
         yield
 
 
-def assigned_buffers(places: Sequence[Replaced]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return buffers that forward assigned, as (the program's buffer, its new value in the trace).
+def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list["Grown"]]:
+    """Return buffers that forward assigned, as (the program's buffer, its new value in the trace), and those that grew.
 
     Raises:
-        TraceError: forward assigned a parameter, or gave a buffer another shape or dtype, or only one of two names.
+        TraceError: forward assigned a parameter, removed a buffer, or assigned only one of two names.
     """
+    grown: list[Grown] = []
     found: dict[int, tuple[Replaced, torch.Tensor]] = {}
     kept: set[int] = set()
     for place in places:
@@ -93,17 +95,81 @@ def assigned_buffers(places: Sequence[Replaced]) -> list[tuple[torch.Tensor, tor
                 f"forward assigns parameter {place.path!r}; parameters change by the optimizer only: compute with "
                 "another tensor, or keep the value in a buffer"
             )
-        if new is None or (new.shape, new.dtype) != (place.original.shape, place.original.dtype):
-            now = "None" if new is None else f"{new.dtype} {list(new.shape)}"
-            raise TraceError(
-                f"forward makes buffer {place.path!r} {now}, which was {place.original.dtype} "
-                f"{list(place.original.shape)}; a buffer keeps its shape and dtype"
-            )
+        if new is None or new.dtype != place.original.dtype:
+            raise TraceError(_changed_form(place, "None" if new is None else f"{new.dtype} {list(new.shape)}"))
+        if new.shape != place.original.shape:
+            grown.append(Grown(place, new))
+            continue
         found[id(place.original)] = place, new
     for key, (place, _) in found.items():
         if key in kept:
             raise TraceError(f"forward assigns buffer {place.path!r}, which other names share; write into it in place")
-    return [(place.original, new) for place, new in found.values()]
+    return [(place.original, new) for place, new in found.values()], grown
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A buffer to which forward gave another shape, such as a table that a longer input needs.
+
+    As on the host, it happens once: the buffer gets its new value before forward is traced again.
+    """
+
+    place: Replaced
+    value: torch.Tensor
+
+    def keep(self, node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> None:
+        """Give the module the value that ``node`` computes of ``known``: the buffers, whose values the host has.
+
+        Raises:
+            TraceError: it depends on inputs or parameters.
+        """
+        now = f"{self.value.dtype} {list(self.value.shape)}"
+        if self.place.original.is_meta:
+            self.place.table[self.place.key] = torch.empty(self.value.shape, dtype=self.value.dtype, device="meta")
+            return
+        try:
+            self.place.table[self.place.key] = _computed(node, known)
+        except _UnknownValue as cause:
+            raise TraceError(f"{_changed_form(self.place, now)}, unless its value depends on buffers only") from cause
+
+
+class _UnknownValue(Exception):
+    """A value depends on what the host does not know while it traces."""
+
+
+def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
+    """Compute a node of a recorded graph, and what it needs, on the host."""
+    needed: dict[fx.Node, None] = {}
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if each not in needed and each not in known:
+            needed[each] = None
+            todo.extend(each.all_input_nodes)
+    made: dict[fx.Node, Any] = dict(known)
+    with torch.no_grad():
+        for each in node.graph.nodes:
+            if each not in needed:
+                continue
+            if each.op == "get_attr":
+                assert node.graph.owning_module is not None
+                made[each] = getattr(node.graph.owning_module, str(each.target))
+            elif each.op == "call_function" and callable(each.target):
+                args, kwargs = (fx.map_arg(part, made.__getitem__) for part in (each.args, each.kwargs))
+                made[each] = each.target(*args, **kwargs)
+            else:
+                raise _UnknownValue(each.name)
+    value = made[node]
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        raise _UnknownValue(node.name)
+    return value.detach().clone()
+
+
+def _changed_form(place: Replaced, now: str) -> str:
+    return (
+        f"forward makes buffer {place.path!r} {now}, which was {place.original.dtype} "
+        f"{list(place.original.shape)}; a buffer keeps its shape and dtype"
+    )
 
 
 def memory_of(tensor: torch.Tensor) -> int:
@@ -325,4 +391,24 @@ def check_fixed(recorded: fx.Graph, sources: Mapping[fx.Node, Source], graph: Mo
             raise TraceError(
                 f"forward looks at the value of buffer {source.value.name!r} and changes it: control flow, shapes and "
                 "Python numbers cannot depend on state: use torch.where, or pass the value in as an argument"
+            )
+
+
+def check_overwritten(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> None:
+    """Check that no tensor outside of parameters and buffers is overwritten in part.
+
+    Raises:
+        TraceError: one is: what forward wrote and what it reads are different tensors of the trace.
+    """
+    changed = [name for name in graph.updates if "__constant__" in name]
+    if not changed:
+        return
+    counts: dict[int, int] = {}
+    for tensor in state.values():
+        counts[memory_of(tensor)] = counts.get(memory_of(tensor), 0) + 1
+    for name in changed:
+        if counts[memory_of(state[name])] > 1:
+            raise TraceError(
+                f"forward overwrites a part of a tensor of {state[name].untyped_storage().nbytes()} bytes that is no "
+                "buffer, or writes to it under several names: keep such state in a buffer (register_buffer)"
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
+import torch.nn.utils.clip_grad
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 
@@ -19,6 +20,17 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 
 #: Makes a parameter of (data, requires_grad, hooks): how torch pickles parameters.
 rebuild_parameter = torch._utils._rebuild_parameter
+
+#: What ``clip_grad_norm_`` and its kin look up when called, however a program has imported them.
+CLIP_GRADIENTS: Any = torch.nn.utils.clip_grad
+TOTAL_NORM: Final = "_get_total_norm"
+CLIP_WITH_NORM: Final = "_clip_grads_with_norm_"
+
+
+def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Let torch's learning rate schedulers know that the optimizer has made a step."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
 
 #: Modules by name: imported only when they are needed.
 DYNAMO: Final = "torch._dynamo"

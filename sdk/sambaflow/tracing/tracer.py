@@ -6,9 +6,9 @@ the same shape and dtype, so tracing touches no weight.
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import torch
 from torch import nn
@@ -18,17 +18,19 @@ from rdukit.pef.model import Dtype
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import span
 from rdukit_compiler import SUPPOSE_EXAMPLE, ModelGraph, Value, ValueKind
-from sambaflow.samba.conversion import symbols_of
+from sambaflow.samba.conversion import name_added_parameters_, symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.tracing.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
 from sambaflow.tracing.failures import Way, explain_failure, record_some_way
 from sambaflow.tracing.module_state import (
+    Grown,
     ModuleState,
     Replaced,
     assignable_buffers,
     assigned_buffers,
     check_fixed,
+    check_overwritten,
     check_repeats,
     checked_buffers,
     fixed_buffers,
@@ -39,6 +41,9 @@ from sambaflow.tracing.module_state import (
 from sambaflow.tracing.scans import traced_scans
 from sambaflow.tracing.torch_private import FAKE_TENSORS, FakeTensor, replaced
 from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
+
+#: How often buffers may grow until forward leaves them as they are.
+_GROWTHS: Final = 4
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
     """
+    name_added_parameters_(model)
     before = ModuleState(model)
     traced = _trace(model, inputs, name, exposed)
     if changed := before.changed():
@@ -79,8 +85,10 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
     return traced
 
 
-def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -> TracedModel:
-    """Trace one call of forward."""
+def _trace(
+    model: nn.Module, inputs: Any, name: str, exposed: Collection[str], growths: int = _GROWTHS
+) -> TracedModel:  # fmt: skip
+    """Trace one call of forward, again where buffers grow in it: at most ``growths`` times."""
     from rdukit_compiler import (
         DTYPE_READERS_META,
         FakeMode,
@@ -102,6 +110,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     running: list[str] = []
     #: Buffers that forward assigned, and their new values.
     assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
+    grown: list[Grown] = []
 
     def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
         trackers.append(tracker_of_trace())
@@ -118,10 +127,10 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             device_randomness(name), traced_values(), torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
-            assigned[:] = assigned_buffers(places)
+            assigned[:], grown[:] = assigned_buffers(places)
             check_frozen({path: replaced[id(parameter)] for path, parameter in parameters.items()})
         returned = [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
-        return [*returned, *(new for _, new in assigned)]
+        return [*returned, *(new for _, new in assigned), *(each.value for each in grown)]
 
     _refuse_sparse({**named, **parameters, **buffers})
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
@@ -149,6 +158,9 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     # Whatever the program's forward raises is the trace's failure.
     except Exception as cause:
         raise explain_failure(cause, name, running) from cause
+    if grown:
+        _grow(grown, recorded, originals, growths)
+        return _trace(model, inputs, name, exposed, growths - 1)
     prefix = f"{name}__"
     listed, state = _list_values(prefix, model, named, parameters, buffers)
     sources = {n: Source(v, state.get(v.name)) for n, v in zip(recorded.graph.nodes, listed, strict=False)}
@@ -175,10 +187,37 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
     check_fixed(recorded.graph, sources, graph)
+    check_overwritten(graph, state)
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
     remember_traced(name, trackers[0], sources)
     return TracedModel(graph, outputs, named, state, unsaved_state(model, state, constants))
+
+
+def _grow(
+    grown: Sequence[Grown], recorded: torch.fx.GraphModule, originals: Sequence["SambaTensor | torch.Tensor"],
+    growths: int,
+) -> None:  # fmt: skip
+    """Let buffers grow as they did in a trace.
+
+    Raises:
+        TraceError: a new value depends on inputs or parameters, or buffers grow with every call.
+    """
+    if not growths:
+        raise TraceError(
+            f"forward gives buffer {grown[0].place.path!r} another shape at every call; a buffer keeps its shape and "
+            "dtype, or grows once"
+        )
+    known = {
+        node: tensor for node, tensor in zip(recorded.graph.nodes, originals, strict=False)
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter) and not tensor.is_meta
+    }  # fmt: skip
+    results = recorded.graph.output_node().args[0]
+    assert isinstance(results, list | tuple)
+    for each, node in zip(grown, results[len(results) - len(grown) :], strict=True):
+        if not isinstance(node, torch.fx.Node):
+            raise TraceError(f"forward gives buffer {each.place.path!r} another shape and no value that can be traced")
+        each.keep(node, known)
 
 
 def flatten_tensors(value: Any) -> list[Any]:

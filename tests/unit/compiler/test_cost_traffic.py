@@ -47,3 +47,10 @@ def test_of_a_table_that_is_looked_up_only_the_rows_count() -> None:
         (table, tokens), (node("e", "embedding", "table", "tokens"), node("y", "mm", "e", "table")), ("y",)
     )
     assert looked_up_bytes(tied, [shapes]) == {}
+
+
+def test_a_table_that_is_looked_up_more_often_than_it_has_rows_counts_once() -> None:
+    shapes = ("aten.embedding.default", [((10, 16), "bfloat16"), ((64,), "int64")], [((64, 16), "bfloat16")])
+    table, tokens = spec("table", 10, 16), spec("tokens", 64, dtype="int64")
+    kernel = KernelGraph((table, tokens), (node("e", "embedding", "table", "tokens"),), ("e",))
+    assert looked_up_bytes(kernel, [shapes]) == {0: 10 * 16 * 2}

@@ -9,7 +9,7 @@ import pytest
 
 from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
-from rdukit.pef.file import BOX_KEY, COMMENT, FORMAT_VERSION, INDEX, Answers, PefSummary, read_summary
+from rdukit.pef.file import BOX_KEY, COMMENT, FORMAT_VERSION, INDEX, Answers, PefSummary, check_bound, read_summary
 from rdukit.pef.model import SectionType, pef_from_dict, pef_to_dict
 from support import shows
 from support.pefs.examples import example_kernels, example_pef, write_example_pef
@@ -204,6 +204,16 @@ def test_a_section_whose_kernel_has_other_inputs_is_corrupt(tmp_path: Path) -> N
     write_pef(tmp_path / "e.pef", broken, example_kernels(), {})
     with pytest.raises(PefCorrupt, match="section 0 binds 1 inputs and 2 outputs, its kernel has 3 and 2"):
         read_pef(tmp_path / "e.pef")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_section_whose_kernel_has_other_outputs_is_corrupt(count: int) -> None:
+    pef, kernels = example_pef(), example_kernels()
+    section = pef.sections[0]
+    check_bound(pef, section, kernels[section.kernel])
+    broken = replace(section, outputs=(*section.outputs, section.outputs[0])[:count])
+    with pytest.raises(PefCorrupt, match=f"section 0 binds 3 inputs and {count} outputs, its kernel has 3 and 2"):
+        check_bound(pef, broken, kernels[section.kernel])
 
 
 def test_the_file_says_what_it_is(tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def test_one_node_is_taken_where_it_suffices_and_else_as_few_as_possible_with_th
     assert never.code is WaitCode.TOO_LARGE and "all nodes together have no room" in never.why
 
 
+def test_the_last_members_avoid_a_degraded_node_though_less_would_be_left_over_there() -> None:
+    nodes = [node("a", "----", "----"), node("b", "----", "aaaa"), node("c", "----", "----")]
+    assert parts(decided([gang("g", 3, 4)], nodes), "g") == [("a", 2), ("b", 1)]
+    capacity = nodes[1].capacity
+    assert capacity is not None
+    nodes[1] = replace(nodes[1], capacity=replace(capacity, is_degraded=True))
+    assert parts(decided([gang("g", 3, 4)], nodes), "g") == [("a", 2), ("c", 1)]
+
+
 def test_only_linked_nodes_with_a_slot_and_the_labels_take_part() -> None:
     nodes = [node("a", "----"), node("b", "----", is_linked=False), node("c", "----", slots=0), node("d", "----")]
     assert parts(decided([gang("g", 2, 4)], nodes), "g") == [("a", 1), ("d", 1)]

@@ -204,6 +204,17 @@ def test_a_retry_waits_for_its_time(database: Database, tenant: str) -> None:
         assert overdue.queue_due_jobs(session, 14.0) == 1
 
 
+def test_a_retried_job_keeps_the_time_of_its_first_start(database: Database, tenant: str) -> None:
+    job_id = submit(database, tenant)
+    fencing = begin(database, job_id, 2.0)
+    with database.write() as session:
+        execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 4.0, 10.0)
+        assert overdue.queue_due_jobs(session, 14.0) == 1
+    begin(database, job_id, 15.0)
+    job = read(database, job_id)
+    assert (job.state, job.attempt, job.started_at) == ("running", 2, 2.0)
+
+
 def test_an_attempt_that_found_no_tiles_does_not_count(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
     with database.write() as session:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sambaflow.samba.utils.utils import closeness_error
+from sambaflow.samba.utils.utils import absolute_error, assert_close, closeness_error
 from support import shows
 
 pytestmark = shows("precision", "surface")
@@ -136,3 +136,60 @@ def test_numbers_that_are_not_finite_must_be_the_same(odd: float) -> None:
     assert closeness_error(gold * 1.5, gold) > SMALLEST
     assert closeness_error(gold.nan_to_num(0, 0, 0), gold) == math.inf
     assert closeness_error(torch.tensor([math.inf]), torch.tensor([-math.inf])) == math.inf
+
+
+def volumes(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The input's gradient of a small 3-D network: in torch's own bf16, and in f32 of the same numbers."""
+    torch.manual_seed(seed)
+    exact = nn.Sequential(
+        nn.Conv3d(3, 16, 2, stride=2, bias=False), nn.ReLU(), nn.Conv3d(16, 32, 2, stride=2, bias=False), nn.ReLU(),
+        nn.Flatten(), nn.Linear(256, 64), nn.LeakyReLU(), nn.Linear(64, 10),
+    ).bfloat16()  # fmt: skip
+    narrow = copy.deepcopy(exact)
+    exact.float()
+    x, labels = rounded(1, 3, 8, 8, 8), torch.randint(10, (1,))
+    gold, made = x.clone().requires_grad_(), x.bfloat16().requires_grad_()
+    F.cross_entropy(exact(gold), labels).backward()
+    F.cross_entropy(narrow(made), labels).backward()
+    assert gold.grad is not None and made.grad is not None
+    return made.grad.float(), gold.grad
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gradients_of_a_3d_network_meet_the_published_absolute_threshold(seed: int) -> None:
+    made, gold = volumes(seed)
+    assert absolute_error(made, gold) < 1e-3
+    assert_close(made, gold, "input_grad", threshold=1e-3)
+    with pytest.raises(AssertionError, match="neither is within its limit"):
+        assert_close(-100 * made, gold, "input_grad", threshold=1e-3)
+
+
+def test_large_numbers_pass_by_their_relative_error() -> None:
+    torch.manual_seed(0)
+    gold = 1000 * torch.randn(64, 8)
+    made = gold.bfloat16().float()
+    assert absolute_error(made, gold) > SMALLEST
+    assert_close(made, gold, "large", threshold=SMALLEST)
+    with pytest.raises(AssertionError):
+        assert_close(made, gold, "large", threshold=SMALLEST, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("rows", [8, 500])
+def test_assert_close_refuses_wrong_kernels_of_numbers_around_one(case: str, rows: int) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(32, 32).bfloat16()
+    x, weight, bias = rounded(rows, 32), linear.weight.detach(), linear.bias.detach()
+    gold = F.linear(x, weight.float(), bias.float())
+    made = F.linear(x.bfloat16(), weight, bias)
+    assert_close(made, gold, "right", threshold=SMALLEST)
+    with pytest.raises(AssertionError):
+        assert_close(WRONG[case](made, (x.bfloat16(), weight, bias)), gold, case, threshold=SMALLEST)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_the_absolute_error_counts_numbers_that_are_not_finite(odd: float) -> None:
+    gold = torch.tensor([1.0, odd])
+    assert absolute_error(gold.clone(), gold) == 0
+    assert absolute_error(torch.ones(2), gold) == math.inf
+    assert absolute_error(torch.tensor(1.5), torch.tensor(1.0)) == 0.5

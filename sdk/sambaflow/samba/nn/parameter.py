@@ -2,17 +2,35 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from sambaflow.samba.nn.gradient import DeviceGradient, sees_device
 from sambaflow.samba.sambatensor import call_promoting, unwrap, wrap
-from sambaflow.sessions import is_loaded, loaded_pef
+from sambaflow.sessions import current_session, is_loaded, loaded_pef
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, rebuild_parameter
+
+if TYPE_CHECKING:
+    from sambaflow.sessions.host_copies import HostCopies
 
 #: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
 _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
+
+#: torch's own slot for a gradient, which autograd on the host fills.
+HOST_GRADIENT: Any = torch.Tensor.grad
+
+
+#: Properties of a tensor that hold its values.
+_VALUES = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
+#: Functions that ask what a tensor is, or change no value.
+_DESCRIBING = frozenset(
+    {"size", "stride", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "requires_grad_",
+     "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "__hash__", "__delete__", "storage_offset",
+     "ndimension", "is_contiguous", "get_device", "type", "is_signed", "__len__"}
+)  # fmt: skip
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 class SambaParameter(nn.Parameter):
@@ -71,6 +89,32 @@ class SambaParameter(nn.Parameter):
         return gradient
 
     @property
+    def grad(self) -> torch.Tensor | None:
+        """The host's gradient; where there is none, a copy of what the device's last backward computed.
+
+        ``None`` after ``zero_grad``, and for a frozen or unused parameter. The device's cannot be overwritten.
+        """
+        with DisableTorchFunctionSubclass():
+            found: torch.Tensor | None = HOST_GRADIENT.__get__(self)
+        if found is not None or not sees_device():
+            return found
+        session = current_session()
+        if session.loaded is None or session.tracing:
+            return None
+        gradient = session.loaded.updates.gradient_now(self.sn_name)
+        return None if gradient is None else gradient.as_subclass(DeviceGradient)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        with DisableTorchFunctionSubclass():
+            held: torch.Tensor | None = HOST_GRADIENT.__get__(self)
+            if held is None and sees_device() and (loaded := current_session().loaded) is not None:
+                loaded.updates.replace_gradient(self.sn_name, value)
+                if isinstance(value, DeviceGradient):
+                    return
+            HOST_GRADIENT.__set__(self, unwrap(value))
+
+    @property
     def sn_data(self) -> torch.Tensor:
         """The device's copy of the value."""
         value: torch.Tensor = loaded_pef().read(self.sn_name)
@@ -99,7 +143,7 @@ class SambaParameter(nn.Parameter):
 
     def rdu(self) -> "SambaParameter":
         """Copy the host's value to the device."""
-        loaded_pef().program.write(self.sn_name, self.data)
+        loaded_pef().upload_tensor(self.sn_name, self)
         return self
 
     @classmethod
@@ -108,9 +152,13 @@ class SambaParameter(nn.Parameter):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         kwargs = dict(kwargs or {})
+        if (loaded := current_session().loaded) is not None and _reads_values(func):
+            _pull(loaded.copies, (*args, *kwargs.values()))
+            if func == _DATA and isinstance(args[0], SambaParameter):
+                return loaded.copies.lend(args[0].sn_name, args[0])
         with DisableTorchFunctionSubclass():
             if func is torch.Tensor.detach:
-                return _detached(args[0])
+                return _detached(args[0], loaded.copies if loaded is not None else None)
             result = call_promoting(func, unwrap(list(args)), unwrap(kwargs))
         name = getattr(func, "__name__", "")
         if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN:
@@ -160,10 +208,27 @@ def fill_parameter_(parameter: SambaParameter, value: torch.Tensor) -> None:
     torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]
 
 
-def _detached(parameter: torch.Tensor) -> torch.Tensor:
-    plain = parameter.data
+def _reads_values(func: Callable[..., Any]) -> bool:
+    """Return whether a torch function looks at its arguments' values, and not just at what they are."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return getattr(getattr(func, "__self__", None), "__name__", "") in _VALUES
+    return name not in _DESCRIBING
+
+
+def _pull(copies: "HostCopies", values: Iterable[Any]) -> None:
+    """Copy the device's values to the parameters among ``values``, where they are newer."""
+    for value in values:
+        if isinstance(value, SambaParameter):
+            copies.pull(value.sn_name, value)
+        elif isinstance(value, list | tuple):
+            _pull(copies, value)
+
+
+def _detached(parameter: torch.Tensor, copies: "HostCopies | None") -> torch.Tensor:
     if not isinstance(parameter, SambaParameter):
         return parameter.detach()
+    plain = parameter.data if copies is None else copies.lend(parameter.sn_name, parameter)
     made = SambaParameter(plain, requires_grad=False, name=parameter.sn_name)
     made.__dict__["_detached"] = True
     return made

@@ -1,15 +1,31 @@
 """Adam, AdamW, AdamW for embeddings, and Adagrad."""
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from sambaflow.samba.optim.base import DeviceOptimizer, check_accepted, plain_parameters
+from rdukit.errors import InvalidArgument
+from sambaflow.samba.optim.base import DeviceOptimizer, plain_parameters, torch_options
+
+logger = logging.getLogger(__name__)
+
+#: AdamW's ``betas`` where a program gives none. Source: SDK reference 9.
+VENDOR_BETAS: Final = (0.9, 0.997)
+#: Messages that were logged; each is logged once a process.
+_told: Final[set[str]] = set()
 
 
 class _AdamFamily(DeviceOptimizer):
-    """Scalars that the Adams share."""
+    """Scalars that the Adams share, and the options of a group that make it another update."""
+
+    watched = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
+
+    def kind_of(self, group: Mapping[str, Any]) -> str:
+        super().kind_of(group)
+        kind = "adamw" if group["decoupled_weight_decay"] else "adam"
+        return f"{kind}amsgrad" if group["amsgrad"] else kind
 
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
         beta1, beta2 = group["betas"]
@@ -19,7 +35,7 @@ class _AdamFamily(DeviceOptimizer):
         }  # fmt: skip
 
 
-class AdamW(torch.optim.AdamW, _AdamFamily):
+class AdamW(_AdamFamily, torch.optim.AdamW):
     """AdamW as in torch, with the vendor's defaults: the second beta is 0.997, weight decay 0.
 
     ``max_grad_norm`` adds a gradnorm section that clips the norm of all gradients, together with those of other
@@ -27,45 +43,45 @@ class AdamW(torch.optim.AdamW, _AdamFamily):
     parameters are f32 on the device anyhow.
 
     Raises:
-        InvalidArgument: a keyword that would change the update, and is not supported.
+        InvalidArgument: an option that the device has no update for, or an unknown keyword.
     """
 
     kind = "adamw"
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.997), eps: float = 1e-8,
-        weight_decay: float = 0.0, amsgrad: bool = False, max_grad_norm: float | None = None,
-        fp32_params: bool = False, argin_region_name: str = "", **accepted: Any,
+        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] | None = None, eps: float = 1e-8,
+        weight_decay: float = 0.0, amsgrad: bool = False, max_grad_norm: float | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        check_accepted(self, accepted)
+        if betas is None:
+            _tell_once(
+                f"AdamW(betas=…) is not given: the device's default is {VENDOR_BETAS}, torch's is (0.9, 0.999); pass "
+                "betas to choose"
+            )
         super().__init__(
-            plain_parameters(params), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
-        )
+            plain_parameters(params), lr=lr, betas=betas or VENDOR_BETAS, eps=eps, weight_decay=weight_decay,
+            amsgrad=amsgrad, **torch_options(self, options),
+        )  # fmt: skip
         self.max_grad_norm = max_grad_norm
-        if amsgrad:
-            self.kind = "adamwamsgrad"
 
 
-class Adam(torch.optim.Adam, _AdamFamily):
+class Adam(_AdamFamily, torch.optim.Adam):
     """Adam as in torch: weight decay is added to the gradient. The documentation steers users to AdamW.
 
     Raises:
-        InvalidArgument: a keyword that would change the update, and is not supported.
+        InvalidArgument: an option that the device has no update for, or an unknown keyword.
     """
 
     kind = "adam"
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 0.0, amsgrad: bool = False, max_grad_norm: float | None = None, **accepted: Any,
+        weight_decay: float = 0.0, amsgrad: bool = False, max_grad_norm: float | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        check_accepted(self, accepted)
         super().__init__(
-            plain_parameters(params), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
-        )
+            plain_parameters(params), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+            **torch_options(self, options),
+        )  # fmt: skip
         self.max_grad_norm = max_grad_norm
-        if amsgrad:
-            self.kind = "adamamsgrad"
 
 
 class SparseAdamW(AdamW):
@@ -75,33 +91,39 @@ class SparseAdamW(AdamW):
     the name and the purpose are public.
     """
 
-    kind = "sparseadamw"
+    def kind_of(self, group: Mapping[str, Any]) -> str:
+        if super().kind_of(group) != "adamw":
+            raise InvalidArgument("SparseAdamW has neither amsgrad nor coupled weight decay; leave them out")
+        return "sparseadamw"
 
-    def __init__(self, params: Any, *args: Any, **keywords: Any) -> None:
-        super().__init__(params, *args, **{**keywords, "amsgrad": False})
 
-
-class Adagrad(torch.optim.Adagrad, DeviceOptimizer):
+class Adagrad(DeviceOptimizer, torch.optim.Adagrad):
     """Adagrad as in torch. The documentation steers users to AdamW.
 
     Raises:
-        InvalidArgument: a keyword that would change the update, and is not supported.
+        InvalidArgument: an option that the device has no update for, or an unknown keyword.
     """
 
     kind = "adagrad"
+    watched = ("lr", "lr_decay", "weight_decay", "eps", "maximize")
 
     def __init__(
         self, params: Any, lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0, eps: float = 1e-10, max_grad_norm: float | None = None,
-        **accepted: Any,
+        **options: Any,
     ) -> None:  # fmt: skip
-        check_accepted(self, accepted)
         super().__init__(
             plain_parameters(params), lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
-            initial_accumulator_value=initial_accumulator_value, eps=eps,
+            initial_accumulator_value=initial_accumulator_value, eps=eps, **torch_options(self, options),
         )  # fmt: skip
         self.max_grad_norm = max_grad_norm
 
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
         names = ("lr", "lr_decay", "weight_decay", "eps", "initial_accumulator_value")
         return {name: float(group[name]) for name in names}
+
+
+def _tell_once(message: str) -> None:
+    if message not in _told:
+        _told.add(message)
+        logger.warning("%s", message)

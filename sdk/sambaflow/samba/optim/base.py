@@ -2,33 +2,120 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import nn
 
-from rdukit.errors import CompileError, InvalidArgument
+from rdukit.errors import CompileError, InvalidArgument, suggest
 from rdukit_compiler import STATES, OptimizerGroup
+from sambaflow.samba.nn.gradient import host_gradients
+from sambaflow.sessions import current_session, is_loaded
 
+#: torch's methods, without their guard against torch.compile, whose import takes over a second.
 _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+_state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+_load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+#: Keywords that choose how torch computes an update on the host, and the vendor's placement hints. They change no
+#: number. Source of the vendor's: SDK reference 9.
+_WITHOUT_EFFECT: Final = frozenset({"foreach", "fused", "capturable", "fp32_params", "argin_region_name"})
+#: Options that change the update and have no section on the device, with the value that switches them off.
+_UNSUPPORTED: Final = {"dampening": 0, "differentiable": False}
 
 
 class DeviceOptimizer(torch.optim.Optimizer):
-    """Mixed into a torch optimizer: how the device sees it.
+    """Mixed into a torch optimizer, before it: how the device sees it.
 
-    ``kind`` is the compiler's name; ``scalar_names`` are the run-time scalars of a parameter group.
+    On the host ``step`` works as in torch. Once the optimizer was passed to ``trace_graph``, the device updates the
+    parameters: runs follow ``param_groups``, and ``step`` without gradients of the host is refused.
     """
 
+    #: The compiler's name of the update.
     kind: str
+    #: Keys of a parameter group that decide the update.
+    watched: ClassVar[tuple[str, ...]]
     max_grad_norm: float | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as torch does, without its guard against torch.compile, whose import takes over a second."""
+        """Add a group as torch does.
+
+        Raises:
+            InvalidArgument: an option of the group that the device has no update for, or the optimizer is on the
+            device.
+        """
+        if self._is_on_device():
+            raise InvalidArgument(
+                "add_param_group was called after trace_graph: the PEF updates the groups that it was compiled with; "
+                "add the group before samba.session.compile and before trace_graph"
+            )
         _add_param_group(self, param_group)
+        self.kind_of(self.param_groups[-1])
+
+    def step(self, closure: Any = None) -> Any:
+        """Update the host's parameters from the host's gradients, as torch does; without gradients nothing happens.
+
+        Raises:
+            InvalidArgument: the gradients are on the device.
+        """
+        if self._has_device_gradients() and not self.has_host_gradients():
+            raise InvalidArgument(
+                f"{type(self).__name__}.step() does not reach the device, which updates its parameters in the 'opt' "
+                "section; remove the call: samba.session.run(…) makes a whole step, or pass section_types=['opt'] to "
+                "update after section_types=['fwd', 'bckwd']"
+            )
+        with host_gradients():
+            return super().step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, of the host and of the device; a run begins from fresh ones anyhow."""
+        if self._is_on_device():
+            current_session()._loaded().updates.forget_gradients()
+        with host_gradients():
+            super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's state dict, with the device's states if the device has updated them since."""
+        if self._is_on_device():
+            current_session()._loaded().refresh_states(self)
+        found: dict[str, Any] = _state_dict(self)
+        return found
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load a state dict as torch does; the device gets the states, and the next run follows the groups.
+
+        Raises:
+            InvalidArgument: its groups differ from the compiled ones in what a run cannot change.
+        """
+        _load_state_dict(self, state_dict)
+        if self._is_on_device():
+            current_session()._loaded().load_states(self)
+
+    def kind_of(self, group: Mapping[str, Any]) -> str:
+        """Return the compiler's name of a group's update.
+
+        Raises:
+            InvalidArgument: an option of the group that the device has no update for.
+        """
+        changing = sorted(key for key, off in _UNSUPPORTED.items() if group.get(key, off) != off)
+        if changing:
+            raise InvalidArgument(
+                f"{type(self).__name__} does not support {', '.join(changing)} on the device; leave it out"
+            )
+        return self.kind
 
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
         """Run-time scalars of a parameter group, by the compiler's names."""
         raise NotImplementedError
+
+    def values_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what decides a group's update now, as plain numbers: compared before each run."""
+        return (*(_number(group[key]) for key in self.watched), group.get("max_grad_norm"), len(group["params"]))
+
+    def norm_of(self, group: Mapping[str, Any]) -> float | None:
+        """Return the norm to which a group's gradients are clipped; None if they are not."""
+        norm = group.get("max_grad_norm", self.max_grad_norm)
+        return None if norm is None else float(norm)
 
     def device_groups(self, first_index: int) -> tuple[OptimizerGroup, ...]:
         """Return this optimizer's groups as the compiler takes them, numbered from ``first_index``."""
@@ -46,9 +133,10 @@ class DeviceOptimizer(torch.optim.Optimizer):
                     names.append(name)
             made.append(
                 OptimizerGroup(
-                    self.kind, first_index + offset, tuple(names), self.scalars_of(group), self.max_grad_norm
+                    self.kind_of(group), first_index + offset, tuple(names), self.scalars_of(group),
+                    self.norm_of(group), bool(group.get("maximize")),
                 )
-            )
+            )  # fmt: skip
         return tuple(made)
 
     def named_states(self, first_index: int) -> Iterable[tuple[nn.Parameter, str, str]]:
@@ -57,7 +145,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.requires_grad:
                     names = compiled.state_names(parameter.sn_name)
-                    for state, symbol in zip(STATES[self.kind], names, strict=True):
+                    for state, symbol in zip(STATES[compiled.kind], names, strict=True):
                         yield parameter, self.host_key(state), symbol
 
     def cpu(self) -> "DeviceOptimizer":
@@ -71,16 +159,50 @@ class DeviceOptimizer(torch.optim.Optimizer):
         """Return the key of a state in torch's ``optimizer.state[parameter]``."""
         return state
 
+    def _is_on_device(self) -> bool:
+        loaded = current_session().loaded
+        return loaded is not None and loaded.updates_by(self)
 
-def check_accepted(optimizer: object, accepted: Mapping[str, Any]) -> None:
-    """Let pass the keywords that do not change the update.
+    def _has_device_gradients(self) -> bool:
+        """Return whether the device has gradients of the parameters, also if another optimizer was traced."""
+        first = next((p for group in self.param_groups for p in group["params"]), None)
+        return is_loaded(getattr(first, "sn_name", "")) and current_session()._loaded().updates.has_gradients
+
+    def has_host_gradients(self) -> bool:
+        """Return whether a backward on the host has left gradients."""
+        with host_gradients():
+            return any(parameter.grad is not None for group in self.param_groups for parameter in group["params"])
+
+
+def torch_options(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of a constructor that torch's optimizer takes too, without those that change no number.
 
     Raises:
-        InvalidArgument: ``dampening`` or ``maximize``, which would.
+        InvalidArgument: a keyword that neither torch nor the vendor has; the message names the nearest.
     """
-    changing = sorted(key for key in ("dampening", "maximize") if accepted.get(key))
-    if changing:
-        raise InvalidArgument(f"{type(optimizer).__name__} does not support {', '.join(changing)}; leave it out")
+    cls = type(optimizer)
+    known = {name for base in cls.__mro__ for name in _keywords(base)} if given else set()
+    known = (known | _WITHOUT_EFFECT) - {"self", "params", "args", "kwargs", "options", "defaults", "keywords"}
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(
+                f"{cls.__name__} has no keyword {name!r}; expected {', '.join(sorted(known))}.{suggest(name, known)}"
+            )
+    return {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
+
+
+def _keywords(cls: type) -> Iterable[str]:
+    made = cls.__dict__.get("__init__")
+    return inspect.signature(made).parameters if made is not None and cls is not object else ()
+
+
+def _number(value: Any) -> Any:
+    """Return a scalar, or a tuple of scalars, whose later change the program cannot make: no list and no tensor."""
+    if value.__class__ in (float, int, bool):
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(map(_number, value))
+    return float(value)
 
 
 def plain_parameters(params: Any) -> Any:

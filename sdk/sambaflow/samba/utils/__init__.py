@@ -1,7 +1,7 @@
 """Utilities that programs use: tracing, seeds, comparison, the command line, PEF metadata."""
 
 from sambaflow.samba.utils import argparser, benchmark_acc, common, dataset, pef_utils, utils
-from sambaflow.samba.utils.numeric import SNType
+from sambaflow.samba.utils.numeric import SNType, parse_dtype
 from sambaflow.samba.utils.utils import (
     assert_close,
     create_mac_resource_report,
@@ -33,6 +33,7 @@ __all__ = [
     "is_main_process",
     "measure_performance",
     "measure_sections",
+    "parse_dtype",
     "pef_utils",
     "set_seed",
     "trace_graph",

@@ -56,6 +56,8 @@ def parse_app_args(
     for name, value in built_in_defaults().items():
         if not hasattr(args, name):
             setattr(args, name, value)
+    if args.yaml_config:
+        parse_yaml_to_args(args.yaml_config, args)
     from sambaflow import samba
     from sambaflow.sessions.data_parallel import is_switched_on, join_ranks
 
@@ -125,10 +127,6 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
         add("--min-duration", type=float, default=0.0, help="seconds to measure at least")
         add("--run-graph-only", action="store_true", help="measure the graph without the inputs' upload")
         add("--num-sections", type=int, default=None, help="sections to measure")
-        for name in ("--gold-file-path", "--log-dir", "--samba_runtime_profile"):
-            add(name, default=None, help="accepted, without effect")
-        for name in ("--listen-for-input", "--mock-inference", "--dump-accuracy-debug-info", "--modelbox"):
-            add(name, action="store_true", help="accepted, without effect")
         for name in ("--json", "--bench-report-json", "--acc-report-json", "--compiled-stats-json"):
             add(name, default=None, help="write a report to this file")
         add("--json-counters", default="", help="counters to include")
@@ -170,10 +168,64 @@ _COMPILER_OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     )),
 )  # fmt: skip
 
+#: Further options of released compilers by attribute, with their defaults: recorded in the PEF. Those of
+#: ``_ATTRIBUTES`` are options too. Source: metadata of PEFs that releases 1.11 to 1.14 compiled.
+_INTERNAL: Final[dict[str, Any]] = {
+    "arc_debug_mode": False, "dense_adam_fast_grad_compute": False, "disable_mac_tiling": False,
+    "disable_retry_lower_visible_resources": False, "dropout_tiling_legalizer_error": False,
+    "dump_compiled_stats_json": False, "dump_traced_graph": False, "enable_buffer_trial_compile": False,
+    "enable_conv2d_conversion": False, "enable_hd_retry_lower_visible_resources": False,
+    "enable_node_trial_compile": False, "enable_node_trial_compile_logging": False, "enable_profiler": False,
+    "force_node_proximity": False, "has_human_decision": False, "hypersection_arc": False,
+    "mac_conv_tiling_c++": False, "mac_named_dims_c++": False, "mac_print_mapping_ir": False,
+    "mac_split_cat_as_stage_buf": False, "mac_templatedb_dir": "", "mac_templatedb_dir_backup_to": "",
+    "mac_templatedb_dir_init_from": "", "max_expected_mac_latency": -1.0, "max_mac_loop_attempt": -1,
+    "profiler_trace": None, "run_analysis_pass": False, "sambahd": False, "section_cut_beam_search": [],
+    "section_cut_sort_order": 3, "skip_instrumentation_on_read0": False, "skip_instrumentation_on_read1": False,
+    "strict_auto_cast": False, "traced_attributes_folder": "", "use_correct_tiling_cost_model": False,
+    "use_integrated_bias": False, "validate_mac_resource_prediction": False,
+}  # fmt: skip
+#: Those that would change what a compile or a run gives: the parser refuses them, with what to do instead.
+_REFUSED: Final[dict[str, str]] = {
+    "pp_lamb_optimizer": "the optimizers are those of samba.optim",
+    "mac_only": "a compile runs all passes",
+    "stop_mac_c++": "a compile runs all passes",
+    "stop_mac_named_dims_c++": "a compile runs all passes",
+    "ndtest": "start the ranks with a launcher and --data-parallel",
+    "ndtest_mp": "start the ranks with a launcher and --data-parallel",
+    "acc_test": "compare with the command test",
+}
+
+
+class _Refuse(argparse.Action):
+    """Ends the program with the usage and the reason: nothing that it asks for is left out in silence."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        parser.error(f"{option} is not available; {_REFUSED[self.dest]}")
+
 
 def _add_accepted(parser: argparse.ArgumentParser) -> None:
     for flags, keywords in _COMPILER_OPTIONS:
         parser.add_argument(*flags, **{"help": "recorded in the PEF", **keywords})
+    for name, default in {**_ATTRIBUTES, **_INTERNAL}.items():
+        said = "read a YAML file of options" if name == "yaml_config" else "recorded in the PEF"
+        parser.add_argument(*_spellings(name), dest=name, default=default, help=said, **_kind_of(default))
+    for name, reason in _REFUSED.items():
+        parser.add_argument(*_spellings(name), dest=name, action=_Refuse, nargs=0, default=False, help=reason)
+
+
+def _spellings(name: str) -> list[str]:
+    """Return an option with dashes and, as it stands in a PEF's metadata, with underscores."""
+    return list(dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}")))
+
+
+def _kind_of(default: Any) -> dict[str, Any]:
+    """Return how argparse reads an option: a switch, words, a number, or text."""
+    if default is False:
+        return {"action": "store_true"}
+    if isinstance(default, list):
+        return {"nargs": "*"}
+    return {"type": type(default)} if isinstance(default, int | float) else {}
 
 
 def built_in_defaults() -> dict[str, Any]:
@@ -181,11 +233,10 @@ def built_in_defaults() -> dict[str, Any]:
     parser = argparse.ArgumentParser(conflict_handler="resolve")
     for command in COMMANDS:
         add_built_in_options(parser, command)
-    defaults = vars(parser.parse_args([]))
-    return {**_ATTRIBUTES, **defaults}
+    return vars(parser.parse_args([]))
 
 
-#: Attributes without an option that programs read, with their defaults. Source: SDK reference 8.1, metadata of PEFs.
+#: Attributes that programs read, with their defaults. Source: SDK reference 8.1, metadata of PEFs.
 _ATTRIBUTES: Final[dict[str, Any]] = {
     "local_rank": -1, "fp32_params": False, "amp_level": 4, "default_device": "DDR",
     "fuse_fwd_bwd": False, "metapipe_disable": False, "weight_caching": False, "host_fifo": False,
@@ -195,7 +246,7 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
     "single_opt_sec": False, "disable_bf16_conversion": False, "sambatune_graph": False,
     "mlir_file_name": None, "dev_mode": False, "gold_file_path": None, "listen_for_input": False,
     "mock_inference": False, "dump_accuracy_debug_info": False, "log_dir": None, "modelbox": False,
-    "samba_runtime_profile": None,
+    "samba_runtime_profile": None, "yaml_config": None,
 }  # fmt: skip
 
 

@@ -58,6 +58,7 @@ def load_sharded_checkpoint(
         symbol = getattr(target, "sn_name", "") or symbols[name]
         if is_loaded(symbol):
             loaded_pef().program.write(symbol, value)
+            loaded_pef().copies.note_device([symbol])
         if target.device.type != "meta":
             with torch.no_grad():
                 (target.data if isinstance(target, nn.Parameter) else target).copy_(value)

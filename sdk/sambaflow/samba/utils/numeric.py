@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from rdukit.errors import InvalidArgument
+
 #: Largest relative error when a normal f32 number is truncated to bf16's 8 significant bits.
 MAX_BF16_TRUNCATE_NORMAL_REL = 2.0**-7
 #: The same when it is rounded to nearest.
@@ -42,3 +44,18 @@ _TORCH = {
 def torch_dtype(dtype: Any) -> torch.dtype | None:
     """Return a torch dtype from a torch dtype, an ``SNType`` or None."""
     return _TORCH[dtype] if isinstance(dtype, SNType) else dtype
+
+
+def parse_dtype(dtype: Any) -> torch.dtype:
+    """Return the torch dtype that a configuration names: ``bfloat16``, ``torch.float32``, ``bf16``, ``fp32`` …
+
+    Raises:
+        InvalidArgument: no dtype is called so.
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    word = str(getattr(dtype, "value", dtype)).strip().lower().removeprefix("torch.")
+    found = _TORCH[SNType(word)] if word in {each.value for each in SNType} else getattr(torch, word, None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgument(f"unknown dtype {dtype!r}; expected a name such as bfloat16, float32, bf16 or int32")
+    return found

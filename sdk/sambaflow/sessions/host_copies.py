@@ -1,0 +1,209 @@
+"""The host's copies of parameters and buffers: which of the two copies is newer, and the host's changes since.
+
+Reading a parameter or a buffer on the host gives the device's value, and a change on the host reaches the device with
+the next run. A comparison of tensors would cost too much at each run: versions and addresses tell a change.
+
+Source: ours. The vendor copies by explicit calls only (SDK reference 1); these stay, and programs with them see no
+difference.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef.model import Pef, SectionType
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
+
+#: Version of the values, address, dtype.
+Fingerprint = tuple[int, int, torch.dtype]
+
+_DATA: Final = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+class HostCopies:
+    """Tensors of the host by symbol name, each with a copy on the device.
+
+    Args:
+        state: the tensors; the same mapping as the loaded PEF's. read, write: copy from and to the device.
+    """
+
+    def __init__(
+        self, pef: Pef, state: Mapping[str, torch.Tensor], read: Callable[[str], torch.Tensor],
+        write: Callable[[str, torch.Tensor], None],
+    ) -> None:  # fmt: skip
+        self._pef = pef
+        self._state = state
+        self._read = read
+        self._write = write
+        #: Symbol → what the host's tensor was when both copies were equal.
+        self._known: dict[str, Fingerprint] = {}
+        #: Symbols whose device copy is newer.
+        self._stale: set[str] = set()
+        #: Symbol → a tensor over the same memory with a version of its own, as ``.data`` gives it; with that version.
+        self._lent: dict[str, tuple[torch.Tensor, int]] = {}
+        #: Symbols whose memory was handed out since the last run: numpy changes it without a version.
+        self._touched: set[str] = set()
+        #: Sections → the symbols that they change.
+        self._changed_by: dict[tuple[int, ...], frozenset[str]] = {}
+        self._modules: list[nn.Module] = []
+        self.note(state)
+
+    def note(self, names: Iterable[str]) -> None:
+        """Take the copies of ``names`` for equal from now on."""
+        with DisableTorchFunctionSubclass():
+            for name in names:
+                tensor = self._state.get(name)
+                if tensor is not None and name in self._pef.symbols and not tensor.is_meta:
+                    self._known[name] = _fingerprint(tensor)
+                    self._stale.discard(name)
+                    if (lent := self._lent.get(name)) is not None:
+                        self._lent[name] = lent[0], lent[0]._version
+
+    def note_device(self, names: Iterable[str]) -> None:
+        """Take the device's copies of ``names`` for newer from now on."""
+        self._stale.update(name for name in names if name in self._known)
+
+    def note_run(self, sections: tuple[int, ...]) -> None:
+        """Take what ``sections`` change for newer on the device."""
+        changed = self._changed_by.get(sections)
+        if changed is None:
+            changed = self._changed_by[sections] = self._find_changed(sections)
+        self._stale |= changed
+
+    def _find_changed(self, sections: tuple[int, ...]) -> frozenset[str]:
+        found: set[str] = set()
+        for number in sections:
+            section = self._pef.sections[number]
+            found.update(section.outputs)
+            if section.type is SectionType.OPT:
+                found.update(section.inputs)
+        kinds = self._pef.symbols
+        return frozenset(n for n in found & self._known.keys() if kinds[n].kind == "buffer") | frozenset(
+            n for n in found & self._known.keys() if kinds[n].kind == "parameter" and self._state[n].requires_grad
+        )
+
+    def stale_constants(self) -> list[str]:
+        """Return the tensors that are neither parameters nor buffers of a module and are newer on the device."""
+        return [name for name in self._stale if "__constant__" in name]
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def pull(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy the device's value to ``tensor`` if it is newer and ``tensor`` is the host's copy of ``name``."""
+        if name in self._stale and self._state.get(name) is tensor:
+            self._check_unedited(name, tensor)
+            with DisableTorchFunctionSubclass(), torch.no_grad():
+                _DATA(tensor).copy_(self._read(name))
+            self._stale.discard(name)
+
+    def lend(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return ``tensor.data``, whose changes are noticed."""
+        with DisableTorchFunctionSubclass():
+            if self._state.get(name) is not tensor or name not in self._known:
+                return _DATA(tensor)  # type: ignore[no-any-return]
+            self._touched.add(name)
+            lent = self._lent.get(name)
+            if lent is None or lent[0].data_ptr() != tensor.data_ptr() or lent[0].dtype != tensor.dtype:
+                data = _DATA(tensor)
+                lent = self._lent[name] = data, data._version
+            return lent[0].detach()
+
+    def watch_buffers(self, model: nn.Module) -> None:
+        """Let reading a buffer of ``model`` give the device's value."""
+        symbols = {id(tensor): name for name, tensor in self._state.items() if not isinstance(tensor, nn.Parameter)}
+        for module in model.modules():
+            if any(id(buffer) in symbols for buffer in module._buffers.values()):
+                module._buffers = WatchedBuffers(module._buffers, self, symbols)
+                self._modules.append(module)
+
+    def release(self) -> None:
+        """Stop watching."""
+        for module in self._modules:
+            if isinstance(module._buffers, WatchedBuffers):
+                module._buffers = dict(dict.items(module._buffers))
+        self._modules.clear()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """Copy to the device what the host changed since both copies were equal.
+
+        Raises:
+            InvalidArgument: both copies changed. ShapeMismatch: a tensor has another shape.
+        """
+        state = self._state
+        with DisableTorchFunctionSubclass():
+            found = [
+                name for name, known in self._known.items()
+                if (tensor := state[name])._version != known[0] or tensor.data_ptr() != known[1]
+                or tensor.dtype != known[2]
+            ]  # fmt: skip
+            if self._lent:
+                found += [name for name, (data, version) in self._lent.items() if data._version != version]
+            for name in self._touched:
+                if name not in self._stale and not torch.equal(_DATA(state[name]), self._read(name)):
+                    found.append(name)
+            self._touched.clear()
+            for name in dict.fromkeys(found):
+                if name in self._stale:
+                    self._refuse(name)
+                self._write(name, _DATA(state[name]))
+        if found:
+            self.note(found)
+
+    def _check_unedited(self, name: str, tensor: torch.Tensor) -> None:
+        with DisableTorchFunctionSubclass():
+            lent = self._lent.get(name)
+            if _fingerprint(tensor) != self._known[name] or (lent is not None and lent[0]._version != lent[1]):
+                self._refuse(name)
+
+    def _refuse(self, name: str) -> None:
+        raise InvalidArgument(
+            f"{name!r} was changed on the host through a tensor that the program kept from before the last run, and "
+            "the run changed it on the device; read it again from the model and change that"
+        )
+
+
+class WatchedBuffers(dict[str, Any]):
+    """A module's buffers; what is read has the device's value. Pickles and copies as a plain dict."""
+
+    __slots__ = ("_copies", "_symbols")
+
+    def __init__(self, buffers: Mapping[str, Any], copies: HostCopies, symbols: Mapping[int, str]) -> None:
+        super().__init__(buffers)
+        self._copies = copies
+        self._symbols = symbols
+
+    def _pulled(self, buffer: Any) -> Any:
+        if (name := self._symbols.get(id(buffer))) is not None:
+            self._copies.pull(name, buffer)
+        return buffer
+
+    def __getitem__(self, key: str) -> Any:
+        return self._pulled(super().__getitem__(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the buffer called ``key``, or ``default``."""
+        return self._pulled(super().get(key, default))
+
+    def items(self) -> Any:
+        """Return the names with the buffers."""
+        for buffer in super().values():
+            self._pulled(buffer)
+        return super().items()
+
+    def values(self) -> Any:
+        """Return the buffers."""
+        for buffer in super().values():
+            self._pulled(buffer)
+        return super().values()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.items()),)
+
+
+def _fingerprint(tensor: torch.Tensor) -> Fingerprint:
+    return tensor._version, tensor.data_ptr(), tensor.dtype

@@ -1,0 +1,146 @@
+"""Gradients and updates of a loaded PEF, as a plain PyTorch loop sees them: what is pending, and what a run asks for.
+
+In torch ``backward`` adds to gradients until ``zero_grad``, and an update reads them. On the device a backward replaces
+the gradients of the one before, unless the PEF was compiled to accumulate. Runs in which the two differ are refused.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from rdukit.errors import InvalidArgument, UnknownTensor
+from rdukit.pef.model import Pef, SectionType
+
+if TYPE_CHECKING:
+    from rdukit_runtime.engine.program import LoadedProgram
+
+#: Section types that read gradients.
+READS_GRADIENTS: Final = frozenset({SectionType.GRADNORM, SectionType.OPT})
+
+
+class Updates:
+    """A PEF's backwards and updates since it was loaded.
+
+    States: no gradients → backward → gradients → update; ``zero_grad`` forgets gradients until the next backward.
+    """
+
+    def __init__(self, pef: Pef, program: "LoadedProgram") -> None:
+        self._pef = pef
+        self._program = program
+        #: Flags of graphs that accumulate: 0 where the next backward begins a new sum.
+        self._flags = [f"{name}__accumulating" for name in pef.graphs if f"{name}__accumulating" in pef.symbols]
+        #: Clipped parameter → symbols of its gradient before it is clipped.
+        self._unclipped = _find_unclipped(pef)
+        #: Whether a backward has run since the gradients were forgotten.
+        self.has_gradients = False
+        #: Whether gradients were forgotten since the last backward.
+        self._is_forgotten = False
+        #: Backwards since the last update, or since gradients were forgotten.
+        self.backwards = 0
+        #: Updates since the PEF was loaded.
+        self.count = 0
+
+    def check(self, has_backward: bool, has_update: bool, is_whole_step: bool) -> None:
+        """Refuse a run whose update would not read what torch's would.
+
+        Raises:
+            InvalidArgument: several backwards before one update without accumulation, or none since ``zero_grad``.
+        """
+        if not has_update:
+            return
+        if self._is_forgotten and not has_backward:
+            raise InvalidArgument(
+                "the update has no gradients: zero_grad() came after the last backward; run 'bckwd' before 'opt', or "
+                "call zero_grad() before the backward"
+            )
+        made = self.backwards + has_backward
+        if made > 1 and not is_whole_step and not self._flags:
+            raise InvalidArgument(
+                f"{made} backwards ran before this update, and the device keeps the gradients of the last one only; "
+                f"compile with --grad-accumulation-steps {made} to add them up, or call optimizer.zero_grad() before "
+                "the last backward to drop the others"
+            )
+
+    def note(self, has_backward: bool, has_update: bool) -> None:
+        """Remember what ran."""
+        if has_backward:
+            self.has_gradients, self._is_forgotten = True, False
+            self.backwards += 1
+        if has_update:
+            self.backwards = 0
+            self.count += 1
+
+    def forget_gradients(self) -> None:
+        """Forget gradients, as ``zero_grad`` does: sums begin anew, and ``parameter.grad`` is None."""
+        if self.has_gradients:
+            self.has_gradients, self._is_forgotten, self.backwards = False, True, 0
+            for flag in self._flags:
+                self._program.write(flag, torch.zeros(()))
+
+    def gradient_now(self, name: str) -> torch.Tensor | None:
+        """Return a copy of a parameter's gradient; None if no backward has computed one since ``zero_grad``."""
+        if not self.has_gradients or name not in self._pef.symbols:
+            return None
+        try:
+            return self.gradient_of(name)
+        except UnknownTensor:
+            return None
+
+    def gradient_of(self, name: str) -> torch.Tensor | None:
+        """Return the gradient of the last backward, clipped if an update has clipped it; None where none flows.
+
+        Raises:
+            UnknownTensor: backward has not run, or the PEF has no such gradient.
+        """
+        parts = self._unclipped.get(name)
+        if not parts or not self.backwards:
+            return self._program.gradient(name)
+        dtype = getattr(torch, self._program.symbol(name).host_dtype)
+        total: torch.Tensor = torch.stack([self._program.read(part).to(torch.float32) for part in parts]).sum(0)
+        return total.to(dtype)
+
+    def replace_gradient(self, name: str, value: Any) -> None:
+        """Take ``parameter.grad = value`` of a parameter without a gradient of the host.
+
+        Raises:
+            InvalidArgument: the device has a gradient, which ``value`` would not replace.
+        """
+        from sambaflow.samba.nn.gradient import DeviceGradient
+
+        if not self.has_gradients or name not in self._pef.symbols or isinstance(value, DeviceGradient):
+            return
+        if value is None:
+            self.forget_gradients()
+            return
+        raise InvalidArgument(
+            f"the gradient of {name!r} is on the device, and assigning .grad does not reach it; set the output's "
+            "sn_grad before 'bckwd', or use parameter.register_hook before compile"
+        )
+
+
+def clipped_together(pef: Pef) -> dict[frozenset[str], str]:
+    """Return the parameters of each gradnorm section, with the scalar to whose value it clips their joint norm."""
+    return {
+        frozenset(name.removesuffix("__grad_clipped") for name in section.outputs): (
+            f"{section.name.removeprefix('gradnorm_')}.max_grad_norm"
+        )
+        for section in pef.sections
+        if section.type is SectionType.GRADNORM
+    }
+
+
+def section_kinds(pef: Pef, sections: Iterable[int]) -> tuple[bool, bool, bool]:
+    """Return whether ``sections`` have forward, backward and updating ones."""
+    found = {pef.sections[number].type for number in sections}
+    return SectionType.FWD in found, SectionType.BCKWD in found, bool(found & READS_GRADIENTS)
+
+
+def _find_unclipped(pef: Pef) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for section in pef.sections:
+        if section.type is SectionType.GRADNORM:
+            for name in (output.removesuffix("__grad_clipped") for output in section.outputs):
+                own = f"{name}__grad"
+                found[name] = [s for s in section.inputs if s == own or s.startswith(f"{own}_")]
+    return found

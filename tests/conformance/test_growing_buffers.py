@@ -1,0 +1,137 @@
+"""Buffers that get another shape in forward, such as tables that grow with the first long input; added parameters."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sambaflow.samba as samba
+from rdukit.errors import CompileError, TraceError
+from sambaflow.samba import utils
+from support import shows
+
+pytestmark = shows("surface", "state")
+
+OPTIONS = {"precision": "f32", "pef_name": "t", "log_level": "error"}
+
+
+class Rotary(nn.Module):
+    """A table of angles for 4 places, computed anew for as many as the longest input has."""
+
+    def __init__(self, is_persistent: bool = False) -> None:
+        super().__init__()
+        self.lin = nn.Linear(6, 6)
+        self.is_persistent = is_persistent
+        self.register_buffer("frequencies", torch.arange(6.0) / 3)
+        self.fill(4)
+
+    def fill(self, length: int) -> None:
+        self.length = length
+        places = torch.arange(length, dtype=torch.float32)
+        table = torch.outer(places, self.frequencies).cos()
+        self.register_buffer("table", table, persistent=self.is_persistent)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] > self.length:
+            self.fill(x.shape[1])
+        made: torch.Tensor = self.lin(x) * self.table[: x.shape[1]]
+        return made
+
+
+def run(model: nn.Module, x: torch.Tensor, folder: Path) -> torch.Tensor:
+    """Compile in one session, and trace and run in another one, as two processes of a program do."""
+    samba.from_torch_model_(model)
+    inputs = samba.from_torch_tensor(x, name="x", batch_dim=0)
+    options = {**OPTIONS, "output_folder": str(folder)}
+    pef = samba.session.compile(model, inputs, config_dict=options)
+    samba.session.reset()
+    traced = utils.trace_graph(model, inputs, None, pef=pef)
+    made: torch.Tensor = samba.to_torch(samba.session.run(inputs, traced)[0])
+    samba.session.close()
+    return made
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_table_grows_before_the_trace_as_in_a_first_call(is_persistent: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, plain, x = Rotary(is_persistent), Rotary(is_persistent), torch.randn(2, 9, 6)
+    plain.load_state_dict(model.state_dict())
+    made, expected = run(model, x, tmp_path), plain(x)
+    torch.testing.assert_close(made, expected.detach(), atol=1e-6, rtol=1e-6)  # f32, the same operators
+    assert torch.equal(model.table, plain.table) and model.length == 9
+    assert model.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_new_process_grows_the_table_again_and_takes_the_pef(tmp_path: Path) -> None:
+    x = torch.randn(2, 9, 6)
+    inputs, model = samba.from_torch_tensor(x, name="x"), Rotary()
+    samba.from_torch_model_(model)
+    pef = samba.session.compile(model, inputs, config_dict={**OPTIONS, "output_folder": str(tmp_path)})
+    samba.session.reset()
+    other = Rotary()
+    samba.from_torch_model_(other)
+    traced = utils.trace_graph(other, inputs, None, pef=pef)
+    made = samba.to_torch(samba.session.run(inputs, traced)[0])
+    torch.testing.assert_close(made, other.lin(x).torch().detach() * other.table, atol=1e-6, rtol=1e-6)
+    samba.session.close()
+
+
+def test_a_table_that_depends_on_an_input_is_refused(tmp_path: Path) -> None:
+    class Follows(Rotary):
+        def fill(self, length: int) -> None:
+            super().fill(length)
+            if hasattr(self, "seen"):
+                self.table = self.table * self.seen
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.__dict__["seen"] = x.mean()
+            return super().forward(x)
+
+    with pytest.raises(TraceError, match=r"forward makes buffer 'table' .* unless its value depends on buffers only"):
+        run(Follows(), torch.randn(2, 9, 6), tmp_path)
+
+
+def test_a_buffer_that_grows_with_every_call_is_refused(tmp_path: Path) -> None:
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen = torch.cat([self.seen, torch.zeros(1)])
+            return x + self.seen.sum()
+
+    with pytest.raises(TraceError, match="another shape at every call"):
+        run(Grows(), torch.randn(2, 3), tmp_path)
+
+
+def test_a_layer_is_normalized_after_conversion_and_trains(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, plain = nn.Sequential(nn.Linear(8, 3)), nn.Sequential(nn.Linear(8, 3))
+    plain.load_state_dict(model.state_dict())
+    samba.from_torch_model_(model)
+    for net in (model, plain):
+        utils.weight_norm_(net[0])
+    assert model[0].weight_direction.sn_name == "sequential__0__weight_direction"
+    x = samba.from_torch_tensor(torch.randn(4, 8), name="x", batch_dim=0)
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+    pef = samba.session.compile(model, x, optimizer, config_dict={**OPTIONS, "output_folder": str(tmp_path)})
+    traced = utils.trace_graph(model, x, optimizer, pef=pef)
+    samba.session.run(x, traced)
+    plain(x.torch()).sum().backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.sn_grad, theirs.grad)
+    samba.session.close()
+
+
+def test_parameters_that_a_program_adds_after_conversion_are_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 6))
+    samba.from_torch_model_(model)
+    model.append(nn.Linear(6, 2))
+    x = torch.randn(3, 6)
+    made = run(model, x, tmp_path)
+    assert model[1].weight.sn_name == "sequential__1__weight" and made.shape == (3, 2)
+    unconverted = nn.Linear(6, 2)
+    with pytest.raises(CompileError, match="was not converted"):
+        samba.session.compile(unconverted, samba.from_torch_tensor(x, name="x"), config_dict=OPTIONS)
