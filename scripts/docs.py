@@ -182,7 +182,8 @@ def fault_lines(entry: FaultClass) -> list[str]:
 
 
 ZOO_INTRODUCTION = """Each model is one file of plain torch in `zoo/rdukit_zoo`, a ModelBox, and where it says so a
-reader and writer of Hugging Face folders ([huggingface.md](huggingface.md)). Small sizes are the defaults, so that a
+reader and writer of Hugging Face folders ([huggingface.md](huggingface.md); [checkpoints.md](checkpoints.md) says how a
+checkpoint and a PEF are compared). Small sizes are the defaults, so that a
 model trains within minutes on a processor; published sizes are variants with their exact number of parameters, tied
 ones counted once (a test builds each on torch's meta device). `rdukit zoo show MODEL` prints a variant's sizes and
 where the pictures of what the model does are, [cards.md](cards.md) shows them, and

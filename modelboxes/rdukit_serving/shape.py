@@ -8,6 +8,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef
 from rdukit.pef.file import BOX_KEY
+from rdukit.pef.identity import ModelIdentity, identity_from_json
 
 TRAIN: Final = "train"
 SERVE: Final = "serve"
@@ -80,6 +81,16 @@ class TextSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorNames:
+    """Names of a model's tensors about which the graphs of a PEF do not say everything."""
+
+    #: Buffers that a checkpoint holds, such as tables of rotary angles and running statistics.
+    buffers: tuple[str, ...] = ()
+    #: Names that are one tensor, such as a head and the embedding that it is tied to.
+    tied: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes and choices that fix a program's graphs."""
 
@@ -102,6 +113,9 @@ class Shape:
     #: parameters train.
     lora_rank: int = 0
     lora_alpha: float = 16.0
+    #: The model that was compiled; None in a PEF of an earlier version.
+    identity: ModelIdentity | None = None
+    tensors: TensorNames = TensorNames()
 
     @property
     def features(self) -> int:
@@ -138,6 +152,9 @@ class Shape:
             value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha]
+        if self.identity is not None:
+            value["identity"] = self.identity.to_json()
+            value["buffers"], value["tied"] = self.tensors.buffers, self.tensors.tied
         if self.graphs:
             value["graphs"] = {str(rows): name for rows, name in self.graphs.items()}
         return {BOX_KEY: json.dumps(value, sort_keys=True)}
@@ -168,6 +185,8 @@ def shape_of(pef: Pef, name: str) -> Shape:
             outputs=tuple(value.get("outputs", ("loss", "logits"))),
             graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},
             lora_rank=int(lora_rank), lora_alpha=float(lora_alpha),
+            identity=identity_from_json(value["identity"]) if "identity" in value else None,
+            tensors=TensorNames(tuple(value.get("buffers", ())), tuple(map(tuple, value.get("tied", ())))),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise PefMismatch(f"{name} was not compiled by a ModelBox; compile it with this box's compile verb") from cause

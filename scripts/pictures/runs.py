@@ -158,7 +158,7 @@ def _collect_arrays(run: Run, pef: Path, dataset: Path, checkpoint: Path) -> Non
         else:
             program.parameters_to_device(task.parameters(program, kept))
             meter, parts = task.meter(program), []
-            for _, given, _, output in run_batches(program, data, "test", RecordingContext(box), "infer"):
+            for given, _, output in run_batches(program, data, "test", RecordingContext(box), "infer"):
                 meter.add(output, given)
                 parts.append({**given, "output": output})
             run.figures = {key: float(value) for key, value in meter.figures().items()}

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, suggest
+from rdukit.pef.identity import ModelIdentity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,6 +71,10 @@ MODALITIES: Final[Mapping[str, str]] = {
 }
 #: Tasks whose models take no target.
 WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
+
+#: Sizes that a PEF may choose otherwise than the training of its checkpoint: lengths of texts, whose tables have shapes
+#: of their own, and what only training does.
+FREE_SIZES: Final = frozenset({"context_length", "prompt_length", "positions", "dropout"})
 
 #: A label that counts in no loss, as torch's cross entropy has it by default.
 IGNORED: Final = -100
@@ -155,6 +160,13 @@ class ModelEntry:
     output_scale: str = ""
     #: Names of the output's channels, as pictures of results show them.
     output_channels: tuple[str, ...] = ()
+    #: Models of one family share weights; by default a model is its own.
+    family: str = ""
+    #: Further sizes that a PEF may choose otherwise than its checkpoint, such as those of images of a network without
+    #: a layer that fixes them.
+    free_sizes: frozenset[str] = frozenset()
+    #: Writes out sizes that stand for others, such as 0 for as many as there are heads.
+    written_out: "Callable[[Sizes], Sizes]" = dict
     #: What it reads, such as text or images; by default what its task says.
     modality: str = ""
 
@@ -179,6 +191,16 @@ class ModelEntry:
                 f"model {self.name!r} has no size {', '.join(unknown)}; legal: {', '.join(self.sizes) or 'none'}"
             )
         return {**self.sizes, **sizes}
+
+    def identity(self, sizes: Sizes) -> ModelIdentity:
+        """Return what a checkpoint and a PEF of these sizes carry: each size that changes what is computed.
+
+        Raises:
+            InvalidArgument: a size that the model does not have.
+        """
+        free = FREE_SIZES | self.free_sizes
+        known = self.written_out(self.check_sizes(sizes))
+        return ModelIdentity(self.family or self.name, {n: value for n, value in known.items() if n not in free})
 
     def sizes_of(self, variant: str) -> dict[str, SizeValue]:
         """Return all sizes of a variant.

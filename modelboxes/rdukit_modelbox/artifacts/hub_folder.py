@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 import rdukit
 from rdukit.cli import exit_on_error
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
+from rdukit.pef.identity import metadata_of
 from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -33,7 +34,14 @@ from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text
 from rdukit_serving.device.parameters import LATEST
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
-from rdukit_zoo.checkpoints.folder import HubFolder, drawing_nothing, open_hub_folder, read_tensors, weight_files
+from rdukit_zoo.checkpoints.folder import (
+    HubFolder,
+    drawing_nothing,
+    identity_of,
+    open_hub_folder,
+    read_tensors,
+    weight_files,
+)
 from rdukit_zoo.registry import ModelEntry, SizeValue
 
 PREPARED: Final = "prepared.json"
@@ -169,7 +177,8 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
         with drawing_nothing():
             whole = hub.entry.build(**sizes)
         tensors |= {name: value.clone() for name, value in whole.state_dict().items() if name in tables}
-    save_file(tensors, target / WEIGHTS)
+    metadata = metadata_of(replace(identity_of(hub), sizes=hub.entry.identity(sizes).sizes))
+    save_file(tensors, target / WEIGHTS, metadata=metadata)
     named = {"format": 1, "step": 0, "file": WEIGHTS, "sha256": sha256_of_file(target / WEIGHTS), "previous": None}
     write_json_atomic(target / LATEST, named)
     for name in COMPANIONS:

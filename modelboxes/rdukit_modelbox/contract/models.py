@@ -7,6 +7,7 @@ box's own.
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -94,7 +95,8 @@ def read_shape(box: Box, pef: Path) -> Shape:
         raise PefMismatch(
             f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
         )
-    return shape
+    # An earlier version wrote the sizes alone.
+    return shape if shape.identity else replace(shape, identity=entry_of(box).identity(shape.sizes))
 
 
 def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:

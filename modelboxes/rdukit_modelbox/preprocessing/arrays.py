@@ -21,10 +21,12 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
+from rdukit_zoo.registry import IGNORED, WITHOUT_TARGET, ModelEntry, SizeValue
 
 KIND: Final = "arrays"
 Arrays = Mapping[str, NDArray[Any]]
+#: What a manifest says beside numbers: ``classes`` by name, and what stands for the ``tokenizer``.
+Names = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ def array_forms(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> list[Array
     ]
 
 
+#: Arrays of integers, and the size that says how many values they have: classes and tokens.
+LIMITS: Final = {"label": "num_classes", "tokens": "vocabulary", "types": "token_types", "labels": "vocabulary"}
+
+
 class ArrayDataset:
     """A data set of named arrays, as ``TaskData``."""
 
@@ -52,6 +58,8 @@ class ArrayDataset:
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.names = [str(form["name"]) for form in manifest["arrays"]]
         self.digest = sha256_of(" ".join(str(manifest[split]["sha256"]) for split in SPLITS).encode())
+        self.classes: tuple[str, ...] = tuple(str(name) for name in manifest.get("classes", ()))
+        self.tokenizer = str(manifest.get("tokenizer", ""))
         self._arrays = {
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
             for split in SPLITS
@@ -78,6 +86,24 @@ class ArrayDataset:
             count = int((rows < self.count(split)).sum())
             rows[count:] = np.resize(rows[:count], batch_size - count)
             yield count, {name: np.ascontiguousarray(self._arrays[split][name][rows]) for name in self.names}
+
+    def check_values(self, sizes: Mapping[str, SizeValue]) -> None:
+        """Refuse labels beyond the classes and indices beyond a table.
+
+        Raises:
+            InvalidArgument: names the array, the value and what is legal.
+        """
+        for split, arrays in self._arrays.items():
+            for name, values in arrays.items():
+                limit = int(sizes.get(LIMITS.get(name, ""), 0))
+                if not limit or not values.size or not np.issubdtype(values.dtype, np.integer):
+                    continue
+                wrong = values[((values < 0) & (values != IGNORED)) | (values >= limit)]
+                if wrong.size:
+                    raise InvalidArgument(
+                        f"the {split} split's {name} has the value {wrong.flat[0]}; legal: 0 to {limit - 1}, as "
+                        f"{LIMITS[name]} is {limit}; correct the data, or compile with a larger {LIMITS[name]}"
+                    )
 
     def keep_with(self, checkpoint: Path) -> None:
         """Keep nothing: arrays are served as they come."""
@@ -114,9 +140,11 @@ def preprocess_arrays(
     sizes = chosen_sizes(context.box, entry, parameters)
     forms = array_forms(entry, sizes)
     seed, ratio = int(parameters["seed"]), float(parameters["test_ratio"])
+    said: Names = {}
     context.progress(Progress("read", 0, 2))
     if "data" in inputs:
-        arrays, source = _read_data(entry, sizes, forms, parameters, inputs), inputs["data"].name
+        arrays, said = _read_data(entry, sizes, forms, parameters, inputs)
+        source = inputs["data"].name
         order = np.random.default_rng(seed).permutation(len(next(iter(arrays.values()))))
         cut = len(order) - int(len(order) * ratio)
         splits = {"train": _chosen(arrays, order[:cut]), "test": _chosen(arrays, order[cut:])}
@@ -130,7 +158,7 @@ def preprocess_arrays(
             source += f", drift {drift:g}"
     context.check_cancelled()
     context.progress(Progress("write", 1, 2))
-    folder = _write(output / "dataset", forms, splits, source)
+    folder = _write(output / "dataset", forms, splits, {"source": source, **said})
     context.progress(Progress("write", 2, 2))
     counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
     context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
@@ -140,15 +168,16 @@ def preprocess_arrays(
 def _read_data(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], forms: Sequence[ArrayForm],
     parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path],
-) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return arrays by name, read as they are, or made of texts."""
+) -> tuple[dict[str, NDArray[Any]], Names]:  # fmt: skip
+    """Return arrays by name, read as they are, or made of texts; and what the texts' classes and tokenizer are."""
     if "text_column" not in parameters:
-        return _read_arrays(inputs["data"], forms)
+        return _read_arrays(inputs["data"], forms), {}
     from rdukit_modelbox.preprocessing.passages import is_text, read_passages  # only text needs tokenizers
 
     if not is_text(inputs["data"]):
-        return _read_arrays(inputs["data"], forms)
-    return dict(read_passages(inputs["data"], inputs.get("tokenizer"), entry.task, sizes, parameters))
+        return _read_arrays(inputs["data"], forms), {}
+    made = read_passages(inputs["data"], inputs.get("tokenizer"), entry.task, sizes, parameters)
+    return dict(made.arrays), {"classes": list(made.classes), "tokenizer": made.tokenizer}
 
 
 def _draw_splits(
@@ -235,7 +264,7 @@ def _chosen(arrays: Arrays, rows: Any) -> Arrays:
     return {name: values[rows] for name, values in arrays.items()}
 
 
-def _write(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], source: str) -> Path:
+def _write(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
     """Write both splits, then the manifest; a folder without manifest is no data set. Returns ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
@@ -249,5 +278,5 @@ def _write(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays
                 np.save(stream, values, allow_pickle=False)
         about[split] = {"samples": len(arrays[forms[0].name]), "sha256": digest.hexdigest()}
     listed = [{"name": form.name, "shape": list(form.shape), "dtype": form.dtype} for form in forms]
-    write_json_atomic(folder / MANIFEST, {"format": FORMAT, "kind": KIND, "source": source, "arrays": listed, **about})
+    write_json_atomic(folder / MANIFEST, {"format": FORMAT, "kind": KIND, **about_all, "arrays": listed, **about})
     return folder

@@ -62,6 +62,8 @@ class Dataset:
     source: str
     #: Stands for both splits' numbers.
     digest: str
+    #: Names of the classes in their order; empty where they are numbers.
+    names: tuple[str, ...] = ()
 
     def split(self, name: str) -> Samples:
         """Return the split called ``train`` or ``test``."""
@@ -163,9 +165,16 @@ def load_dataset(folder: Path) -> Dataset:
             train=train, test=test, features=int(manifest["features"]), classes=int(manifest["classes"]),
             normalize=str(manifest["normalize"]), source=str(manifest["source"]),
             digest=sha256_of(f"{manifest['train']['sha256']} {manifest['test']['sha256']}".encode()),
+            names=class_names(manifest.get("labels") or {}),
         )  # fmt: skip
     except (KeyError, TypeError) as cause:
         raise InvalidArgument(f"{folder / MANIFEST} lacks {cause}; preprocess again") from cause
+
+
+def class_names(labels: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the names of classes in their order; none where each name is the number of its class."""
+    ordered = tuple(sorted(labels, key=lambda name: labels[name]))
+    return () if all(name == str(labels[name]) for name in ordered) else ordered
 
 
 def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:

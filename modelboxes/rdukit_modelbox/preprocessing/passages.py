@@ -10,13 +10,14 @@ Axes: N texts, T tokens of a text.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rdukit.errors import IllegalValue, InvalidArgument
+from rdukit.pef.identity import tokenizer_digest
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile, find_sources, read_line_blocks
 from rdukit_modelbox.preprocessing.table_rows import rows_of
@@ -24,6 +25,8 @@ from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
 from rdukit_zoo.datasets.passages import CLASSIFY, MASK, PADDING, SEPARATE, TOKENS, mask_tokens
 
 FORMATS: Final = (Format.TXT, Format.CSV, Format.JSONL, Format.PARQUET)
+#: What stands for the tokenizer where tokens are bytes.
+BYTES: Final = "bytes"
 #: Tasks whose data may be texts.
 TASKS: Final = frozenset({"masked-language-modelling", "sequence-classification", "embedding"})
 
@@ -46,6 +49,17 @@ class Vocabulary:
         return list(self.tokenizer.encode(text).ids)
 
 
+class Passages(NamedTuple):
+    """Arrays of texts by name, the names of their classes in order, and what stands for the tokenizer.
+
+    Classes that are numbers have no names.
+    """
+
+    arrays: Mapping[str, NDArray[np.int64]]
+    classes: tuple[str, ...]
+    tokenizer: str
+
+
 def is_text(data: Path) -> bool:
     """Return whether ``data`` is a file or folder of texts, and not of arrays."""
     files = [data] if data.is_file() else [path for path in data.rglob("*") if path.is_file()]
@@ -54,7 +68,7 @@ def is_text(data: Path) -> bool:
 
 def read_passages(
     data: Path, tokenizer: Path | None, task: str, sizes: Mapping[str, Any], parameters: Mapping[str, ParameterValue]
-) -> dict[str, NDArray[np.int64]]:
+) -> Passages:
     """Return ``tokens``, ``types`` and ``mask`` [N, T], and what the task asks for.
 
     Masked language modelling: ``labels`` [N, T]; classification: ``label`` [N], whole numbers as they are, other
@@ -86,15 +100,17 @@ def read_passages(
     for row, tokens in enumerate(texts):
         tokens_NT[row, : len(tokens)], mask_NT[row, : len(tokens)] = tokens, 1
     made = {"tokens": tokens_NT, "types": np.zeros_like(tokens_NT), "mask": mask_NT}
+    known = BYTES if vocabulary.tokenizer is None else tokenizer_digest(vocabulary.tokenizer.to_str())
     if task == "sequence-classification":
-        return {**made, "label": _number(labels, int(sizes["num_classes"]))}
+        label_N, names = _number(labels, int(sizes["num_classes"]))
+        return Passages({**made, "label": label_N}, names, known)
     if task == "embedding":
-        return made
+        return Passages(made, (), known)
     if vocabulary.mask is None:
         raise InvalidArgument("the tokenizer has no token [MASK], which masked language modelling needs")
     may_be = mask_NT.astype(bool) & ~np.isin(tokens_NT, vocabulary.special)
     given, labels_NT = mask_tokens(tokens_NT, may_be, vocabulary.mask, vocabulary.size, np.random.default_rng(seed))
-    return {**made, "tokens": given, "labels": labels_NT}
+    return Passages({**made, "tokens": given, "labels": labels_NT}, (), known)
 
 
 def _bytes_or(path: Path | None) -> Vocabulary:
@@ -135,8 +151,8 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
         yield str(row[text_column]), str(row[label_column]) if label_column else ""
 
 
-def _number(labels: Sequence[str], classes: int) -> NDArray[np.int64]:
-    """Return classes [N] as numbers.
+def _number(labels: Sequence[str], classes: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return classes [N] as numbers, and their names in order; none where the names are numbers.
 
     Raises:
         IllegalValue: there are not as many as the model has, or numbers that it does not have.
@@ -148,11 +164,11 @@ def _number(labels: Sequence[str], classes: int) -> NDArray[np.int64]:
                 f"the data have class {max(found, key=int)}; legal: 0 to {classes - 1}; set num_classes",
                 parameter="num_classes",
             )
-        return np.array([int(label) for label in labels], np.int64)
+        return np.array([int(label) for label in labels], np.int64), ()
     if len(found) != classes:
         some = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
         raise IllegalValue(
             f"the data have {len(found)} classes ({some}) and num_classes is {classes}; set num_classes={len(found)}",
             parameter="num_classes",
         )
-    return np.array([found.index(label) for label in labels], np.int64)
+    return np.array([found.index(label) for label in labels], np.int64), tuple(found)

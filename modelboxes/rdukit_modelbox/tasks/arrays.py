@@ -17,7 +17,7 @@ from rdukit.files.atomic import atomic_target, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.arrays import ArrayDataset, array_forms, open_arrays
-from rdukit_modelbox.tasks.base import Scores, TaskData, measured
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import Tensors, load_parameters
@@ -46,6 +46,10 @@ class ArrayTask:
         """Return those of a checkpoint's tensors that the model takes; all of them here, others are refused."""
         return kept
 
+    def weight(self, given: Arrays) -> int:
+        """Return how many values the mean in a batch's loss is over, given its samples; here the samples themselves."""
+        return len(next(iter(given.values())))
+
     def answers(self, output: NDArray[Any]) -> NDArray[Any]:
         """Return what is kept of the model's output for a batch; all of it here."""
         return output
@@ -54,29 +58,27 @@ class ArrayTask:
         """Open the data set in ``folder`` for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, or its arrays are not those of the model.
+            NotFound, InvalidArgument: there is none, it is damaged, or its arrays or their values are not the model's.
         """
-        return open_arrays(folder, array_forms(entry, shape.sizes))
+        data = open_arrays(folder, array_forms(entry, shape.sizes))
+        data.check_values(shape.sizes)
+        return data
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Return loss and figures of a split. The loss is the mean over whole batches, where batches have a loss.
+        """Return loss and figures of a split, each over all its samples.
 
         Raises:
-            InvalidArgument: what fills up the last batch changes its answers.
+            InvalidArgument: what fills up the last batch changes its answers, or the model has no loss.
             Cancelled: between two batches.
         """
         assert isinstance(data, ArrayDataset)
-        meter, losses = self.meter(program), []
-        for count, given, loss, output in run_batches(program, data, split, context, stage):
+        meter, losses = self.meter(program), MeanLoss()
+        for given, loss, output in run_batches(program, data, split, context, stage):
             meter.add(output, given)
-            if loss is not None and count == program.shape.batch_size:
-                losses.append(loss)
-        if not losses:
-            raise InvalidArgument(
-                f"the {split} split has {data.count(split)} samples, fewer than a batch of {program.shape.batch_size}: "
-                "there is no loss of a whole batch"
-            )
-        return Scores(loss=float(np.mean(losses)), samples=data.count(split), others=meter.figures())
+            losses.add(loss, self.weight(given))
+        if losses.mean is None:
+            raise InvalidArgument("the PEF's graph has no loss; compile with purpose=train")
+        return Scores(loss=losses.mean, samples=data.count(split), others=meter.figures())
 
     def infer(
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
@@ -90,15 +92,17 @@ class ArrayTask:
         """
         entry = entry_of(context.box)
         data = self.open_data(entry, shape, inputs["dataset"])
-        step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
+        step, kept = load_parameters(
+            inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
+        )
         split = str(parameters["split"])
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])
         try:
             program.parameters_to_device(self.parameters(program, kept))
-            meter, first, losses = self.meter(program), None, []
+            meter, first, losses = self.meter(program), None, MeanLoss()
             with atomic_target(output / "predictions.npy") as path, path.open("wb") as stream:
-                for count, given, loss, made in run_batches(program, data, split, context, "infer"):
+                for given, loss, made in run_batches(program, data, split, context, "infer"):
                     kept_B = self.answers(made)
                     if first is None:
                         header = {
@@ -110,8 +114,7 @@ class ArrayTask:
                         first = given, made
                     stream.write(np.ascontiguousarray(kept_B, "<f4").tobytes())
                     meter.add(made, given)
-                    if loss is not None and count == shape.batch_size:
-                        losses.append(loss)
+                    losses.add(loss, self.weight(given))
             figures = program.report()
         finally:
             program.close()
@@ -121,7 +124,7 @@ class ArrayTask:
                 self.draw(*first, entry.output_channels).save(path, "png")
             made_files["picture"] = output / "picture.png"
         found = {
-            **({"loss": float(np.mean(losses))} if losses else {}), **meter.figures(), "samples": data.count(split),
+            **({} if losses.mean is None else {"loss": losses.mean}), **meter.figures(), "samples": data.count(split),
             "checkpoint_step": step, **measured(figures),
         }  # fmt: skip
         units = {"unit": entry.output_unit} if entry.output_unit else {}
@@ -130,12 +133,31 @@ class ArrayTask:
         return VerbResult(found, made_files)
 
 
+class MeanLoss:
+    """Mean loss of a split from those of its batches, each a mean over as many values as its weight says."""
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    def add(self, loss: float | None, weight: int) -> None:
+        """Count a batch; one without a loss, or without a value that counts, changes nothing."""
+        if loss is not None and weight:
+            self._sum += loss * weight
+            self._weight += weight
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over all values; None where none counted."""
+        return self._sum / self._weight if self._weight else None
+
+
 def run_batches(
     program: ModelProgram, data: ArrayDataset, split: str, context: VerbContext, stage: str
-) -> Iterator[tuple[int, dict[str, NDArray[Any]], float | None, NDArray[Any]]]:
+) -> Iterator[tuple[dict[str, NDArray[Any]], float | None, NDArray[Any]]]:
     """Run forward over a split, in evaluation mode.
 
-    Yields for each batch: how many samples count, these samples by name, the loss if there is one, the output.
+    Yields for each batch: its samples by name, their loss if there is one, the output. What fills up the last batch is
+    in none of them.
     """
     size, names = program.shape.batch_size, [str(tensor.sn_name) for tensor in program.inputs]
     total = -(-data.count(split) // size)
@@ -144,6 +166,9 @@ def run_batches(
         context.check_cancelled()
         made = program.forward_filled([given[name] for name in names], count)
         output = made[-1].reshape(size, *made[-1].shape[1:])[:count].numpy()
-        loss = float(made[0].mean()) if has_loss else None
+        counted = {name: values[:count] for name, values in given.items()}
+        loss = None
+        if has_loss:
+            loss = float(made[0].mean()) if count == size else program.loss_of_rows([counted[name] for name in names])
         context.progress(Progress(stage, step, total))
-        yield count, {name: values[:count] for name, values in given.items()}, loss, output
+        yield counted, loss, output

@@ -1,7 +1,7 @@
 """The interface of tasks to the verbs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,6 +49,16 @@ class TaskData(Protocol):
         ...
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the classes, in their order; empty where they are numbers, or there are none."""
+        ...
+
+    @property
+    def tokenizer(self) -> str:
+        """Return what stands for the tokenizer, as ``tokenizer_digest`` has it; empty where it is not known."""
+        ...
+
+    @property
     def tokens_per_sample(self) -> int:
         """Tokens in a sample; 0 where there are none."""
         ...
@@ -92,6 +102,12 @@ class Task(Protocol):
     ) -> VerbResult:  # fmt: skip
         """Run the infer verb."""
         ...
+
+
+def with_names(shape: Shape, data: TaskData) -> Shape:
+    """Return the shape of a PEF whose model's identity also has the data set's classes and tokenizer."""
+    assert shape.identity is not None
+    return replace(shape, identity=replace(shape.identity, classes=data.classes, tokenizer=data.tokenizer))
 
 
 def evaluation_split(data: TaskData) -> str | None:

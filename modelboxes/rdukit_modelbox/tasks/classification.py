@@ -16,7 +16,7 @@ from rdukit.strict_json import json_text
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.datasets import Dataset, Samples, check_dataset_fits, load_dataset
-from rdukit_modelbox.tasks.base import Batch, Scores, TaskData
+from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
@@ -85,6 +85,8 @@ class RowData:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.digest = dataset.digest
+        self.classes = dataset.names
+        self.tokenizer = ""
 
     def split(self, name: str) -> Samples | None:
         """Return the split called ``name``; None if this data set has none."""
@@ -131,7 +133,9 @@ class Classification:
         """Write ``<output>/predictions.jsonl`` and ``<output>/report.json``."""
         entry = entry_of(context.box)
         data = self.open_data(entry, shape, inputs["dataset"])
-        step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
+        step, kept = load_parameters(
+            inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
+        )
         split = str(parameters["split"])
         samples = data.dataset.split(split)
         program = ModelProgram(shape, entry=entry)

@@ -21,6 +21,10 @@ class Forecasting(ArrayTask):
         history, future = program.array_names
         return ForecastMeter(future, history)
 
+    def weight(self, given: Arrays) -> int:
+        """Return the number of readings that are not missing."""
+        return int((list(given.values())[-1] != 0).sum())
+
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return history and truth of the first sensor, blue, and the prediction, red."""
         shown = spread(len(output))

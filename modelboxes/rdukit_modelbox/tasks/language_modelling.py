@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
-from rdukit_modelbox.tasks.base import Scores, TaskData, measured
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.tasks.texts import TextData, open_texts
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
@@ -110,7 +110,7 @@ def _judge_batches(
     context: VerbContext, shape: Shape, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
 ) -> tuple[Scores, int, Mapping[str, Any]]:
     """Perplexity by the training program's forward sections."""
-    step, kept = load_parameters(inputs["checkpoint"], which)
+    step, kept = load_parameters(inputs["checkpoint"], which, with_names(shape, texts))
     program = ModelProgram(shape, entry=entry_of(context.box))
     program.load(inputs["pef"])
     try:

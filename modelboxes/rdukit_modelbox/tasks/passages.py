@@ -31,6 +31,10 @@ class MaskedLanguageModelling(ArrayTask):
         """Return the accuracy of the predicted tokens."""
         return MaskedWordsMeter(program.array_names[-1])
 
+    def weight(self, given: Arrays) -> int:
+        """Return the number of tokens that are predicted."""
+        return int((given["labels"] != IGNORED).sum())
+
     def answers(self, output: NDArray[Any]) -> NDArray[Any]:
         """Return the likeliest token at each place [N, T]."""
         likeliest: NDArray[Any] = output.argmax(-1)

@@ -16,7 +16,8 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters, head_outputs
-from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
+from rdukit_serving.device.parameters import check_tied
+from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape, TensorNames
 from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
@@ -62,6 +63,7 @@ class ModelProgram:
         self.model = build(**shape.sizes)
         if serving is not None:
             _check_same_parameters(self.model, entry, shape)
+        tensors = tensor_names(self.model)
         if shape.lora_rank:
             add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *head_outputs(shape.sizes))
         samba.from_torch_model_(self.model)
@@ -75,7 +77,8 @@ class ModelProgram:
         if shape.purpose == SERVE:
             self.model.eval()
         outputs = serving.outputs if serving else outputs_of(entry.task, shape.purpose)
-        self.shape = replace(shape, outputs=outputs, task=entry.task)
+        identity = entry.identity(shape.sizes)
+        self.shape = replace(shape, outputs=outputs, task=entry.task, identity=identity, tensors=tensors)
         self._traced: Any = None
         #: Whether it was seen that what fills a batch up changes no row's answer.
         self._rows_are_alone = False
@@ -155,7 +158,8 @@ class ModelProgram:
             batch: any whole one. samples: how many an evaluation has.
         Raises:
             PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
-            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers.
+            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers, or
+                the model takes no fewer rows.
         """
         with evaluating(self.model):
             samba.session.check_mode(str(self.model.name))
@@ -163,6 +167,8 @@ class ModelProgram:
         if self.shape.task not in {"classification", "language-modelling"}:
             if count:
                 self.forward_filled(list(batch), count)
+                if self.shape.outputs[0] == "loss":
+                    self.loss_of_rows([values[:count] for values in batch])
             return
         values, labels = batch[0], batch[1].copy()
         if self.shape.task == "language-modelling":
@@ -225,6 +231,28 @@ class ModelProgram:
         self._rows_are_alone = True
         return outputs
 
+    def loss_of_rows(self, rows: Sequence[NDArray[Any]]) -> float:
+        """Return the loss of fewer rows than a batch has, an array per input, in evaluation mode.
+
+        A graph's loss is that of its whole batch, in which rows that only fill it up would count. So the model's own
+        forward computes this one on the host, in f32, with the parameters that the device has.
+
+        Raises:
+            InvalidArgument: the model takes no other number of rows than a batch.
+        """
+        samba.session.to_cpu(self.model)
+        kept = {name: plain_tensor(value) for name, value in self.model.state_dict(keep_vars=True).items()}
+        given = tuple(torch.from_numpy(values) for values in rows)
+        try:
+            with evaluating(self.model), torch.no_grad():
+                made = torch.func.functional_call(self.model, kept, given, tie_weights=False)
+        except (RuntimeError, ValueError, TypeError, IndexError) as cause:
+            raise InvalidArgument(
+                f"the last {len(given[0])} samples fill no batch of {self.shape.batch_size}, and the model takes no "
+                f"fewer ({cause}); use a number of samples that the batch size divides"
+            ) from cause
+        return float((made[0] if isinstance(made, tuple) else made).float().mean())
+
     def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:
         """Forward of a classifier for at most one batch of rows; the rest of the batch is zeros and cut off again.
 
@@ -259,6 +287,7 @@ class ModelProgram:
             InvalidArgument: a name or shape differs from the model's.
         """
         own = {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
+        check_tied(self.shape.tensors, parameters)
         try:
             self.model.load_state_dict(dict(fit_adapters(parameters, own)))
         except RuntimeError as cause:
@@ -288,6 +317,16 @@ class ModelProgram:
             samba.from_torch_tensor(torch.from_numpy(values), name=dummy.sn_name)
             for values, dummy in zip(batch, self.inputs, strict=True)
         ]
+
+
+def tensor_names(model: nn.Module) -> TensorNames:
+    """Return what a PEF says of the names of a model's tensors."""
+    state = model.state_dict(keep_vars=True)
+    groups: dict[int, list[str]] = {}
+    for name, value in state.items():
+        groups.setdefault(id(value), []).append(name)
+    buffers = tuple(name for name, _ in model.named_buffers() if name in state)
+    return TensorNames(buffers, tuple(tuple(group) for group in groups.values() if len(group) > 1))
 
 
 def outputs_of(task: str, purpose: str) -> tuple[str, ...]:

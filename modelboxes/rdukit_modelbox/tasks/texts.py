@@ -1,6 +1,7 @@
 """A data set of token sequences, as a task's data. Axes: B batch, L tokens of a sequence."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
+from rdukit.pef.identity import tokenizer_digest
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, load_token_dataset
 from rdukit_modelbox.tasks.base import Batch
 from rdukit_serving.shape import IGNORED, Shape
@@ -25,7 +27,13 @@ class TextData:
         self.dataset = dataset
         self._limit = limit
         self.digest: str = dataset.digest
+        self.classes: tuple[str, ...] = ()
         self.tokens_per_sample: int = dataset.max_seq_length
+
+    @cached_property
+    def tokenizer(self) -> str:
+        """See ``TaskData``."""
+        return tokenizer_digest(self.dataset.tokenizer().to_str())
 
     def limited(self, limit: int) -> "TextData":
         """Return the same data with at most the first ``limit`` sequences of each split; 0 for all."""

@@ -19,6 +19,7 @@ from safetensors.torch import save
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of, write_atomic, write_json_atomic
+from rdukit.pef.identity import ModelIdentity, identity_in, metadata_of
 from rdukit_modelbox.training.options import Judged
 from rdukit_serving.device.parameters import BEST, LATEST, Tensors, find_checkpoint_file
 from rdukit_serving.shape import SizeValue
@@ -75,6 +76,8 @@ class Checkpoint:
     random: torch.Tensor
     identity: Identity
     totals: TrainingTotals
+    #: The model, with the names of its classes and its tokenizer; None of a file of an earlier version.
+    model: ModelIdentity | None = None
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
@@ -92,7 +95,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
         "param_groups": checkpoint.optimizer["param_groups"],
     }
     copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    data = save(copies, metadata={"format": str(FORMAT), "rdukit": json.dumps(header)})
+    metadata = {"format": str(FORMAT), "rdukit": json.dumps(header)}
+    if checkpoint.model is not None:
+        metadata |= metadata_of(checkpoint.model)
+    data = save(copies, metadata=metadata)
     path = folder / f"step-{checkpoint.step}.safetensors"
     write_atomic(path, data)
     named = {"format": FORMAT, "step": checkpoint.step, "sha256": sha256_of(data)}
@@ -129,7 +135,8 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
     path = find_checkpoint_file(folder, which)
     try:
         with safe_open(path, framework="pt") as stream:
-            header = json.loads(stream.metadata()["rdukit"])
+            metadata = stream.metadata()
+            header = json.loads(metadata["rdukit"])
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         return Checkpoint(
             step=int(header["step"]),
@@ -138,6 +145,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
             random=tensors["random/torch"],
             identity=Identity(**header["identity"]),
             totals=_totals(header["totals"]),
+            model=identity_in(metadata),
         )
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause

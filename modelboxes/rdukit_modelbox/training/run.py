@@ -4,10 +4,12 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from rdukit.errors import Cancelled, RuntimeFault
+from rdukit.pef.identity import ModelIdentity
 from rdukit.units import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -17,22 +19,26 @@ from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, judge_evaluation, learning_rate, reason_to_stop
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 
+#: A loss that is so many times the first one has diverged.
+DIVERGED: Final = 1e6
+
 
 class TrainingRun:
     """An attempt that begins at ``start``, on top of the sums of earlier ones."""
 
     def __init__(
         self, program: ModelProgram, task: Task, data: TaskData, options: TrainingOptions, context: VerbContext,
-        identity: Identity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
+        identity: Identity, model: ModelIdentity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
         members: Members | None = None,
     ) -> None:  # fmt: skip
-        """``identity``: its batches are those of all members together."""
+        """``identity``: its batches are those of all members together; ``model``: what its checkpoints are of."""
         self._program = program
         self._task = task
         self._data = data
         self._options = options
         self._context = context
         self._identity = identity
+        self._model = model
         self._start = start
         self._folder = folder
         self._total = total
@@ -41,6 +47,8 @@ class TrainingRun:
         self._began = time.perf_counter()
         #: What ran on the device before, to check what the attempt needs: no part of the training's figures.
         self._checks = program.report()
+        #: Loss of this attempt's first step.
+        self._first_loss: float | None = None
         self._epoch_loss = start.totals.epoch_loss
         self._epoch_steps = start.totals.epoch_steps
         self._split = evaluation_split(data)
@@ -56,7 +64,7 @@ class TrainingRun:
         """Train until the last step or a reason to stop, which is returned: ``steps``, ``time``, ``target``, …
 
         Raises:
-            RuntimeFault: the loss is not a number any more.
+            RuntimeFault: the loss is no number any more, or has diverged.
             Cancelled: between two steps.
         """
         # An earlier attempt may have ended by itself; what this one needed to start is not training.
@@ -84,6 +92,11 @@ class TrainingRun:
         if self._scores is not None and self._scores[0] == self.step:
             return self._scores[1]
         scores = self._task.evaluate(self._program, self._data, self._split, self._context, "evaluate")
+        if not math.isfinite(scores.loss):
+            raise RuntimeFault(
+                f"the held-out loss is {scores.loss} after step {self.step}; lower lr (or momentum) and train again",
+                step=self.step,
+            )
         journal.record_evaluation(self.step, self._split, scores.to_json())
         self._scores = self.step, scores
         return scores
@@ -112,7 +125,7 @@ class TrainingRun:
             Checkpoint(
                 step=self.step, parameters=self._program.parameters_to_host(),
                 optimizer=self._program.optimizer_to_host(), random=torch.get_rng_state(), identity=self._identity,
-                totals=self.totals(),
+                totals=self.totals(), model=self._model,
             ),
             is_best,
         )  # fmt: skip
@@ -154,7 +167,8 @@ class TrainingRun:
         loss = self._program.train_step(rows, options.scalars(rate), is_member=self._members.count > 1)
         loss = self._members.mean(loss)
         seconds = max(time.perf_counter() - began, 1e-9)
-        if not math.isfinite(loss):
+        self._first_loss = loss if self._first_loss is None else self._first_loss
+        if not math.isfinite(loss) or abs(loss) > DIVERGED * max(abs(self._first_loss), 1.0):
             raise RuntimeFault(f"the loss is {loss} at step {step}; lower lr (or momentum) and train again", step=step)
         if step % self._steps_per_epoch == 0:
             self._epoch_loss, self._epoch_steps = 0.0, 0

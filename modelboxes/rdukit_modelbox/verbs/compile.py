@@ -14,7 +14,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of, model_name_of
 from rdukit_modelbox.tasks.adapters import share_adapters
-from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.tasks.program import ModelProgram, tensor_names
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import read_constants
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
@@ -191,6 +191,7 @@ def compile_text_serving(
     session = samba.session
     session.reset()
     model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
+    tensors = tensor_names(model)
     if text.adapters:
         share_adapters(model, text.adapters, text.adapter_rank, text.vocabulary)
     samba.from_torch_model_(model)
@@ -201,7 +202,10 @@ def compile_text_serving(
     for graph, inputs in graphs.items():
         session.add_graph(FwdGraph(inputs, traced[graph][0], graph))
     outputs = ("logits",) if entry.task == LANGUAGE_MODELLING else ("output",)
-    found = replace(shape, batch_size=text.texts, task=entry.task, text=text, outputs=outputs)
+    found = replace(
+        shape, batch_size=text.texts, task=entry.task, text=text, outputs=outputs,
+        identity=entry.identity(shape.sizes), tensors=tensors,
+    )  # fmt: skip
     return Path(
         session.compile_multigraph(
             name=name,

@@ -10,7 +10,7 @@ from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured
+from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
@@ -40,7 +40,7 @@ def run_evaluate(
     task, entry = task_of(shape.task), entry_of(context.box)
     data = task.open_data(entry, shape, inputs["dataset"])
     split = _split_of(data, str(parameters.get("split", HELD_OUT)))
-    step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
+    step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data))
     program = ModelProgram(shape, entry=entry)
     program.load(inputs["pef"])
     try:

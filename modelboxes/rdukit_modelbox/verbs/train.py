@@ -15,7 +15,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
+from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
 from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines
@@ -23,8 +23,8 @@ from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
-from rdukit_serving.device.parameters import load_parameters
-from rdukit_serving.shape import TRAIN
+from rdukit_serving.device.parameters import check_model, load_parameters
+from rdukit_serving.shape import TRAIN, Shape
 
 
 def run_train(
@@ -52,6 +52,8 @@ def run_train(
     options = options_from(parameters)
     task, entry = task_of(shape.task), entry_of(context.box)
     data = task.open_data(entry, shape, inputs["dataset"])
+    shape = with_names(shape, data)
+    assert shape.identity is not None
     split = evaluation_split(data)
     members = Members.meet()
     batch_size = shape.batch_size * members.count
@@ -75,12 +77,12 @@ def run_train(
     try:
         if split is not None:
             program.check_evaluation(next(data.batches(shape.batch_size, options.seed, 0, 0)), data.count(split))
-        start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options)
+        start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options, shape)
         start = replace(start, step=members.begin_at(start.step))
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
         run = TrainingRun(
-            program, task, data, options, context, identity, start, folder, total, steps_per_epoch, members
+            program, task, data, options, context, identity, shape.identity, start, folder, total, steps_per_epoch, members
         )  # fmt: skip
         if not members.is_first:
             return _follow(run)
@@ -157,7 +159,7 @@ def _in_words(figures: Mapping[str, object], scores: Scores | None) -> str:
 
 def _starting_point(
     context: VerbContext, program: ModelProgram, folder: Path, given: Path | None, identity: Identity,
-    options: TrainingOptions,
+    options: TrainingOptions, shape: Shape,
 ) -> Checkpoint:  # fmt: skip
     """Put the device where the training continues, and say where that is."""
     if has_checkpoint(folder):
@@ -172,9 +174,10 @@ def _starting_point(
     if given is None:
         return _at_the_beginning(identity)
     if options.continue_as == "weights":
-        program.parameters_to_device(load_parameters(given)[1])
+        program.parameters_to_device(load_parameters(given, wanted=shape)[1])
         return _at_the_beginning(identity)
     found = load_checkpoint(given)
+    check_model(shape, found.model, given)
     difference = identity.find_difference(found.identity)
     if difference is not None:
         raise InvalidArgument(

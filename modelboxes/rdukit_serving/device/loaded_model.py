@@ -19,7 +19,7 @@ from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType, Symbol, Sym
 from rdukit_runtime.application import Application, open_application
 from rdukit_runtime.engine.program import HostTensors, RunTimes
 from rdukit_serving.checks import class_count, find_tables
-from rdukit_serving.device.parameters import match_parameters, open_parameters, read_constants
+from rdukit_serving.device.parameters import check_tied, match_parameters, open_parameters, read_constants
 from rdukit_serving.shape import TRAIN, shape_of
 from rdukit_serving.signature import BY_TORCH_NAME, ServedSignature, ServedTensor
 
@@ -51,13 +51,15 @@ class LoadedModel:
                 found, self._program.find_graph(batches), lambda: read_pef(pef).format_version
             )
             self._row_graph = None if row is None else self._program.find_graph(row)
+            #: Names of classes that the checkpoint says.
+            self._classes: tuple[str, ...] = ()
             self._upload(checkpoint)
             self.signature = choose_signature(
                 found,
                 self._graph,
                 serving,
                 properties_of(self._application, time.perf_counter() - began),
-                serving.get("labels") or (),
+                serving.get("labels") or self._classes,
                 lambda: read_pef(pef).kernels,
             )
         except BaseException:
@@ -134,7 +136,12 @@ class LoadedModel:
                     f"{pef.name} has {len(parameters)} parameters: name a checkpoint to serve it with"
                 )
             return
-        with open_parameters(checkpoint) as stored:
+        shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
+        with open_parameters(checkpoint, wanted=shape) as stored:
+            if shape is not None:
+                tied = {name for group in shape.tensors.tied for name in group}
+                check_tied(shape.tensors, {name: stored.read(name) for name in stored.names if name in tied})
+            self._classes = stored.identity.classes if stored.identity is not None else ()
             for name, symbol in match_parameters(pef, stored.names).items():
                 self._program.write(symbol, stored.read(name))
 

@@ -5,6 +5,7 @@ A checkpoint says ``encoder.0.weight``; the compiler calls the same tensor ``<mo
 
 import base64
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,12 @@ from safetensors.torch import load
 
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit.files.atomic import sha256_of_file
+from rdukit.pef.file import BOX_KEY
+from rdukit.pef.identity import ModelIdentity, identity_in, require_same
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE, Pef, SymbolKind, flatten_paths
-from rdukit_serving.shape import shape_of
+from rdukit_serving.shape import Shape, TensorNames, shape_of
+
+logger = logging.getLogger(__name__)
 
 LATEST: Final = "latest.json"
 BEST: Final = "best.json"
@@ -27,16 +32,20 @@ Tensors = Mapping[str, torch.Tensor]
 ADAPTER_PARTS: Final = (".lora_A", ".lora_B", ".lora_scale")
 
 
-def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tensors]:
+def load_parameters(checkpoint: Path, which: str = "newest", wanted: Shape | None = None) -> tuple[int, Tensors]:
     """Return step and parameters of a checkpoint, without optimizer and position: a third of the memory.
 
     ``checkpoint`` is a folder that train made, or any safetensors file, whose tensors are the parameters at step 0.
+    ``wanted`` is the shape of the PEF that they are for.
 
     Raises:
-        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+        NotFound: as ``find_checkpoint_file``. InvalidArgument: as there, or the checkpoint is of another model.
     """
-    with open_parameters(checkpoint, which) as stored:
-        return stored.step, {name: stored.read(name) for name in stored.names}
+    with open_parameters(checkpoint, which, wanted) as stored:
+        found = {name: stored.read(name) for name in stored.names}
+    if wanted is not None:
+        check_tied(wanted.tensors, found)
+    return stored.step, found
 
 
 class StoredParameters(NamedTuple):
@@ -45,28 +54,84 @@ class StoredParameters(NamedTuple):
     step: int
     names: Sequence[str]
     read: Callable[[str], torch.Tensor]
+    #: The model that they are of; None where the file does not say it.
+    identity: ModelIdentity | None = None
 
 
 @contextmanager
-def open_parameters(checkpoint: Path, which: str = "newest") -> Iterator[StoredParameters]:
+def open_parameters(
+    checkpoint: Path, which: str = "newest", wanted: Shape | None = None
+) -> Iterator[StoredParameters]:  # fmt: skip
     """Open a checkpoint to read one tensor after another: they need not all be in memory at once.
 
     Raises:
-        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+        NotFound: as ``find_checkpoint_file``. InvalidArgument: as there, or the checkpoint is of another model than
+            the PEF whose shape is ``wanted``.
     """
     path = checkpoint if checkpoint.is_file() else find_checkpoint_file(checkpoint, which)
     unreadable = f"{path} is not a checkpoint that this version can read"
     try:
         with safe_open(path, framework="pt") as stream:
+            metadata = stream.metadata() or {}
             try:
-                ours = (stream.metadata() or {}).get("rdukit")
+                ours = metadata.get("rdukit")
                 step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
             except (ValueError, KeyError, TypeError) as cause:
                 raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
+            identity = identity_in(metadata)
+            if wanted is not None:
+                check_model(wanted, identity, path)
             names = [name.removeprefix(prefix) for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
-            yield StoredParameters(step, names, lambda name: stream.get_tensor(prefix + name))
+            yield StoredParameters(step, names, lambda name: stream.get_tensor(prefix + name), identity)
     except SafetensorError as cause:
         raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
+
+
+def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | None:
+    """Return the model that a checkpoint says it is of; None where it does not.
+
+    Raises:
+        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+    """
+    with open_parameters(checkpoint, which) as stored:
+        return stored.identity
+
+
+def check_model(wanted: Shape, identity: ModelIdentity | None, checkpoint: Path) -> None:
+    """Refuse a checkpoint of another model than the PEF; warn where one of them does not say which it is of.
+
+    Raises:
+        InvalidArgument: names each value that differs.
+    """
+    if identity is not None and wanted.identity is not None:
+        require_same(
+            identity, wanted.identity, f"the checkpoint {checkpoint.name}", "the PEF with its data set" if wanted.identity.classes or wanted.identity.tokenizer else "the PEF",
+            "compile with the checkpoint's values, or take a checkpoint of this model",
+        )  # fmt: skip
+    elif identity is None:
+        logger.warning(
+            "checkpoint=%s does not say what model it is of: only names and shapes are compared; write it by "
+            "'rdukit checkpoint stamp'",
+            checkpoint,
+        )
+    else:
+        logger.warning("the PEF does not say what model it is of: only names and shapes are compared; compile it again")
+
+
+def check_tied(names: TensorNames, parameters: Tensors) -> None:
+    """Refuse tensors that differ, where the PEF's model has a single one for them.
+
+    Raises:
+        InvalidArgument: names both.
+    """
+    for group in names.tied:
+        first, *others = [name for name in group if name in parameters] or [""]
+        for other in others:
+            if not torch.equal(parameters[first], parameters[other]):
+                raise InvalidArgument(
+                    f"tie_word_embeddings: {other} and {first} differ in the checkpoint, and are one tensor in the PEF's "
+                    "model (is_tied); compile with is_tied=false, where the model has it, or take a tied checkpoint"
+                )
 
 
 def find_checkpoint_file(folder: Path, which: str) -> Path:
@@ -187,13 +252,30 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
         symbol = tail if tail in wanted else _find(wanted, tail)
         if symbol is not None:
             found[name] = symbol
-    parameters = {name for name in wanted if pef.symbols[name].kind is SymbolKind.PARAMETER}
-    missing = sorted(parameters - set(found.values()))
+    needed = {name for name in wanted if pef.symbols[name].kind is SymbolKind.PARAMETER} | _kept_buffers(pef, wanted)
+    missing, unused = sorted(needed - set(found.values())), _unused(pef, flat.keys() - found.keys())
     if missing:
         raise InvalidArgument(
-            f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}"
+            f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}. Of a "
+            "Hugging Face folder, 'rdukit checkpoint convert' makes a checkpoint with all of them"
         )
+    if unused:
+        logger.warning("pef=%s takes no tensor %s of the checkpoint", pef.name, _some(unused))
     return found
+
+
+def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
+    """Return the symbols of buffers that a checkpoint holds; none of a PEF that does not say them."""
+    if BOX_KEY not in pef.metadata:
+        return set()
+    found = {_find(wanted, tail) for tail in flatten_paths(shape_of(pef, pef.name).tensors.buffers).values()}
+    return {symbol for symbol in found if symbol is not None}
+
+
+def _unused(pef: Pef, names: Iterable[str]) -> list[str]:
+    """Return names that a checkpoint has and the PEF takes under no name; adapters and tied names are none."""
+    known = shape_of(pef, pef.name).tensors if BOX_KEY in pef.metadata else TensorNames()
+    return sorted(set(names) - {*known.buffers, *(name for group in known.tied for name in group)})
 
 
 def _find(wanted: Iterable[str], tail: str) -> str | None:

@@ -18,6 +18,7 @@ from rdukit_runtime.engine.device import engine_device
 from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
 from rdukit_serving.device.adapters import place_adapters
 from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
+from rdukit_serving.shape import shape_of
 
 
 def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[str, Path] | None = None) -> None:
@@ -29,7 +30,7 @@ def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[st
     """
     if file.is_file() and file.stat().st_size == parameter_layout(pef)[1]:
         return
-    _, stored = load_parameters(checkpoint)
+    _, stored = load_parameters(checkpoint, wanted=shape_of(pef, pef.name))
     parameters = merge_adapters(stored)
     if adapters:
         parameters = {**parameters, **place_adapters(pef, parameters, adapters)}

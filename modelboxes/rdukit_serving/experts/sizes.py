@@ -263,16 +263,18 @@ def check_checkpoints(found: FoundBundle) -> None:
     for name, configuration in found.configurations.items():
         if configuration.draft is not None:
             try:
-                with open_parameters(configuration.draft[1]) as stored:
-                    match_parameters(read_pef(configuration.draft[0]).pef, stored.names)
+                draft = read_pef(configuration.draft[0]).pef
+                with open_parameters(configuration.draft[1], wanted=shape_of(draft, draft.name)) as stored:
+                    match_parameters(draft, stored.names)
             except (InvalidArgument, NotFound) as cause:
                 raise type(cause)(f"draft of configuration {name}: {cause.message}", **cause.detail) from cause
     for name, expert in found.experts.items():
         try:
-            with open_parameters(expert.checkpoint) as stored:
-                match_parameters(pefs[expert.configuration.name], stored.names)
+            pef = pefs[expert.configuration.name]
+            with open_parameters(expert.checkpoint, wanted=shape_of(pef, pef.name)) as stored:
+                match_parameters(pef, stored.names)
             if expert.adapters:
                 base = merge_adapters(load_parameters(expert.checkpoint)[1])
-                place_adapters(pefs[expert.configuration.name], base, expert.adapters)
+                place_adapters(pef, base, expert.adapters)
         except (InvalidArgument, NotFound) as cause:
             raise type(cause)(f"expert {name}: {cause.message}", **cause.detail) from cause

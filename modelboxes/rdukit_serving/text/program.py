@@ -50,11 +50,11 @@ class TextProgram:
             NoResources: no tiles or memory are free.
         """
         began = time.perf_counter()
-        step, stored = (0, {}) if checkpoint is None else load_parameters(checkpoint, which)
-        parameters = merge_adapters(stored)
         self._application = open_application(pef, name)
         try:
             shape = shape_of(self._application.pef, str(pef))
+            step, stored = (0, {}) if checkpoint is None else load_parameters(checkpoint, which, shape)
+            parameters = merge_adapters(stored)
             if shape.text is None or shape.purpose != SERVE:
                 raise PefMismatch(
                     f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "

@@ -21,7 +21,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "pump", "leaks", "
 
 def read(data: Path, task: str, tokenizer: Path | None = None, **values: Any) -> dict[str, Any]:
     parameters = {"seed": 0, "text_column": "text", "label_column": "label"}
-    return read_passages(data, tokenizer, task, SIZES | values, parameters)
+    return dict(read_passages(data, tokenizer, task, SIZES | values, parameters).arrays)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_a_folder_becomes_a_file_and_the_file_the_same_folder_again(folder: Path
         run("convert", folder, tmp_path / "again")
     with pytest.raises(InvalidArgument, match="name its model of the zoo by --model"):
         run("convert", tmp_path / "file.safetensors", tmp_path / "other")
-    with pytest.raises(InvalidArgument, match="is not of gpt2 with these sizes"):
+    with pytest.raises(InvalidArgument, match="width: 8 in the checkpoint, 16 in the options"):
         run("convert", tmp_path / "file.safetensors", tmp_path / "other", "--model", "gpt2", "--size", "width=16")
     with pytest.raises(InvalidArgument, match=r"--size width=a: legal is NAME=VALUE with a value of type int"):
         run("convert", tmp_path / "file.safetensors", tmp_path / "other", "--model", "gpt2", "--size", "width=a")

@@ -1,8 +1,10 @@
 """``rdukit checkpoint``: what checkpoints hold, how two differ, and Hugging Face folders in both directions."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,19 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_tables
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target
+from rdukit.pef.identity import metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.folder import (
     CONFIG,
+    TOKENIZER,
     drawing_nothing,
+    identity_of,
     load_hub_folder,
     open_hub_folder,
     open_weights,
     save_hub_folder,
 )
-from rdukit_zoo.registry import SizeValue, get_model
-
-#: What a box's checkpoint names its newest file by, and how its file marks parameters.
-LATEST, PREFIX = "latest.json", "parameter/"
+from rdukit_zoo.checkpoints.stamp import LATEST, PREFIX, find_identity, stamp_checkpoint, trained_sizes
+from rdukit_zoo.registry import ModelEntry, SizeValue, get_model
 
 Readers = Mapping[str, Callable[[], torch.Tensor]]
 
@@ -101,15 +104,20 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         model = load_hub_folder(source)
         tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         with atomic_target(target) as path:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+            kept = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(kept, path, metadata=metadata_of(identity_of(open_hub_folder(source))))
         click.echo(f"wrote {target}: {len(tensors)} tensors of {open_hub_folder(source).entry.name}")
         return
     if model_name is None:
         raise InvalidArgument(f"{source} has no {CONFIG}; name its model of the zoo by --model")
-    entry = get_model(model_name)
-    chosen = entry.check_sizes(
-        (entry.sizes_of(variant) if variant else {}) | dict(_size(word, entry.sizes) for word in sizes)
-    )
+    entry, identity = get_model(model_name), find_identity(source)
+    chosen = _chosen_sizes(entry, {} if identity is None else identity.sizes, variant, sizes)
+    if identity is None:
+        click.echo(f"{source} does not say what model it is of: taking the sizes as they are given", err=True)
+    else:
+        require_same(
+            identity, entry.identity(chosen), "the checkpoint", "the options", "leave out --size and --variant"
+        )
     with open_tensors(source) as readers:
         tensors = {name: read() for name, read in readers.items()}
         with drawing_nothing():
@@ -118,8 +126,52 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
             model.load_state_dict(tensors)
         except RuntimeError as cause:
             raise InvalidArgument(f"{source} is not of {model_name} with these sizes: {cause}") from cause
-        save_hub_folder(model, entry, chosen, target)
+        lost = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, tensors[name])]
+        if lost:
+            raise InvalidArgument(
+                f"tie_word_embeddings: {', '.join(lost)} of {source} is a tensor of its own, and one with another in "
+                f"{model_name} with these sizes; add --size is_tied=false, where the model has it"
+            )
+        save_hub_folder(model, entry, chosen, target, () if identity is None else identity.classes)
+        if (source / TOKENIZER).is_file():
+            shutil.copyfile(source / TOKENIZER, target / TOKENIZER)
     click.echo(f"wrote {target}: {len(tensors)} tensors")
+
+
+@checkpoint.command("stamp")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--model", "model_name", required=True, help="Model of the zoo that the checkpoint is of.")
+@click.option("--variant", help="Its published sizes.")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=VALUE", help="One of its sizes; may be repeated.")
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Name of a class, in order; may be repeated.")
+@click.option("--tokenizer", type=click.Path(path_type=Path, exists=True), help="Its tokenizer.json.")
+def stamp(
+    path: Path, model_name: str, variant: str | None, sizes: tuple[str, ...], classes: tuple[str, ...],
+    tokenizer: Path | None,
+) -> None:  # fmt: skip
+    """Write into a checkpoint of an earlier version, or of a program of your own, what model it is of.
+
+    Sizes that are not named are those that a box wrote down when it trained, else the model's defaults.
+
+    Example: rdukit checkpoint stamp model.safetensors --model gpt2 --variant small
+    """
+    entry = get_model(model_name)
+    chosen = _chosen_sizes(entry, trained_sizes(path), variant, sizes)
+    if classes and len(classes) != chosen.get("num_classes", len(classes)):
+        raise InvalidArgument(f"--class has {len(classes)} names; legal: {chosen['num_classes']}, as num_classes")
+    digest = tokenizer_digest(tokenizer.read_text()) if tokenizer else ""
+    identity = replace(entry.identity(chosen), classes=classes, tokenizer=digest)
+    files = stamp_checkpoint(path, entry, chosen, identity)
+    click.echo(f"wrote the identity of {model_name} into {', '.join(file.name for file in files)}")
+
+
+def _chosen_sizes(
+    entry: ModelEntry, known: Mapping[str, SizeValue], variant: str | None, words: tuple[str, ...]
+) -> dict[str, SizeValue]:  # fmt: skip
+    """Return all sizes: those of the options, of the variant, ``known`` ones, and the model's defaults."""
+    named = dict(_size(word, entry.sizes) for word in words)
+    kept = {name: value for name, value in known.items() if name in entry.sizes}
+    return entry.check_sizes(kept | (entry.sizes_of(variant) if variant else {}) | named)
 
 
 @contextmanager
@@ -152,6 +204,11 @@ def open_tensors(path: Path) -> Iterator[Readers]:
 
 
 def _model_of(path: Path) -> dict[str, Any]:
+    identity = find_identity(path)
+    if identity is not None:
+        sizes = " ".join(f"{key}={value}" for key, value in identity.sizes.items())
+        known = {"classes": ", ".join(identity.classes), "tokenizer": identity.tokenizer}
+        return {"model": identity.architecture, "sizes": sizes, **{k: v for k, v in known.items() if v}}
     if not (path / CONFIG).is_file():
         return {}
     folder = open_hub_folder(path)

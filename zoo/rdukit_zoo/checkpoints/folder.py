@@ -5,9 +5,9 @@ more. Pickles are read with ``weights_only``: no program in them runs.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +19,12 @@ from torch.overrides import TorchFunctionMode
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_json_atomic
+from rdukit.pef.identity import ModelIdentity, tokenizer_digest
 from rdukit_zoo.checkpoints.hub_format import HubFormat
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 CONFIG: Final = "config.json"
+TOKENIZER: Final = "tokenizer.json"
 #: Names of weights in the order in which they are looked for; ``{}.index.json`` names the shards.
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 #: Bytes of a shard, as ``save_pretrained`` has it by default.
@@ -64,6 +66,20 @@ def open_hub_folder(path: Path) -> HubFolder:
     except KeyError as cause:
         raise InvalidArgument(f"{path / CONFIG} lacks {cause}") from cause
     return HubFolder(path, found, found.hub, config, sizes)
+
+
+def identity_of(folder: HubFolder) -> ModelIdentity:
+    """Return the identity that a folder's ``config.json`` and ``tokenizer.json`` give: names such as LABEL_0 are none.
+
+    Raises:
+        InvalidArgument: the tokenizer is damaged.
+    """
+    named = folder.config.get("id2label") or {}
+    classes = tuple(str(named[key]) for key in sorted(named, key=int)) if "num_classes" in folder.sizes else ()
+    is_named = any(name != f"LABEL_{number}" for number, name in enumerate(classes))
+    tokenizer = folder.path / TOKENIZER
+    digest = tokenizer_digest(tokenizer.read_text()) if tokenizer.is_file() else ""
+    return replace(folder.entry.identity(folder.sizes), classes=classes if is_named else (), tokenizer=digest)
 
 
 def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
@@ -169,8 +185,12 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
                     yield name, value.detach
 
 
-def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[str, SizeValue], path: Path) -> None:
+def save_hub_folder(
+    model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[str, SizeValue], path: Path, classes: Sequence[str] = ()
+) -> None:  # fmt: skip
     """Write ``config.json`` and ``model.safetensors`` as ``save_pretrained`` does: tied tensors once.
+
+    ``classes`` are the names of a classifier's, in order.
 
     Raises:
         InvalidArgument: the model has no such format.
@@ -188,7 +208,10 @@ def save_hub_folder(model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[st
     save_file(tensors, unfinished, metadata={"format": "pt"})
     unfinished.replace(path / WEIGHTS[0])
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values() if tensor.is_floating_point()}
-    write_json_atomic(path / CONFIG, {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")})
+    config = {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")}
+    if classes:
+        config |= {"id2label": dict(enumerate(classes)), "label2id": {name: k for k, name in enumerate(classes)}}
+    write_json_atomic(path / CONFIG, config)
 
 
 _DRAWS: Final = {torch.Tensor.normal_, torch.Tensor.uniform_} | {

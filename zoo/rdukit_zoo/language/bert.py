@@ -307,6 +307,8 @@ _SOURCE = "Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers 
 
 model(
     name="bert",
+    family="bert",
+    free_sizes=frozenset({"num_classes"}),
     title="BERT for masked words",
     task="masked-language-modelling",
     licence="Apache-2.0",
@@ -322,6 +324,7 @@ model(
 
 model(
     name="bert_classifier",
+    family="bert",
     title="BERT that classifies texts",
     task="sequence-classification",
     licence="Apache-2.0",
@@ -336,6 +339,8 @@ model(
 
 model(
     name="bert_embedder",
+    family="bert",
+    free_sizes=frozenset({"num_classes"}),
     title="BERT that makes vectors of texts",
     task="embedding",
     licence="Apache-2.0",

@@ -171,7 +171,8 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
     known = Gpt2Sizes(**sizes)  # type: ignore[arg-type]
     return {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": known.width, "n_layer": known.layers,
-        "n_head": known.heads, "n_inner": known.feed_forward or None, "vocab_size": known.vocabulary,
+        "n_head": known.heads, "n_inner": None if known.inner == 4 * known.width else known.inner,
+        "vocab_size": known.vocabulary,
         "n_positions": known.context_length, "layer_norm_epsilon": EPSILON, "activation_function": "gelu_new",
         "resid_pdrop": known.dropout, "embd_pdrop": known.dropout, "attn_pdrop": 0.0, "tie_word_embeddings": True,
     }  # fmt: skip
@@ -216,4 +217,5 @@ model(
         prefix="transformer.", tied={"lm_head.weight": "transformer.wte.weight"},
         ignored=(r"\.attn\.(bias|masked_bias)$",), transposed=(r"\.(c_attn|c_proj|c_fc)\.weight$",),
     ),
+    written_out=lambda sizes: {**sizes, "feed_forward": Gpt2Sizes(**sizes).inner},
 )(build)  # fmt: skip

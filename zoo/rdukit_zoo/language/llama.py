@@ -8,7 +8,7 @@ Axes: B batch, T tokens of a call, H heads, G heads of keys and values, R width 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -232,6 +232,16 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
+    """Return sizes of which none stands for another, without those of rotary positions that have no effect."""
+    known = LlamaSizes(**sizes)  # type: ignore[arg-type]
+    found = asdict(replace(known, key_value_heads=known.groups, head_width=known.width_of_head))
+    unused = {"default": 0, "linear": 1, "llama3": 4}[known.rotary_kind]
+    for name in ("rotary_factor", "rotary_low_factor", "rotary_high_factor", "rotary_original_length")[unused:]:
+        del found[name]
+    return found
+
+
 HUB_FORMAT = HubFormat(
     tables=(r"\.rotary\.",),
     architectures=("LlamaForCausalLM", "MistralForCausalLM"),
@@ -302,6 +312,7 @@ model(
         "deepseek-coder-33b": Variant(_wide(7168, 62, 56, 8, 19200) | _DEEPSEEK, 33_342_991_360),
     },
     hub=HUB_FORMAT,
+    written_out=written_out,
 )(build)
 
 

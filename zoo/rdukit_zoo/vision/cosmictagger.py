@@ -214,6 +214,7 @@ _SOURCE = "Acciarri et al., Cosmic Ray Background Removal With Deep Neural Netwo
 
 model(
     name="cosmictagger2d",
+    free_sizes=frozenset({"height", "width"}),
     title="CosmicTagger: cosmic rays in three images",
     task="segmentation",
     licence="Apache-2.0",
@@ -226,6 +227,7 @@ model(
 
 model(
     name="cosmictagger3d",
+    free_sizes=frozenset({"height", "width"}),
     title="CosmicTagger: cosmic rays in one volume",
     task="segmentation",
     modality="volumes",

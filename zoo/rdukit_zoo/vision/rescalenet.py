@@ -148,6 +148,7 @@ _PUBLISHED: dict[str, SizeValue] = {"width": 64, "image_size": 224, "channels": 
 
 model(
     name="rescalenet",
+    free_sizes=frozenset({"image_size"}),
     title="ReScaleNet: a residual network without norms",
     task="image-classification",
     licence="Apache-2.0",

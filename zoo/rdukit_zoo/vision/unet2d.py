@@ -89,6 +89,7 @@ def generate(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any
 
 model(
     name="unet2d",
+    free_sizes=frozenset({"image_size"}),
     title="U-Net for images",
     task="segmentation",
     licence="Apache-2.0",

@@ -91,6 +91,7 @@ def generate(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any
 
 model(
     name="unet3d",
+    free_sizes=frozenset({"size"}),
     title="U-Net for volumes",
     task="segmentation",
     modality="volumes",

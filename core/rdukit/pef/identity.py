@@ -1,0 +1,146 @@
+"""Identity of a model: what makes two sets of weights mean the same function. A checkpoint and a PEF both carry it.
+
+Shapes do not tell: heads, epsilons, windows, rotary angles and tying change the numbers and no shape. Pure; who reads
+or writes files is ``rdukit_serving.device.parameters`` and ``rdukit_zoo.checkpoints``.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+
+#: Key of an identity in the metadata of a safetensors file.
+IDENTITY_KEY: Final = "rdukit.model"
+#: Sizes under the names that Hugging Face's ``config.json`` has for them.
+HUB_NAMES: Final = {
+    "is_tied": "tie_word_embeddings", "window": "sliding_window", "heads": "num_attention_heads",
+    "key_value_heads": "num_key_value_heads", "rotary_base": "rope_theta",
+}  # fmt: skip
+
+#: Value of a size, as JSON has it.
+IdentityValue = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Architecture, sizes, names of classes and tokenizer of a model; an empty one of the latter two is not known."""
+
+    architecture: str
+    #: Each size that changes what is computed, written out: none stands for another.
+    sizes: Mapping[str, IdentityValue] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    #: As ``tokenizer_digest`` has it.
+    tokenizer: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the identity without what is not known."""
+        found: dict[str, Any] = {"architecture": self.architecture, "sizes": dict(self.sizes)}
+        found |= {"classes": list(self.classes)} if self.classes else {}
+        return found | ({"tokenizer": self.tokenizer} if self.tokenizer else {})
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityDifference:
+    """Value that differs between two identities, in words."""
+
+    name: str
+    one: str
+    other: str
+
+
+def identity_from_json(value: object) -> ModelIdentity:
+    """Return the inverse of ``to_json``.
+
+    Raises:
+        InvalidArgument: it has another form.
+    """
+    try:
+        if not isinstance(value, Mapping):
+            raise TypeError("it is no object")
+        sizes = value["sizes"]
+        if any(not isinstance(size, int | float | str) for size in sizes.values()):
+            raise TypeError("a size is no number, word or truth value")
+        return ModelIdentity(
+            str(value["architecture"]), {str(name): size for name, size in sizes.items()},
+            tuple(str(name) for name in value.get("classes", ())), str(value.get("tokenizer", "")),
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as cause:
+        raise InvalidArgument(f"the identity of a model is damaged: {cause!r}; write it anew") from cause
+
+
+def identity_in(metadata: Mapping[str, str]) -> ModelIdentity | None:
+    """Return the identity in the metadata of a safetensors file; None where there is none.
+
+    Raises:
+        InvalidArgument: it is damaged.
+    """
+    said = metadata.get(IDENTITY_KEY)
+    try:
+        return None if said is None else identity_from_json(json.loads(said))
+    except ValueError as cause:
+        raise InvalidArgument(f"the identity of a model is damaged: {cause}; write it anew") from cause
+
+
+def metadata_of(identity: ModelIdentity) -> dict[str, str]:
+    """Return the inverse of ``identity_in``."""
+    return {IDENTITY_KEY: json.dumps(identity.to_json())}
+
+
+def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[IdentityDifference, ...]:
+    """Return what both say and say differently: of two architectures only that, else sizes, classes and tokenizer.
+
+    A size that only one of them knows is none: models of one family need not have all of them.
+    """
+    if one.architecture != other.architecture:
+        return (IdentityDifference("architecture", one.architecture, other.architecture),)
+    found = [
+        IdentityDifference(_named(name), _word(value), _word(other.sizes[name]))
+        for name, value in one.sizes.items()
+        if name in other.sizes and other.sizes[name] != value
+    ]
+    if one.classes and other.classes and one.classes != other.classes:
+        found.append(IdentityDifference("classes", ", ".join(one.classes), ", ".join(other.classes)))
+    if one.tokenizer and other.tokenizer and one.tokenizer != other.tokenizer:
+        found.append(IdentityDifference("tokenizer", one.tokenizer[:12], other.tokenizer[:12]))
+    return tuple(found)
+
+
+def require_same(one: ModelIdentity, other: ModelIdentity, one_name: str, other_name: str, advice: str) -> None:
+    """Refuse two things that are of different models.
+
+    Raises:
+        InvalidArgument: they are; names each value that differs, and what to do.
+    """
+    differences = find_differences(one, other)
+    if differences:
+        told = "; ".join(f"{d.name}: {d.one} in {one_name}, {d.other} in {other_name}" for d in differences)
+        raise InvalidArgument(f"{one_name} and {other_name} are of different models: {told}; {advice}")
+
+
+def tokenizer_digest(text: str) -> str:
+    """Return what stands for a ``tokenizer.json``: its vocabulary and merges, however it is written.
+
+    Tokens that are added beside them do not count: preprocess may add one that ends a text.
+
+    Raises:
+        InvalidArgument: the text is no tokenizer.
+    """
+    try:
+        value = json.loads(text)
+        model = value["model"]
+        merges = [" ".join(pair) if isinstance(pair, list) else str(pair) for pair in model.get("merges") or ()]
+        known = json.dumps([model["vocab"], merges], sort_keys=True)
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise InvalidArgument(f"the tokenizer is damaged: {cause!r}; legal: a tokenizer.json") from cause
+    return hashlib.sha256(known.encode()).hexdigest()
+
+
+def _named(name: str) -> str:
+    return f"{name} ({HUB_NAMES[name]})" if name in HUB_NAMES else name
+
+
+def _word(value: IdentityValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
