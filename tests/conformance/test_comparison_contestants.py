@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rdukit_bench.comparisons.contestants import Contestants
 
 from rdukit.errors import RuntimeFault
-from rdukit_bench.comparisons.contestants import Contestants
 from support import shows
 
 pytestmark = shows("bench")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from rdukit_bench.comparisons.training_cases import TrainingCase, get_case, loss_difference, make_case, our_step
+
 from rdukit_zoo.modules import PlainGpt2
 from support import shows, wait_until
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from rdukit_bench.comparisons.llama_contestants import LlamaProgram
 from rdukit_bench.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
+
 from rdukit_runtime.engine.quantized_weights import WEIGHT_FORMATS
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from rdukit_zoo.language.llama import Llama, LlamaSizes

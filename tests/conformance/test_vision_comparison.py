@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rdukit_bench.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from torch import nn
 
-from rdukit_bench.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
 from rdukit_zoo.modules import PlainVit, PlainVitSizes, Unet, UnetSizes, vary_statistics
 from support import shows
 

@@ -276,7 +276,8 @@ def _interpolate_along(x: torch.Tensor, axis: int, size: int, align_corners: boo
     share = share.reshape([-1] + [1] * (-axis - 1))
     ahead = [None] * (x.dim() + axis)
     before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, (first + 1).clamp_max(given - 1)))
-    return before * (1 - share) + after * share
+    made: torch.Tensor = before * (1 - share) + after * share
+    return made
 
 
 #: Operator → its form.

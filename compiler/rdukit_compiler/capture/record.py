@@ -204,8 +204,8 @@ class _Recorder(proxy_tensor._MakefxTracer):
         self.proxy_function_mode.flow = GradientFlow(self.followed)
         self.proxy_function_mode.note_reader = lambda: self.dtype_readers.add(self.where())
         self.proxy_mode = _RememberingMode(
-            fx_tracer, self.tracing_mode, self.pre_dispatch, self._allow_fake_constant, self._error_on_data_dependent_ops
-        )  # fmt: skip
+            fx_tracer, self.tracing_mode, self.pre_dispatch, self._allow_fake_constant,
+            self._error_on_data_dependent_ops)  # fmt: skip
         self.proxy_mode.origin_of, self.proxy_mode.fixed = self.origin_of, self.fixed
         self.proxy_mode.examples, self.proxy_mode.overwritten = self.examples, self.overwritten
 

@@ -82,7 +82,8 @@ def run_train(
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
         run = TrainingRun(
-            program, task, data, options, context, identity, shape.identity, start, folder, total, steps_per_epoch, members
+            program, task, data, options, context, identity, shape.identity, start, folder, total, steps_per_epoch,
+            members,
         )  # fmt: skip
         if not members.is_first:
             return _follow(run)

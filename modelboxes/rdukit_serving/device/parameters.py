@@ -104,8 +104,10 @@ def check_model(wanted: Shape, identity: ModelIdentity | None, checkpoint: Path)
         InvalidArgument: names each value that differs.
     """
     if identity is not None and wanted.identity is not None:
+        has_data = wanted.identity.classes or wanted.identity.tokenizer
         require_same(
-            identity, wanted.identity, f"the checkpoint {checkpoint.name}", "the PEF with its data set" if wanted.identity.classes or wanted.identity.tokenizer else "the PEF",
+            identity, wanted.identity, f"the checkpoint {checkpoint.name}",
+            "the PEF with its data set" if has_data else "the PEF",
             "compile with the checkpoint's values, or take a checkpoint of this model",
         )  # fmt: skip
     elif identity is None:
@@ -129,8 +131,8 @@ def check_tied(names: TensorNames, parameters: Tensors) -> None:
         for other in others:
             if not torch.equal(parameters[first], parameters[other]):
                 raise InvalidArgument(
-                    f"tie_word_embeddings: {other} and {first} differ in the checkpoint, and are one tensor in the PEF's "
-                    "model (is_tied); compile with is_tied=false, where the model has it, or take a tied checkpoint"
+                    f"tie_word_embeddings: {other} and {first} differ in the checkpoint, and are one tensor in the "
+                    "PEF's model (is_tied); compile with is_tied=false, where the model has it, or take a tied checkpoint"
                 )
 
 
