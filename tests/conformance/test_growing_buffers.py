@@ -11,7 +11,7 @@ from rdukit.errors import CompileError, TraceError
 from sambaflow.samba import utils
 from support import shows
 
-pytestmark = shows("surface", "state")
+pytestmark = shows("surface", "training-loops-model")
 
 OPTIONS = {"precision": "f32", "pef_name": "t", "log_level": "error"}
 

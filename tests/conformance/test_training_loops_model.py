@@ -19,7 +19,7 @@ from sambaflow.samba import utils
 from support import shows
 from support.programs import Loaded, load_model
 
-pytestmark = shows("pytorch")
+pytestmark = shows("pytorch", "training-loops-model")
 
 
 class Net(nn.Module):
@@ -65,7 +65,7 @@ def test_a_whole_run_in_evaluation_mode_without_gradients_evaluates(tmp_path: Pa
 def test_a_whole_step_after_eval_is_refused_where_gradients_are_enabled(tmp_path: Path) -> None:
     loaded = load(tmp_path)
     loaded.model.eval()
-    with pytest.raises(InvalidArgument, match=r"evaluation mode.*inside torch\.no_grad\(\) a whole run evaluates"):
+    with pytest.raises(InvalidArgument, match=r"evaluation mode.*under torch\.no_grad\(\) a whole run evaluates"):
         loaded.run()
 
 

@@ -21,7 +21,7 @@ from rdukit_zoo.registry import get_model
 from support import shows
 from support.boxes import run_verb
 
-pytestmark = shows("training", "huggingface", "portable")
+pytestmark = shows("training", "huggingface", "portable", "checkpoints")
 
 SMALL: dict[str, Any] = {"width": 16, "layers": 1, "heads": 4}
 

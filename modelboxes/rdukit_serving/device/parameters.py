@@ -132,7 +132,8 @@ def check_tied(names: TensorNames, parameters: Tensors) -> None:
             if not torch.equal(parameters[first], parameters[other]):
                 raise InvalidArgument(
                     f"tie_word_embeddings: {other} and {first} differ in the checkpoint, and are one tensor in the "
-                    "PEF's model (is_tied); compile with is_tied=false, where the model has it, or take a tied checkpoint"
+                    "PEF's model (is_tied); compile with is_tied=false, where the model has it, or take a tied "
+                    "checkpoint"
                 )
 
 

@@ -14,7 +14,7 @@ from rdukit_zoo.checkpoints.folder import drawing_nothing, save_hub_folder
 from rdukit_zoo.registry import get_model
 from support import shows
 
-pytestmark = shows("checkpoint", "huggingface", "gpt2")
+pytestmark = shows("checkpoint", "checkpoints", "huggingface", "gpt2")
 
 SIZES = {"width": 8, "layers": 1, "heads": 2, "vocabulary": 11, "context_length": 6, "prompt_length": 4}
 
