@@ -69,7 +69,7 @@ class LoadedPef:
         self._copied = {id(optimizer): 0 for optimizer in self._optimizers}
         #: Graph, types and ids that a run asks for → its sections, and whether it has forward, backward and updating
         #: ones.
-        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, bool, bool]] = {}
+        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, frozenset[int], bool]] = {}
         #: Outputs of the training graph → those of the evaluation graph, if the last run was one of that.
         self._shown: Mapping[str, str] = {}
 
@@ -124,15 +124,15 @@ class LoadedPef:
         chosen_before = self._sections.get(key)
         if chosen_before is None:
             chosen_before = self._sections[key] = self._choose_sections(graph, key[1], key[2])
-        sections, has_forward, has_backward, has_update = chosen_before
+        sections, has_forward, backward, has_update = chosen_before
         is_whole_step = key[1] is None and key[2] is None
         refuse_autocast(self.autocast)
-        self.updates.check(has_backward, has_update, is_whole_step)
+        self.updates.check(backward, has_update, is_whole_step)
         shown = self._outputs_of(graph)
         for name in requested:
             program.symbol(name)
         if self.modes is not None:
-            self.modes.note(graph, has_forward, has_backward)
+            self.modes.note(graph, has_forward, bool(backward))
         given = [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
@@ -148,7 +148,7 @@ class LoadedPef:
             self.copies.note_run(chosen)
             if data_parallel:
                 self.copies.note_device(self.state)
-            self.updates.note(has_backward, has_update)
+            self.updates.note(backward, has_update)
             return [self.handle(name) for name in requested]
 
         made = step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
@@ -184,7 +184,7 @@ class LoadedPef:
 
     def _choose_sections(
         self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
-    ) -> tuple[tuple[int, ...], bool, bool, bool]:
+    ) -> tuple[tuple[int, ...], bool, frozenset[int], bool]:
         if self.modes is not None:
             self.modes.check_sections(graph, types, ids)
         sections = self.program.choose_sections(graph, types, ids)

@@ -38,23 +38,27 @@ class Updates:
         self._is_forgotten = False
         #: Backwards since the last update, or since gradients were forgotten.
         self.backwards = 0
+        #: Sections of the last of them that have run: a backward may come section by section.
+        self._ran: frozenset[int] = frozenset()
         #: Updates since the PEF was loaded.
         self.count = 0
 
-    def check(self, has_backward: bool, has_update: bool, is_whole_step: bool) -> None:
+    def check(self, backward: frozenset[int], has_update: bool, is_whole_step: bool) -> None:
         """Refuse a run whose update would not read what torch's would.
 
+        Args:
+            backward: the backward sections that run.
         Raises:
             InvalidArgument: several backwards before one update without accumulation, or none since ``zero_grad``.
         """
         if not has_update:
             return
-        if self._is_forgotten and not has_backward:
+        if self._is_forgotten and not backward:
             raise InvalidArgument(
                 "the update has no gradients: zero_grad() came after the last backward; run 'bckwd' before 'opt', or "
                 "call zero_grad() before the backward"
             )
-        made = self.backwards + has_backward
+        made = self.backwards + self._begins(backward)
         if made > 1 and not is_whole_step and not self._flags:
             raise InvalidArgument(
                 f"{made} backwards ran before this update, and the device keeps the gradients of the last one only; "
@@ -62,14 +66,20 @@ class Updates:
                 "the last backward to drop the others"
             )
 
-    def note(self, has_backward: bool, has_update: bool) -> None:
+    def note(self, backward: frozenset[int], has_update: bool) -> None:
         """Remember what ran."""
-        if has_backward:
+        if backward:
             self.has_gradients, self._is_forgotten = True, False
-            self.backwards += 1
+            begins = self._begins(backward)
+            self.backwards += begins
+            self._ran = backward if begins else self._ran | backward
         if has_update:
             self.backwards = 0
             self.count += 1
+
+    def _begins(self, backward: frozenset[int]) -> bool:
+        """Return whether these sections are those of another backward than the last, and not more of it."""
+        return bool(backward) and (not self.backwards or bool(backward & self._ran))
 
     def forget_gradients(self) -> None:
         """Forget gradients, as ``zero_grad`` does: sums begin anew, and ``parameter.grad`` is None."""
@@ -130,10 +140,12 @@ def clipped_together(pef: Pef) -> dict[frozenset[str], str]:
     }
 
 
-def section_kinds(pef: Pef, sections: Iterable[int]) -> tuple[bool, bool, bool]:
-    """Return whether ``sections`` have forward, backward and updating ones."""
-    found = {pef.sections[number].type for number in sections}
-    return SectionType.FWD in found, SectionType.BCKWD in found, bool(found & READS_GRADIENTS)
+def section_kinds(pef: Pef, sections: Iterable[int]) -> tuple[bool, frozenset[int], bool]:
+    """Return whether ``sections`` have forward ones, the backward ones, and whether they have updating ones."""
+    types = {number: pef.sections[number].type for number in sections}
+    found = set(types.values())
+    backward = frozenset(number for number, type_ in types.items() if type_ is SectionType.BCKWD)
+    return SectionType.FWD in found, backward, bool(found & READS_GRADIENTS)
 
 
 def _find_unclipped(pef: Pef) -> dict[str, list[str]]:
