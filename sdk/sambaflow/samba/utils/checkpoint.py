@@ -62,6 +62,8 @@ def load_sharded_checkpoint(
         if target.device.type != "meta":
             with torch.no_grad():
                 (target.data if isinstance(target, nn.Parameter) else target).copy_(value)
+            if is_loaded(symbol):
+                loaded_pef().copies.note([symbol])
         loaded.add(id(target))
     persistent = model.state_dict(keep_vars=True)
     missing = sorted(n for n, t in targets.items() if id(t) not in loaded and n in persistent)
