@@ -36,7 +36,6 @@ WITHOUT_TEST: Final = {
     "box.webhook_attempts": "its effect needs as many attempts with pauses between them",
     "box.webhook_timeout_s": _DURATION,
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
-    "kernel_check": "full tries what takes long, off tries nothing: neither changes a right kernel",
     "numerics.trap": _ARGUMENT + "the application's own switch",
     "profile.folder": "tests run snprof, which sets it",
     "scheduler.half_life_s": _ARGUMENT + "half_life_s of a decision",
