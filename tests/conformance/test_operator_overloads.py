@@ -1,6 +1,7 @@
 """Overloads of torch's operators that take a number where others take a tensor, and rare ones: as in eager torch."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,7 @@ class Scaled(nn.Module):
 def test_gradients_of_the_overloads_equal_torchs(tmp_path: Path) -> None:
     model, reference = Scaled(), Scaled()
     inputs = (samba.from_torch_tensor(REAL.clone(), name="x"),)
-    sgd = lambda parameters: samba.optim.SGD(parameters, lr=0.0)  # noqa: E731
-    loaded = load_model(model, inputs, tmp_path, sgd, precision="f32")
+    loaded = load_model(model, inputs, tmp_path, partial(samba.optim.SGD, lr=0.0), precision="f32")
     loaded.run()
     reference(REAL).backward()
     torch.testing.assert_close(model.weight.sn_grad, reference.weight.grad, rtol=1e-5, atol=1e-5)

@@ -5,6 +5,7 @@ Numbers under the f32 switch equal torch's to 1e-5: the same operators in the sa
 
 import copy
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,7 @@ class Net(nn.Module):
 def load(folder: Path, *layers: nn.Module, **config: Any) -> Loaded:
     utils.set_seed(0)
     batch = samba.randn(8, 4, name="x", batch_dim=0), samba.randint(3, (8,), name="y", batch_dim=0)
-    sgd = lambda parameters: samba.optim.SGD(parameters, lr=0.5)  # noqa: E731
-    return load_model(Net(*layers), batch, folder, sgd, **{"precision": "f32", **config})
+    return load_model(Net(*layers), batch, folder, partial(samba.optim.SGD, lr=0.5), **{"precision": "f32", **config})
 
 
 def weight_of(loaded: Loaded) -> torch.Tensor:
@@ -216,7 +216,9 @@ def test_a_number_that_forward_does_not_read_may_change(tmp_path: Path) -> None:
     loaded.model.epoch = 0
     loaded.run()
     loaded.model.epoch = 1
+    before = weight_of(loaded)
     loaded.run()
+    assert not torch.equal(weight_of(loaded), before), "it has trained"
 
 
 def test_a_dropout_rate_that_is_set_after_tracing_is_the_next_runs(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
 from rdukit_zoo.datasets.passages import CLASSIFY, MASK, PADDING, SEPARATE, TOKENS, mask_tokens
 
 FORMATS: Final = (Format.TXT, Format.CSV, Format.JSONL, Format.PARQUET)
-#: What stands for the tokenizer where tokens are bytes.
+#: Digest of the tokenizer whose tokens are bytes.
 BYTES: Final = "bytes"
 #: Tasks whose data may be texts.
 TASKS: Final = frozenset({"masked-language-modelling", "sequence-classification", "embedding"})

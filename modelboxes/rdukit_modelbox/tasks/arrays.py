@@ -156,8 +156,8 @@ def run_batches(
 ) -> Iterator[tuple[dict[str, NDArray[Any]], float | None, NDArray[Any]]]:
     """Run forward over a split, in evaluation mode.
 
-    Yields for each batch: its samples by name, their loss if there is one, the output. What fills up the last batch is
-    in none of them.
+    Yields for each batch: its samples by name, their loss if there is one, the output. None of them has the rows that
+    fill up the last batch.
     """
     size, names = program.shape.batch_size, [str(tensor.sn_name) for tensor in program.inputs]
     total = -(-data.count(split) // size)

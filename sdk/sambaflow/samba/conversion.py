@@ -60,7 +60,7 @@ def tie_empty_(model: nn.Module) -> None:
 def name_added_parameters_(model: nn.Module) -> None:
     """Name parameters that a program has added to a converted model since, such as those of a weight normalization.
 
-    A model that was not converted stays as it is.
+    A model that was not converted does not change.
     """
     added = {path: p for path, p in model.named_parameters() if not getattr(p, "sn_name", "")}
     if not added or not hasattr(model, "sn_prefix"):

@@ -462,7 +462,7 @@ class SambaSession:
         self._loaded().program.section_seconds = []
 
     def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
-        """Write per section its runs, emulated (projected) and host seconds since ``start_runtime_profile`` as JSON."""
+        """Write ``runtime_profile`` since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started."""
         loaded = self._loaded()
         measured, loaded.program.section_seconds = loaded.program.section_seconds, None
         if measured is not None:

@@ -8,19 +8,17 @@ difference.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Pef, SectionType
-from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, data_of
 
 #: Version of the values, address, dtype.
 Fingerprint = tuple[int, int, torch.dtype]
-
-_DATA: Final = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 class HostCopies:
@@ -102,18 +100,18 @@ class HostCopies:
         if name in self._stale and self._state.get(name) is tensor:
             self._check_unedited(name, tensor)
             with DisableTorchFunctionSubclass(), torch.no_grad():
-                _DATA(tensor).copy_(self._read(name))
+                data_of(tensor).copy_(self._read(name))
             self._stale.discard(name)
 
     def lend(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return ``tensor.data``, whose changes are noticed."""
         with DisableTorchFunctionSubclass():
             if self._state.get(name) is not tensor or name not in self._known:
-                return _DATA(tensor)  # type: ignore[no-any-return]
+                return data_of(tensor)  # type: ignore[no-any-return]
             self._touched.add(name)
             lent = self._lent.get(name)
             if lent is None or lent[0].data_ptr() != tensor.data_ptr() or lent[0].dtype != tensor.dtype:
-                data = _DATA(tensor)
+                data = data_of(tensor)
                 lent = self._lent[name] = data, data._version
             return lent[0].detach()
 
@@ -150,13 +148,13 @@ class HostCopies:
             if self._lent:
                 found += [name for name, (data, version) in self._lent.items() if data._version != version]
             for name in self._touched:
-                if name not in self._stale and not torch.equal(_DATA(state[name]), self._read(name)):
+                if name not in self._stale and not torch.equal(data_of(state[name]), self._read(name)):
                     found.append(name)
             self._touched.clear()
             for name in dict.fromkeys(found):
                 if name in self._stale:
                     self._refuse(name)
-                self._write(name, _DATA(state[name]))
+                self._write(name, data_of(state[name]))
         if found:
             self.note(found)
 

@@ -17,7 +17,7 @@ from sambaflow.sessions import current_session
 from sambaflow.tracing.torch_private import CLIP_GRADIENTS, CLIP_WITH_NORM, TOTAL_NORM
 
 _DEVICES: Final = ("cpu", "cuda")
-#: Attribute of a total norm: the order that it was computed with.
+#: Attribute of a total norm: its order, such as 2.0.
 _NORM_TYPE: Final = "sn_norm_type"
 
 

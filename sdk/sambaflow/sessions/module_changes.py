@@ -23,33 +23,30 @@ _VALUES: Final[Callable[[dict[str, Any]], Iterable[Any]]] = dict.values
 
 
 class ModuleChanges:
-    """Look of ``model``: what it was like, and how that differs later."""
+    """The numbers, members and hooks of a traced model, and what a program changes of them later."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self.accept()
 
     def accept(self) -> None:
-        """Take the model as it is now."""
+        """Compare with the present model from now on."""
         paths = {id(m): path for path, m in self._model.named_modules()}
         modules = list(self._model.modules())
-        #: Attributes, hooks, and the dict of each with the key; then what is there.
-        self._places = [
-            (vars(m), key) for m in modules for key, value in vars(m).items()
+        numbers = [
+            (m, key) for m in modules for key, value in vars(m).items()
             if isinstance(value, _NUMBERS) and key not in _OTHERS and not key.startswith("_")
         ]  # fmt: skip
-        self._paths = [
-            f"{paths[id(m)]}.{key}".lstrip(".") for m in modules for key, value in vars(m).items()
-            if isinstance(value, _NUMBERS) and key not in _OTHERS and not key.startswith("_")
-        ]  # fmt: skip
+        #: Attributes that hold numbers and words: the dict and the key of each, its path, and its value.
+        self._places = [(vars(m), key) for m, key in numbers]
+        self._paths = [f"{paths[id(m)]}.{key}".lstrip(".") for m, key in numbers]
         self._values = [place[key] for place, key in self._places]
         self._hooks = [(f"{paths[id(m)]}.{key}".lstrip("."), vars(m)[key]) for m in modules for key in _HOOKS]
         self._hook_tables = [hooks for _, hooks in self._hooks]
         self._hook_counts = list(map(len, self._hook_tables))
-        self._owners = [paths[id(m)] for m in modules for table in (m._modules, m._parameters) if table]
-        self._tables: list[dict[str, Any]] = [
-            table for m in modules for table in (m._modules, m._parameters) if table
-        ]  # fmt: skip
+        owned = [(paths[id(m)], table) for m in modules for table in (m._modules, m._parameters) if table]
+        self._owners = [path for path, _ in owned]
+        self._tables: list[dict[str, Any]] = [table for _, table in owned]
         #: Held, so that nothing else gets their identities.
         self._members = [list(dict.values(table)) for table in self._tables]
         self._identities = self._look_at_members()

@@ -80,7 +80,11 @@ def _reading_row(program: Any, name: str) -> BreakdownRow:
 
 
 def runtime_profile(pef: Pef, measured: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Return totals per section of ``measured``: (section id, host seconds) of each time that a section ran."""
+    """Return totals per section of ``measured``: (section id, host seconds) of each time that a section ran.
+
+    Per section: runs, ``emulated_seconds`` (the cost model's projection for the chip) and ``host_seconds`` (this
+    machine), both in total. The vendor's file format is not published (Source: ours).
+    """
     host: dict[int, float] = {}
     runs: dict[int, int] = {}
     for section, seconds in measured:

@@ -18,6 +18,9 @@ DisableTorchFunction = torch._C.DisableTorchFunction
 #: The ``__torch_function__`` of a subclass whose results are plain tensors.
 disabled_torch_function = torch._C._disabled_torch_function_impl
 
+#: Getter of ``tensor.data``: compared with the function that a subclass is asked about, and called without asking it.
+data_of: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
 #: Makes a parameter of (data, requires_grad, hooks): how torch pickles parameters.
 rebuild_parameter = torch._utils._rebuild_parameter
 

@@ -69,7 +69,9 @@ def stamp_checkpoint(path: Path, entry: ModelEntry, sizes: Sizes, identity: Mode
         metadata, tensors = _metadata(file), _tensors(file)
         said = identity_in(metadata)
         if said is not None:
-            require_same(said, identity, f"the checkpoint {file.name}", "the options", "leave it as it is")
+            require_same(
+                said, identity, f"the checkpoint {file.name}", "the options", "give the sizes that the checkpoint says"
+            )
         _check_shapes(file, tensors, wanted)
         with atomic_target(file) as temporary:
             save_file(tensors, temporary, metadata={**metadata, **metadata_of(identity)})

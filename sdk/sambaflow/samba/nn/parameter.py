@@ -10,7 +10,7 @@ from torch import nn
 from sambaflow.samba.nn.gradient import DeviceGradient, sees_device
 from sambaflow.samba.sambatensor import call_promoting, unwrap, wrap
 from sambaflow.sessions import current_session, is_loaded, loaded_pef
-from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, rebuild_parameter
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, data_of, rebuild_parameter
 
 if TYPE_CHECKING:
     from sambaflow.sessions.host_copies import HostCopies
@@ -21,7 +21,6 @@ _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_
 #: torch's own slot for a gradient, which autograd on the host fills.
 HOST_GRADIENT: Any = torch.Tensor.grad
 
-
 #: Properties of a tensor that hold its values.
 _VALUES = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
 #: Functions that ask what a tensor is, or change no value.
@@ -30,7 +29,6 @@ _DESCRIBING = frozenset(
      "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "__hash__", "__delete__", "storage_offset",
      "ndimension", "is_contiguous", "get_device", "type", "is_signed", "__len__"}
 )  # fmt: skip
-_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 class SambaParameter(nn.Parameter):
@@ -154,7 +152,7 @@ class SambaParameter(nn.Parameter):
         kwargs = dict(kwargs or {})
         if (loaded := current_session().loaded) is not None and _reads_values(func):
             _pull(loaded.copies, (*args, *kwargs.values()))
-            if func == _DATA and isinstance(args[0], SambaParameter):
+            if func == data_of and isinstance(args[0], SambaParameter):
                 return loaded.copies.lend(args[0].sn_name, args[0])
         with DisableTorchFunctionSubclass():
             if func is torch.Tensor.detach:
