@@ -122,7 +122,7 @@ class Preemptor:
         return [room for part in job.everywhere if (room := self._rooms.of(part)) is not None]
 
     def _find_left(self, job: QueuedJob, may_have: Callable[[NodeRoom], bool]) -> Clearing | None:
-        for index, leaving in self._leaving.items():
+        for index, leaving in sorted(self._leaving.items(), key=lambda item: item[0]):
             room = self._rooms.all[index]
             if room.fits_with(job.need, leaving, self._closed(job, room)) and may_have(room):
                 return Clearing(((room, job.need),))
@@ -132,15 +132,16 @@ class Preemptor:
         can_reclaim = self._shares.has_quotas and not is_borrower
         if not self._left or not (can_reclaim or job.priority >= self._least):
             return None
-        best: tuple[tuple[float, int, int, int], Clearing] | None = None
+        best: tuple[tuple[float, int, int, int], int, Clearing] | None = None
         for index, candidates in self._victims.items():
             room = self._rooms.all[index]
             if not may_have(room):
                 continue
             chosen = self._choose(job, is_borrower, room, candidates)
-            if chosen and (best is None or self._cost(chosen) < best[0]):
-                best = self._cost(chosen), Clearing(((room, job.need),), tuple(chosen))
-        return None if best is None else best[1]
+            # Of equal ones the first node's: the order in which jobs began decides nothing.
+            if chosen and (best is None or (self._cost(chosen), index) < best[:2]):
+                best = self._cost(chosen), index, Clearing(((room, job.need),), tuple(chosen))
+        return None if best is None else best[2]
 
     def _find_spread(self, job: QueuedJob, is_borrower: bool, closed: Container[int]) -> Clearing | None:
         """Find room on several nodes for a job's members: by jobs that leave anyway, or by victims besides."""
