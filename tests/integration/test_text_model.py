@@ -190,7 +190,7 @@ def test_what_a_text_program_cannot_do_is_refused_with_what_is_legal(
     other = made["folder"] / "other"
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     pef = run_verb("llama", "compile", other, purpose="serve", batch_size=1, **{**TINY, "width": 32}).outputs["pef"]
-    with pytest.raises(InvalidArgument, match="width: 16 in the checkpoint .*, 32 in the PEF"):
+    with pytest.raises(InvalidArgument, match=r"width: 16 in the checkpoint .*, 32 in the PEF"):
         TextProgram(pef, made["checkpoint"])
 
 
