@@ -16,8 +16,8 @@ from sqlalchemy import update
 
 from rdukit.doctor.cli import FindingLevel
 from rdukit.errors import Conflict, ContentDamaged, NotFound, StoreUnavailable
+from rdukit_platform.artifacts.manifest import FolderEntry
 from rdukit_platform.artifacts.service import record_artifact, verify_artifact
-from rdukit_platform.artifacts.store import FolderEntry
 from rdukit_platform.artifacts.stores.bucket import PART_BYTES, Bucket
 from rdukit_platform.artifacts.stores.cache import ContentCache
 from rdukit_platform.artifacts.stores.s3 import S3Store

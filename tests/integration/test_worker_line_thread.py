@@ -15,6 +15,7 @@ from rdukit_platform.jobs.execution import Begun, FencingToken, Output, Success
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker.line import GROUP_S, STALE_S, DoneJob, JobLine
 from support import FakeClock, shows, wait_until
+from support.platform.content import add_files
 from support.platform.processes import fresh_database
 from support.platform.worker import BOX, Refusing, batch, facts, node_up, request, worker_context
 
@@ -40,7 +41,7 @@ class LineUnderTest:
     def end(self, fencing: FencingToken, *, is_quick: bool = True, size: int = 10) -> None:
         """Let a slot have done a job, which made a file of its id."""
         now, added = self.clock.now(), self.store.begin()
-        made = added.add_files([("made", BytesIO(fencing.job_id.encode()))])
+        made = add_files(added, [("made", BytesIO(fencing.job_id.encode()))])
         output = Output("dataset", "dataset", made.digest, size, is_folder=True)
         success = Success(fencing, [output], {"samples": 3}, now, Begun(BOX, now - 0.01), [])
         self.line.end(DoneJob(success, added, is_quick, lambda error: self.errors.update({fencing.job_id: error})))

@@ -66,7 +66,7 @@ def format_table(table: Table, width: int | None = None, styles: Styles | None =
         styles: colours by the text of a cell.
     """
     has_head = any(table.columns)
-    rows = [[_escaped(cell, keeps_lines=not has_head) for cell in row] for row in table.rows]
+    rows = [[escaped(cell, keeps_lines=not has_head) for cell in row] for row in table.rows]
     grid: list[Sequence[str]] = [table.columns, *rows] if has_head else [*rows]
     indent = "  " if table.title else ""
     room = None if width is None else width - len(indent)
@@ -124,9 +124,10 @@ def _fit(band: Sequence[int], natural: Sequence[int], least: Sequence[int], room
     return widths
 
 
-def _escaped(text: str, *, keeps_lines: bool) -> str:
+def escaped(text: str, *, keeps_lines: bool = False) -> str:
+    """Return text of others with its control characters as they are written in Python, so that it draws nothing."""
     if keeps_lines and "\n" in text:
-        return "\n".join(_escaped(line, keeps_lines=False) for line in text.splitlines())
+        return "\n".join(escaped(line, keeps_lines=False) for line in text.splitlines())
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 

@@ -8,7 +8,7 @@ whatever the box does meanwhile, what is read lies in its folder.
 
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader, FileIO, RawIOBase
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from rdukit.errors import OutputRefused
+from rdukit.files.tree import RUNNABLE, is_utf8
 
 #: Bytes that a file may lack on the disk: file systems that compress lack some, too.
 MAX_HOLE_BYTES: Final = 1 << 30
@@ -27,7 +28,17 @@ _KINDS: Final = {
     stat.S_IFBLK: "a device",
 }  # fmt: skip
 
-_Files = Generator[tuple[str, BinaryIO], None, None]
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file of an output, open for as long as the next one is not asked for. ``path``: in the output's folder."""
+
+    path: str
+    stream: BinaryIO
+    is_executable: bool
+
+
+_Files = Generator[OutputFile, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +53,13 @@ class OutputLimits:
 class OpenOutput:
     """An output that is being read: its files one after the other, each with its path in the folder.
 
-    A file has the one path ``""``. Each is closed when the next one is asked for.
+    A file has the one path ``""``. Each is closed when the next one is asked for. ``empty_folders`` are known when all
+    files were read.
     """
 
     is_folder: bool
-    files: Iterator[tuple[str, BinaryIO]]
+    files: Iterator[OutputFile]
+    empty_folders: Sequence[str]
 
 
 @contextmanager
@@ -67,7 +80,7 @@ def open_output(root: Path, path: Path, limits: OutputLimits) -> Iterator[OpenOu
         is_folder = stat.S_ISDIR(_look(here, last, str(path)).st_mode)
         files = reading.walk(here, last) if is_folder else reading.one(here, last)
         opened.callback(files.close)
-        yield OpenOutput(is_folder, files)
+        yield OpenOutput(is_folder, files, reading.empty_folders)
 
 
 @dataclass(slots=True)
@@ -80,12 +93,13 @@ class _Reading:
     files: int = 0
     #: Open folders on the way to the file that is read.
     folders: list[int] = field(default_factory=list)
+    empty_folders: list[str] = field(default_factory=list)
 
     def one(self, folder: int, name: str) -> _Files:
         """Yield an output that is a file."""
         self._count()
         with self._open(folder, name, str(self.path)) as stream:
-            yield "", stream
+            yield OutputFile("", stream, _is_executable(stream))
 
     def walk(self, folder: int, name: str) -> _Files:
         """Yield the files of an output that is a folder, those of a folder by their names."""
@@ -104,11 +118,14 @@ class _Reading:
                 self._count()
                 if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
                     with self._open(folder, name, shown) as stream:
-                        yield relative, stream
+                        yield OutputFile(relative, stream, _is_executable(stream))
                     continue
                 if len(waiting) > MAX_DEPTH:
                     raise OutputRefused(f"output {self.path} has folders in folders, more than {MAX_DEPTH} deep")
-                waiting.append((f"{relative}/", self._enter(folder, name, shown)))
+                names_in = self._enter(folder, name, shown)
+                if not names_in:
+                    self.empty_folders.append(relative)
+                waiting.append((f"{relative}/", names_in))
         finally:
             for descriptor in self.folders:
                 os.close(descriptor)
@@ -153,6 +170,10 @@ class _Counted(RawIOBase):
 
     def __init__(self, descriptor: int, reading: _Reading) -> None:
         self._file, self._reading = FileIO(descriptor, "rb"), reading
+
+    def fileno(self) -> int:
+        """Return the descriptor of the open file."""
+        return self._file.fileno()
 
     def readable(self) -> bool:
         """Say that it can be read, which its base does by ``readinto``."""
@@ -211,11 +232,13 @@ def _names_in(folder: int, shown: str) -> list[str]:
     except OSError as cause:
         raise OutputRefused(f"the folder {shown!r} in an output cannot be read: {cause.strerror}") from cause
     for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as cause:
-            raise OutputRefused(f"{os.fsencode(name)!r} in the output {shown!r} is no name in UTF-8") from cause
+        if not is_utf8(name):
+            raise OutputRefused(f"{os.fsencode(name)!r} in the output {shown!r} is no name in UTF-8")
     return names
+
+
+def _is_executable(stream: BinaryIO) -> bool:
+    return bool(os.fstat(stream.fileno()).st_mode & RUNNABLE)
 
 
 def _check_kind(shown: str, found: os.stat_result) -> None:

@@ -10,6 +10,7 @@ from rdukit.errors import InvalidArgument, PreconditionFailed, RangeNotSatisfiab
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, Cursor, Limit, platform_of
+from rdukit_platform.artifacts.manifest import FolderEntry, FolderManifest
 from rdukit_platform.artifacts.quota import check_quota, read_use
 from rdukit_platform.artifacts.removal import delete_artifact, pin_artifact, unpin_artifact
 from rdukit_platform.artifacts.service import (
@@ -31,7 +32,7 @@ from rdukit_platform.artifacts.service import (
     walk_lineage,
 )
 from rdukit_platform.artifacts.service import File as FileView
-from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
+from rdukit_platform.artifacts.store import BlobStore, Content
 from rdukit_platform.artifacts.sweep import collect
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import ArtifactRow
@@ -151,7 +152,7 @@ def show(request: Request, artifact_id: str, caller: ArtifactsReader) -> Artifac
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
-    return show_artifact(row, platform.store.entries(row.digest) if row.is_folder else None)
+    return show_artifact(row, platform.store.manifest(row.digest) if row.is_folder else None)
 
 
 @router.get("/{artifact_id}/content", response_class=StreamingResponse)
@@ -238,11 +239,13 @@ def check_match(text: str | None, digest: str) -> None:
         raise PreconditionFailed(f"the content is {digest}, not {text}; fetch it from its beginning")
 
 
-def show_artifact(row: ArtifactRow, entries: list[FolderEntry] | None = None) -> Artifact:
-    """Return a row as the API shows it."""
-    files = None if entries is None else [FileView(path=e.path, digest=e.digest, bytes=e.bytes) for e in entries]
-    values = {name: getattr(row, name) for name in Artifact.model_fields if name != "files"}
-    return Artifact.model_validate({**values, "files": files})
+def show_artifact(row: ArtifactRow, manifest: FolderManifest | None = None) -> Artifact:
+    """Return a row as the API shows it; a folder with what is in it if that is given."""
+    found = Artifact.model_validate(row, from_attributes=True)
+    if manifest is None:
+        return found
+    files = [FileView.model_validate(file, from_attributes=True) for file in manifest.files]
+    return found.model_copy(update={"files": files, "empty_folders": list(manifest.folders)})
 
 
 def _store_folder(store: BlobStore, files: list[UploadFile]) -> Content:

@@ -13,7 +13,8 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, Cursor, Limit, platform_of
-from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_relative
+from rdukit_platform.artifacts.manifest import check_paths, check_relative
+from rdukit_platform.artifacts.store import BLOCK, Content
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.catalog.catalog import incoming_folder

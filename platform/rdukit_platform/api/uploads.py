@@ -10,9 +10,10 @@ from rdukit.errors import RdukitError
 from rdukit.settings import resolve
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.dependencies import ArtifactsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.artifacts.manifest import MAX_FILES, FolderEntry
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.artifacts.service import Artifact, plain_name, record_artifact
-from rdukit_platform.artifacts.store import BlobStore, FolderEntry
+from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.artifacts.uploads import Upload, Uploads
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.jobs.schemas import RequestBody
@@ -27,9 +28,10 @@ PIECE_BYTES: Final = 4 << 20
 class UploadFile(RequestBody):
     """A file that is to come. ``path``: in the folder, or the file's name."""
 
-    path: Annotated[str, Field(min_length=1, max_length=1024)]
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
     bytes: Annotated[int, Field(ge=0, lt=1 << 53)]
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")]
+    executable: Annotated[bool, Field(description="Of a folder's file: who may read it may run it.")] = False
 
 
 class UploadRequest(RequestBody):
@@ -38,7 +40,11 @@ class UploadRequest(RequestBody):
     kind: Annotated[str, Field(min_length=1, max_length=32)]
     name: Annotated[str, Field(min_length=1, max_length=256)]
     folder: bool = False
-    files: Annotated[list[UploadFile], Field(min_length=1, max_length=100_000)]
+    files: Annotated[list[UploadFile], Field(min_length=1, max_length=MAX_FILES)]
+    empty_folders: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=4096)]],
+        Field(max_length=MAX_FILES, description="Folders in the folder that have nothing inside."),
+    ] = []  # noqa: RUF012
 
 
 class FileState(BaseModel):
@@ -64,6 +70,12 @@ class Came(BaseModel):
     offset: int
 
 
+class FilesCame(BaseModel):
+    """Result of sending whole files: the number of the one after the last of them."""
+
+    next: int
+
+
 class Forgotten(BaseModel):
     """The upload that is given up."""
 
@@ -75,12 +87,18 @@ def begin(request: Request, caller: ArtifactsWriter, body: UploadRequest) -> Upl
     """Begin an upload; who asks for the same again goes on with it."""
     platform = platform_of(request)
     uploads = Uploads(platform.store)
-    files = [FolderEntry(file.path, file.digest, file.bytes) for file in body.files]
-    upload = uploads.begin(caller.tenant_id, body.name, body.kind, files, is_folder=body.folder)
+    files = [FolderEntry(file.path, file.digest, file.bytes, file.executable) for file in body.files]
+
+    def ask() -> Upload:
+        return uploads.begin(
+            caller.tenant_id, body.name, body.kind, files, is_folder=body.folder, empty_folders=body.empty_folders
+        )
+
+    upload = ask()
     with platform.database.read() as session:
         if session.get(ArtifactRow, upload.artifact_id) is not None:  # done before: this is another artifact
             uploads.remove(upload)
-            upload = uploads.begin(caller.tenant_id, body.name, body.kind, files, is_folder=body.folder)
+            upload = ask()
         try:
             check_quota(session, caller.tenant_id, upload.bytes + uploads.pending_bytes(caller.tenant_id, upload.id))
         except RdukitError:
@@ -112,6 +130,23 @@ async def put(
         return uploads.append(uploads.get(caller.tenant_id, upload_id), number, offset, piece)
 
     return Came(offset=await to_thread.run_sync(append))
+
+
+@router.put("/{upload_id}/files")
+async def put_files(
+    request: Request,
+    upload_id: str,
+    caller: ArtifactsWriter,
+    first: Annotated[int, Query(ge=0, description="Number of the file with which the body begins.")] = 0,
+) -> FilesCame:
+    """Add several whole files, whose bytes follow each other in the body in the order of their numbers."""
+    data = await request.body()
+
+    def append() -> int:
+        uploads = Uploads(platform_of(request).store)
+        return uploads.append_files(uploads.get(caller.tenant_id, upload_id), first, data)
+
+    return FilesCame(next=await to_thread.run_sync(append))
 
 
 @router.post("/{upload_id}/finish", status_code=status.HTTP_201_CREATED)

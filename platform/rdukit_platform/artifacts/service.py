@@ -9,8 +9,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import ContentDamaged, InvalidArgument, NotFound, suggest
+from rdukit_platform.artifacts.manifest import FolderEntry
 from rdukit_platform.artifacts.quota import check_quota
-from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
+from rdukit_platform.artifacts.store import BlobStore, Content
 from rdukit_platform.db.models import ArtifactRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id, read_page
 
@@ -215,6 +216,8 @@ class Artifact(BaseModel):
     #: In lineage only: since when its content is not kept.
     deleted_at: float | None
     files: list["File"] | None = None
+    #: Folders of a folder that have nothing inside.
+    empty_folders: list[str] | None = None
 
 
 class File(BaseModel):
@@ -223,6 +226,8 @@ class File(BaseModel):
     path: str
     digest: str
     bytes: int
+    #: Whoever may read the file may run it.
+    executable: bool = False
 
 
 class ArtifactPage(BaseModel):

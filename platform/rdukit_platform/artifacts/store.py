@@ -1,15 +1,14 @@
 """Content by its digest: files as blobs, folders as a manifest of blobs. Where they lie is the store's matter.
 
-A folder is a blob too: the JSON ``{"files": [{"path", "digest", "bytes"}]}``, sorted by path. A blob appears whole or
-not at all; having it twice is having it once. Whoever gets bytes gets those of the digest or an error; a blob that
-somebody has changed is mended when the right bytes are added again.
+A folder is a blob too: its manifest. A blob appears whole or not at all; having it twice is having it once. Whoever
+gets bytes gets those of the digest or an error; a blob that somebody has changed is mended when the right bytes are
+added again.
 
 What no row of the database refers to is collected (``sweep``). Whoever adds content does so within ``holding`` until
 a row refers to it. Stores are in ``stores``: a folder that all nodes mount, or a bucket of S3.
 """
 
 import hashlib
-import json
 import logging
 import os
 import stat
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from rdukit.errors import Conflict, ContentDamaged, InvalidArgument, NoResources, NotFound
+from rdukit.files.tree import check_kind, make_executable, read_tree
+from rdukit_platform.artifacts.manifest import FolderEntry, FolderManifest, make_manifest, read_manifest, write_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +53,6 @@ class Content:
     digest: str
     bytes: int
     is_folder: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FolderEntry:
-    """A file of a folder. ``path`` is relative, with forward slashes."""
-
-    path: str
-    digest: str
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,34 +130,31 @@ class PendingContent(ABC):
             InvalidArgument: there is a link or something else that is neither file nor folder.
             NotFound: there is nothing at ``path``.
         """
-        kind = _kind(path)
-        if stat.S_ISREG(kind):
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError as cause:
+            raise NotFound(f"there is nothing at {path}") from cause
+        check_kind(path, mode)
+        if stat.S_ISREG(mode):
             with _open_regular(path) as stream:
                 return self.add_stream(stream)
-        entries = []
-        for file, relative in _walk(path):
-            with _open_regular(file) as stream:
-                digest, size = self._add(stream, None)
-            entries.append(FolderEntry(relative, digest, size))
-        return self.add_manifest(entries)
+        entries, tree = [], read_tree(path)
+        for file in tree.files:
+            with _open_regular(file.path) as stream:
+                entries.append(FolderEntry(file.name, *self._add(stream, None), file.is_executable))
+        return self.add_manifest(entries, tree.empty_folders)
 
-    def add_files(self, files: Iterable[tuple[str, BinaryIO]]) -> Content:
-        """Store a folder of files as they come, each with its path in the folder.
+    def add_manifest(self, entries: Sequence[FolderEntry], empty_folders: Sequence[str] = ()) -> Content:
+        """Store a folder whose files are in the store already.
 
         Raises:
-            InvalidArgument: a path is none, or no folder could have both of two.
+            InvalidArgument: a path is none, or no folder could have all of them.
         """
-        return self.add_manifest([FolderEntry(path, *self._add(stream, None)) for path, stream in files])
-
-    def add_manifest(self, entries: Sequence[FolderEntry]) -> Content:
-        """Store a folder whose files are in the store already."""
-        ordered = sorted(entries, key=lambda entry: entry.path)
-        check_paths([entry.path for entry in ordered])
-        files = [{"path": check_relative(e.path), "digest": e.digest, "bytes": e.bytes} for e in ordered]
-        data = json.dumps({"files": files}, sort_keys=True, separators=(",", ":")).encode()
+        manifest = make_manifest(entries, empty_folders)
+        data = write_manifest(manifest)
         digest = hashlib.sha256(data).hexdigest()
         self._publish(digest, data)
-        return Content(digest, sum(entry.bytes for entry in ordered), is_folder=True)
+        return Content(digest, manifest.bytes, is_folder=True)
 
     @abstractmethod
     def drop(self) -> None:
@@ -324,13 +313,13 @@ class BlobStore(ABC):
         with self.adding() as added:
             return added.add_path(path)
 
-    def add_manifest(self, entries: Sequence[FolderEntry]) -> Content:
+    def add_manifest(self, entries: Sequence[FolderEntry], empty_folders: Sequence[str] = ()) -> Content:
         """Keep what ``PendingContent.add_manifest`` adds."""
         with self.adding() as added:
-            return added.add_manifest(entries)
+            return added.add_manifest(entries, empty_folders)
 
-    def entries(self, digest: str) -> list[FolderEntry]:
-        """Return the files of a folder, checked against its digest.
+    def manifest(self, digest: str) -> FolderManifest:
+        """Return a folder's files and empty folders, checked against its digest.
 
         Raises:
             NotFound: no such blob.
@@ -338,11 +327,13 @@ class BlobStore(ABC):
         """
         data = b"".join(self.read(digest))
         try:
-            return [
-                FolderEntry(check_relative(f["path"]), f["digest"], int(f["bytes"])) for f in json.loads(data)["files"]
-            ]
-        except (ValueError, KeyError, TypeError) as cause:
+            return read_manifest(data)
+        except ContentDamaged as cause:
             raise ContentDamaged(f"blob {digest} is not a folder's manifest") from cause
+
+    def entries(self, digest: str) -> Sequence[FolderEntry]:
+        """Return a folder's files. Raises as ``manifest``."""
+        return self.manifest(digest).files
 
     def read(self, digest: str) -> Iterator[bytes]:
         """Yield a blob's bytes, in blocks; hashed on the way.
@@ -383,8 +374,13 @@ class BlobStore(ABC):
             self._place(digest, target)
             return
         target.mkdir(parents=True)
-        for entry in self.entries(digest):
+        found = self.manifest(digest)
+        for folder in found.folders:
+            (target / folder).mkdir(parents=True)
+        for entry in found.files:
             self._place(entry.digest, target / entry.path)
+            if entry.executable:
+                make_executable(target / entry.path)
 
     def _place(self, digest: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -426,54 +422,6 @@ def check_digest(digest: str) -> str:
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")
     return digest
-
-
-def check_paths(paths: Sequence[str]) -> None:
-    """Refuse the paths of a folder that no file system could hold together.
-
-    Raises:
-        InvalidArgument: two are equal, or one is a folder of another.
-    """
-    known = set(paths)
-    if len(known) != len(paths):
-        raise InvalidArgument("two files of the folder have the same path")
-    for path in paths:
-        parent = path.rpartition("/")[0]
-        while parent:
-            if parent in known:
-                raise InvalidArgument(f"{parent!r} is a file of the folder, and {path!r} would lie inside it")
-            parent = parent.rpartition("/")[0]
-
-
-def check_relative(text: str) -> str:
-    """``text`` if it is a plain relative path with forward slashes.
-
-    Raises:
-        InvalidArgument: it is absolute, empty, or would leave its folder.
-    """
-    parts = text.split("/")
-    if not text or "\0" in text or "\\" in text or text.startswith("/"):
-        raise InvalidArgument(f"{text!r} is not a legal path inside a folder")
-    if any(part in {"", ".", ".."} for part in parts):
-        raise InvalidArgument(f"{text!r} leaves its folder or has empty parts; legal are plain relative paths")
-    return text
-
-
-def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
-    for path in sorted(folder.rglob("*")):
-        kind = _kind(path)
-        if stat.S_ISREG(kind):
-            yield path, path.relative_to(folder).as_posix()
-
-
-def _kind(path: Path) -> int:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError as cause:
-        raise NotFound(f"there is nothing at {path}") from cause
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InvalidArgument(f"{path} is neither a file nor a folder; links and devices are not stored")
-    return mode
 
 
 def _open_regular(path: Path) -> BinaryIO:

@@ -10,18 +10,16 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_platform.artifacts.manifest import FolderEntry, make_manifest
 from rdukit_platform.artifacts.store import (
     BlobStore,
     Content,
     ContentDiffers,
-    FolderEntry,
     PendingContent,
-    check_paths,
-    check_relative,
 )
 from rdukit_platform.db.rows import new_id
 
@@ -42,6 +40,8 @@ class Upload:
     kind: str
     is_folder: bool
     files: tuple[FolderEntry, ...]
+    #: Folders of a folder that have nothing inside.
+    empty_folders: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -55,19 +55,23 @@ class Uploads:
     def __init__(self, store: BlobStore) -> None:
         self._store, self._pieces = store, store.pieces
 
-    def begin(self, tenant_id: str, name: str, kind: str, files: Sequence[FolderEntry], *, is_folder: bool) -> Upload:
+    def begin(
+        self, tenant_id: str, name: str, kind: str, files: Sequence[FolderEntry], *,
+        is_folder: bool, empty_folders: Sequence[str] = (),
+    ) -> Upload:  # fmt: skip
         """Begin an upload, or go on with the tenant's that has the same description.
 
         Raises:
             InvalidArgument: the files are none, or not what a folder or file can be.
         """
-        _check(files, is_folder=is_folder)
-        described = [tenant_id, name, kind, is_folder, sorted((f.path, f.digest, f.bytes) for f in files)]
+        _check(files, empty_folders, is_folder=is_folder)
+        told = sorted((f.path, f.digest, f.bytes, f.executable) for f in files)
+        described = [tenant_id, name, kind, is_folder, told, sorted(empty_folders)]
         id = "upl-" + hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
         with suppress(NotFound):
             return self.get(tenant_id, id)
         ordered = tuple(sorted(files, key=lambda file: file.path))
-        upload = Upload(id, tenant_id, new_id("art"), name, kind, is_folder, ordered)
+        upload = Upload(id, tenant_id, new_id("art"), name, kind, is_folder, ordered, tuple(sorted(empty_folders)))
         self._pieces.describe(id, json.dumps(asdict(upload)).encode())
         return upload
 
@@ -111,6 +115,30 @@ class Uploads:
 
         return self._pieces.append(upload.id, number, offset, piece, check)
 
+    def append_files(self, upload: Upload, first: int, data: bytes) -> int:
+        """Add several whole files that follow each other. Returns the number of the file after the last of them.
+
+        What had come of them is not added again.
+
+        Raises:
+            NotFound: the upload has no such file.
+            InvalidArgument: the bytes end within a file, or behind the last.
+        """
+        number, start = first, 0
+        while start < len(data):
+            if not 0 <= number < len(upload.files):
+                raise NotFound(f"upload {upload.id} has no file {number}; legal: 0 to {len(upload.files) - 1}")
+            end = start + upload.files[number].bytes
+            if end > len(data):
+                raise InvalidArgument(
+                    f"the body ends within file {number} of {upload.id}; send whole files, or that one in pieces"
+                )
+            have = self.offset(upload, number)
+            if have < upload.files[number].bytes:
+                self.append(upload, number, have, data[start + have : end])
+            number, start = number + 1, end
+        return number
+
     def store(self, upload: Upload) -> Content:
         """Bring all files into the store; within ``BlobStore.holding``.
 
@@ -120,7 +148,7 @@ class Uploads:
         with self._store.adding() as added:
             entries = [self._add(added, upload, number) for number in range(len(upload.files))]
             if upload.is_folder:
-                return added.add_manifest(entries)
+                return added.add_manifest(entries, upload.empty_folders)
         return Content(entries[0].digest, entries[0].bytes, is_folder=False)
 
     def empty(self, upload: Upload) -> None:
@@ -151,7 +179,7 @@ class Uploads:
                 f"file {number} of {upload.id} has the SHA-256 {differs.found}, not {file.digest}; send it again",
                 file=number, offset=0,
             ) from differs  # fmt: skip
-        return FolderEntry(file.path, content.digest, content.bytes)
+        return replace(file, digest=content.digest, bytes=content.bytes)
 
     def _all(self) -> Iterator[Upload]:
         for id in self._pieces.ids():
@@ -163,14 +191,17 @@ class Uploads:
         if data is None:
             return None
         found = json.loads(data)
-        return Upload(**{**found, "files": tuple(FolderEntry(**file) for file in found["files"])})
+        files = tuple(FolderEntry(**file) for file in found.pop("files"))
+        return Upload(**found | {"files": files, "empty_folders": tuple(found.get("empty_folders", ()))})
 
 
-def _check(files: Sequence[FolderEntry], *, is_folder: bool) -> None:
+def _check(files: Sequence[FolderEntry], empty_folders: Sequence[str], *, is_folder: bool) -> None:
     if not files or (not is_folder and len(files) != 1):
         raise InvalidArgument(f"{len(files)} files are to come; legal: exactly one, or some of a folder")
+    if not is_folder and (empty_folders or files[0].executable):
+        raise InvalidArgument("a file alone has neither folders nor permissions; send them as a folder")
     for file in files:
         if not _DIGEST.fullmatch(file.digest):
             raise InvalidArgument(f"{file.digest!r} is not a SHA-256 in hexadecimal")
     if is_folder:
-        check_paths([check_relative(file.path) for file in files])
+        make_manifest(files, empty_folders)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
-from rdukit_platform.artifacts.store import check_relative
+from rdukit_platform.artifacts.manifest import check_relative
 
 #: Version of this layout. A reader refuses newer ones.
 FORMAT: Final = 1

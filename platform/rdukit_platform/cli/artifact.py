@@ -1,22 +1,16 @@
 """``rdukit artifact``: list, show, fetch, add, pin and delete artifacts, and collect content."""
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit.cli.tables import escaped
 from rdukit.errors import ContentDamaged, InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
 from rdukit_platform.cli.complete import ARTIFACTS
-
-if TYPE_CHECKING:
-    pass
-
-
-#: From this size on an artifact goes in pieces.
-IN_PIECES_BYTES: Final = 8 << 20
 
 
 @click.group(cls=ExtensibleGroup)
@@ -80,7 +74,9 @@ def show_(artifact_id: str, as_json: bool) -> None:
     click.echo(f"{found['id']}  {found['name']}\nkind    {found['kind']}\nsize    {format_bytes(found['bytes'])}")
     click.echo(f"sha256  {found['digest']}\nmade by {found['job_id'] or 'upload'} at {show.clock(found['created_at'])}")
     for file in found["files"] or []:
-        click.echo(f"file    {file['path']}  {format_bytes(file['bytes'])}")
+        click.echo(f"file    {escaped(file['path'])}  {format_bytes(file['bytes'])}{' program' * file['executable']}")
+    for folder in found["empty_folders"] or []:
+        click.echo(f"folder  {escaped(folder)}  empty")
     for link in lineage["links"]:
         how = "was made from" if link["job_id"] else "names"
         by = f" by {link['job_id']}" if link["job_id"] else ""
@@ -113,7 +109,8 @@ def get(artifact_id: str, output: Path) -> None:
 def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     """Add a file or a folder as an artifact. Prints its id.
 
-    A large one goes in pieces: where it broke off before, the same command goes on.
+    A folder keeps its empty folders, and which of its files are programs; links are refused. Where a folder or a large
+    file broke off before, the same command goes on.
 
     Example: rdukit artifact add digits/ --kind data
     """
@@ -127,6 +124,8 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
         except (KeyboardInterrupt, Unavailable):
             click.echo("what has come in pieces is kept for a day; the same command goes on with it", err=True)
             raise
+    if path.is_file() and os.access(path, os.X_OK):
+        click.echo(f"{path} may be run, which a file alone does not keep; add its folder to keep that", err=True)
     if as_json:
         show.print_json(added)
     else:
@@ -213,7 +212,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
             raise SystemExit(ContentDamaged.exit_status)
         return
     for each, problem in wrong:
-        click.echo(f"{each}  {problem['path'] or '-'}  {problem['problem']}")
+        click.echo(f"{each}  {escaped(problem['path'] or '-')}  {problem['problem']}")
     files, size = sum(each["files"] for each in found), sum(each["bytes"] for each in found)
     click.echo(f"{len(found)} artifacts: {files} files with {format_bytes(size)} are right, {len(wrong)} are not")
     if wrong:

@@ -1,12 +1,13 @@
 """Artifacts of a platform, for programs, and their files on the way there and back."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.errors import Conflict, NotFound
-from rdukit_platform.client.http import ApiClient, read_folder
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.files.tree import TreeFile, check_kind, make_executable, read_tree
+from rdukit_platform.artifacts.manifest import MAX_FILES, check_relative
+from rdukit_platform.client.http import ApiClient, name_part
 from rdukit_platform.client.values import ArtifactInfo
 
 #: From this size on an artifact goes in pieces.
@@ -113,28 +114,48 @@ def fetch_artifact(client: ApiClient, artifact_id: str, output: Path) -> dict[st
 
 
 def add_artifact(client: ApiClient, path: Path, kind: str, name: str | None = None) -> dict[str, Any]:
-    """Add a file or a folder as an artifact. Of a large one that broke off, what has come is not sent again.
+    """Add a file or a folder as an artifact. Where it broke off, what has come is not sent again.
+
+    A folder is added with its empty folders, and with which of its files are programs. A file alone is its bytes.
 
     Raises:
+        InvalidArgument: in the folder there is something else than files and folders, no file, or too many.
         NotFound: there is nothing at ``path``.
     """
     if not path.exists():
         raise NotFound(f"there is nothing at {path}; name a file or folder of this machine")
-    files = read_folder(path) if path.is_dir() else [(path.name, path)]
     title = name or path.absolute().name
-    if files and sum(file.stat().st_size for _, file in files) >= IN_PIECES_BYTES:
-        return client.upload_pieces(files, kind, title, is_folder=path.is_dir())
-    form = {"kind": kind, "name": title, "folder": str(path.is_dir()).lower()}
-    with ExitStack() as stack:
-        return client.upload([(title, stack.enter_context(file.open("rb"))) for title, file in files], form)
+    if path.is_dir():
+        tree = read_tree(path)
+        if not 0 < len(tree.files) <= MAX_FILES:
+            raise InvalidArgument(
+                f"{path} has {len(tree.files)} files; legal: 1 to {MAX_FILES:,}: pack more into an archive or a table"
+            )
+        return client.upload_pieces(tree.files, kind, title, tree.empty_folders, is_folder=True)
+    mode = path.stat().st_mode
+    check_kind(path, mode)
+    if path.stat().st_size >= IN_PIECES_BYTES:
+        return client.upload_pieces([TreeFile(path, path.name)], kind, title, is_folder=False)
+    with path.open("rb") as stream:
+        return client.upload([(path.name, stream)], {"kind": kind, "name": title, "folder": "false"})
 
 
 def _fetch_folder(client: ApiClient, found: Mapping[str, Any], output: Path) -> None:
     # The folder gets its name when all its files are there; until then the next call goes on with them.
-    incoming = output.absolute().with_name(f".{output.name}.{found['digest'][:16]}.part")
-    incoming.mkdir(parents=True, exist_ok=True)
+    coming = name_part(output.absolute(), found["digest"])
+    # What has come of a file lies beside the folder and not in it, where a file may have any name.
+    content, fetched = coming / "content", coming / "file"
+    content.mkdir(parents=True, exist_ok=True)
+    for folder in found.get("empty_folders") or ():
+        (content / check_relative(folder)).mkdir(parents=True, exist_ok=True)
     for file in found["files"]:
-        target = incoming / file["path"]
-        if not target.exists():
-            client.fetch_file(f"/v1/artifacts/{found['id']}/content", target, file["digest"], path=file["path"])
-    incoming.rename(output)
+        target = content / check_relative(file["path"])
+        if target.exists():
+            continue
+        client.fetch_file(f"/v1/artifacts/{found['id']}/content", fetched, file["digest"], path=file["path"])
+        if file.get("executable"):
+            make_executable(fetched)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fetched.replace(target)
+    content.rename(output)
+    coming.rmdir()

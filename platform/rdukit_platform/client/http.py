@@ -23,6 +23,7 @@ from rdukit.errors import (
     Unavailable,
     error_from_body,
 )
+from rdukit.files.tree import TreeFile, is_utf8
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit_platform.catalog.model import check_files
@@ -31,6 +32,10 @@ from rdukit_platform.settings import Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
+#: Bytes of a file's name in the name of its part: with the rest they are as long as a name may be.
+MAX_SHOWN_BYTES: Final = 200
+#: Characters that a form changes in the name of a file.
+UNSENDABLE: Final = '"\\' + "".join(map(chr, range(32)))
 #: Seconds in which a gateway says how it is; the broker and the database that it asks have less.
 HEALTH_S: Final = 10.0
 #: A stream that is silent for so long is attached to anew: the gateway sends a comment every 10 s.
@@ -137,21 +142,40 @@ class ApiClient(Closable):
         return self._call("POST", path, files=[("files", file) for file in files], data=dict(form))
 
     def upload_pieces(
-        self, files: Sequence[tuple[str, Path]], kind: str, name: str, *, is_folder: bool
+        self, files: Sequence[TreeFile], kind: str, name: str, empty_folders: Sequence[str] = (), *, is_folder: bool
     ) -> dict[str, Any]:
         """Add an artifact piece by piece. What had come of the same files is not sent again. Raises as ``get``.
 
         Raises:
             Unavailable: the gateway stays away; what has come is kept there for a day.
         """
-        described = [{"path": title, "bytes": path.stat().st_size, "digest": _digest_of(path)} for title, path in files]
+        described = [
+            {"path": file.name, "bytes": file.path.stat().st_size, "digest": _digest_of(file.path)}
+            | ({"executable": True} if is_folder and file.is_executable else {})
+            for file in files
+        ]
         body = {"kind": kind, "name": name, "folder": is_folder, "files": described}
-        upload = self._call("POST", "/v1/uploads", json=body)
-        sources = dict(files)
-        for number, file in enumerate(upload["files"]):
-            with sources[file["path"]].open("rb") as stream:
-                self._send_file(upload, number, stream)
+        upload = self._call(
+            "POST", "/v1/uploads", json=body | ({"empty_folders": list(empty_folders)} if empty_folders else {})
+        )
+        sources = {file.name: file.path for file in files}
+        for numbers in _runs([file["bytes"] for file in upload["files"]], upload["piece_bytes"]):
+            if len(numbers) > 1:
+                self._send_files(upload, numbers, sources)
+                continue
+            with sources[upload["files"][numbers[0]]["path"]].open("rb") as stream:
+                self._send_file(upload, numbers[0], stream)
         return self._persist("POST", f"/v1/uploads/{upload['id']}/finish")
+
+    def _send_files(self, upload: Mapping[str, Any], numbers: range, sources: Mapping[str, Path]) -> None:
+        """Send whole files in one request, unless they have come."""
+        files = [upload["files"][number] for number in numbers]
+        if all(file["offset"] == file["bytes"] for file in files):
+            return
+        data = b"".join(sources[file["path"]].read_bytes() for file in files)
+        if len(data) != sum(file["bytes"] for file in files):
+            raise Conflict(f"files from {files[0]['path']} on changed while they were sent; send them again")
+        self._persist("PUT", f"/v1/uploads/{upload['id']}/files", params={"first": numbers[0]}, content=data)
 
     def _send_file(self, upload: Mapping[str, Any], number: int, stream: BinaryIO) -> None:
         file = upload["files"][number]
@@ -219,7 +243,7 @@ class ApiClient(Closable):
         Raises:
             Unavailable: the gateway stays away, or other bytes came than those of ``digest``.
         """
-        part = target.with_name(f".{target.name}.{digest[:16]}.part")
+        part = name_part(target, digest)
         part.parent.mkdir(parents=True, exist_ok=True)
         began = before = part.stat().st_size if part.exists() else 0
         failures = 0
@@ -306,7 +330,12 @@ class ApiClient(Closable):
             self.sleep(pause_s)
         check_answer(answer)
         self._was_served = True
-        body: dict[str, Any] = answer.json()
+        try:
+            body: dict[str, Any] = answer.json()
+        except ValueError as cause:
+            raise Unavailable(
+                f"{method} {path} was answered {answer.status_code} without JSON; is {self.url} a gateway, and every id given?"
+            ) from cause
         return body
 
     def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> httpx.Response:
@@ -411,9 +440,22 @@ def check_answer(answer: httpx.Response) -> None:
     raise error_from_body({"error": {"message": said}} if isinstance(said, str) else body, RdukitError)
 
 
-def read_folder(folder: Path) -> list[tuple[str, Path]]:
-    """Return the files below a folder with their paths in it, for an upload."""
-    return [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
+def name_part(target: Path, digest: str) -> Path:
+    """Return where content lies on its way to ``target``, next to it: whoever goes on with it finds it there."""
+    shown = target.name.encode()[:MAX_SHOWN_BYTES].decode(errors="ignore")
+    return target.with_name(f".{shown}.{digest[:16]}.part")
+
+
+def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
+    """Yield the files that follow each other and together have no more bytes than a piece; a larger one alone (pure)."""
+    start, total = 0, 0
+    for number, size in enumerate(sizes):
+        if number > start and total + size > most:
+            yield range(start, number)
+            start, total = number, 0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))
 
 
 def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
@@ -430,6 +472,10 @@ def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
         parts = path.relative_to(folder).parts
         if any(part.startswith(".") or part == "__pycache__" for part in parts):
             continue
+        if not is_utf8(path.name) or set(path.name) & set(UNSENDABLE):
+            raise InvalidArgument(
+                f"the name {str(path)!r} cannot be sent; rename it without quotes, \\ and control characters"
+            )
         if path.is_symlink():
             raise InvalidArgument(f"{path} is a link; a box is installed with files only: copy what it points to")
         if path.is_file():

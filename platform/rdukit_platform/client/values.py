@@ -134,6 +134,7 @@ class FileInfo:
     path: str
     digest: str
     bytes: int
+    executable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,11 @@ class ArtifactInfo:
     pinned_at: float | None = None
     deleted_at: float | None = None
     files: tuple[FileInfo, ...] | None = None
+    empty_folders: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "ArtifactInfo":
         """Read what the API says of an artifact."""
-        files = value.get("files")
+        files, folders = value.get("files"), value.get("empty_folders")
         read = None if files is None else tuple(read_value(FileInfo, each) for each in files)
-        return read_value(cls, value, files=read)
+        return read_value(cls, value, files=read, empty_folders=None if folders is None else tuple(folders))

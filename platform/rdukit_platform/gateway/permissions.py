@@ -131,6 +131,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GET /v1/uploads/{upload_id}": needs(ARTIFACTS_WRITE),
     "DELETE /v1/uploads/{upload_id}": needs(ARTIFACTS_WRITE),
     "PUT /v1/uploads/{upload_id}/files/{number}": needs(ARTIFACTS_WRITE),
+    "PUT /v1/uploads/{upload_id}/files": needs(ARTIFACTS_WRITE),
     "POST /v1/uploads/{upload_id}/finish": needs(ARTIFACTS_WRITE),
     "GET /v1/catalog": needs(BOXES_READ),
     "GET /v1/catalog/{box}": needs(BOXES_READ),

@@ -16,6 +16,7 @@ from sqlalchemy import func, select
 
 from rdukit.errors import ContentDamaged, InvalidArgument, NotFound, StoreUnavailable
 from rdukit.files.atomic import remove_tree
+from rdukit.files.tree import RUNNABLE
 from rdukit_platform.db.models import AttemptRow, JobRow, NodeRow
 from rdukit_platform.worker.context import WorkerContext
 
@@ -91,7 +92,7 @@ def bring_work(context: WorkerContext, job: JobRow, output: Path) -> None:
         return
     for path in coming.rglob("*"):
         if path.is_file():
-            path.chmod(0o600)
+            path.chmod(0o600 | path.stat().st_mode & RUNNABLE)
     coming.rename(output)
     logger.info("work brought job=%s digest=%s", job.id, digest)
 

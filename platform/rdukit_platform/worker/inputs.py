@@ -23,6 +23,7 @@ from rdukit.fence.outputs import OutputLimits, open_output
 from rdukit.files.atomic import remove_tree
 from rdukit.pef.file import read_summary
 from rdukit.telemetry.spans import span
+from rdukit_platform.artifacts.manifest import FolderEntry
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import Content, PendingContent
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, record
@@ -190,10 +191,13 @@ def _add_all(
 
 def _add_one(added: PendingContent, folder: Path, path: Path, limits: OutputLimits) -> Content:
     with open_output(folder, path, limits) as found:
-        if found.is_folder:
-            return added.add_files(found.files)
-        _, stream = next(found.files)
-        return added.add_stream(stream)
+        if not found.is_folder:
+            return added.add_stream(next(found.files).stream)
+        entries = []
+        for file in found.files:
+            content = added.add_stream(file.stream)
+            entries.append(FolderEntry(file.path, content.digest, content.bytes, file.is_executable))
+        return added.add_manifest(entries, found.empty_folders)
 
 
 def failure_of(

@@ -18,7 +18,7 @@ LIMITS = OutputLimits(1000, 5)
 
 def read(root: Path, path: Path, limits: OutputLimits = LIMITS) -> dict[str, int]:
     with open_output(root, path, limits) as found:
-        return {name: len(stream.read()) for name, stream in found.files}
+        return {file.path: len(file.stream.read()) for file in found.files}
 
 
 def test_files_and_folders_are_taken(tmp_path: Path) -> None:
@@ -114,17 +114,17 @@ def test_what_is_changed_while_it_is_read_leads_nowhere_else(tmp_path: Path) -> 
         (folder / "f").write_bytes(b"own" if folder != elsewhere else b"another's")
     (out / "made" / "c").write_bytes(b"")
     with open_output(out, out / "made", LIMITS) as found:
-        name, stream = next(found.files)
+        file = next(found.files)
         # The folder that is read is another one now, and so is the next.
         (out / "made" / "a").rename(out / "away")
         (out / "made" / "a").symlink_to(elsewhere)
-        assert (name, stream.read()) == ("a/f", b"own")
+        assert (file.path, file.stream.read()) == ("a/f", b"own")
         (out / "made" / "b").rename(out / "away too")
         (out / "made" / "b").symlink_to(elsewhere)
         with pytest.raises(OutputRefused, match="a symbolic link"):
             next(found.files)
     with open_output(out, out / "away", LIMITS) as found:
-        _, stream = next(found.files)
+        stream = next(found.files).stream
         os.truncate(out / "away" / "f", 1 << 40)  # more than there is memory
         with pytest.raises(OutputRefused, match="more than 1000 bytes"):
             stream.read()

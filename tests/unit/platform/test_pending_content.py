@@ -12,6 +12,7 @@ from rdukit_platform.artifacts.store import ContentDiffers, ContentLost, Pending
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.artifacts.stores.folder_pending import MAX_BYTES, MAX_FILES
 from support import shows
+from support.platform.content import add_files
 from support.platform.disk import recorded_disk
 
 pytestmark = shows("artifacts")
@@ -27,7 +28,7 @@ def files(store: FolderStore, folder: str) -> list[Path]:
 
 
 def folder_of(added: PendingContent, *files: bytes) -> str:
-    return added.add_files((f"f{place}", BytesIO(data)) for place, data in enumerate(files)).digest
+    return add_files(added, ((f"f{place}", BytesIO(data)) for place, data in enumerate(files))).digest
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import ContentDamaged, InvalidArgument, NotFound
+from rdukit_platform.artifacts.manifest import FolderEntry, check_relative
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import FolderEntry, check_relative
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from support import shows
 

@@ -29,11 +29,11 @@ from rdukit.errors import (
     StoreUnavailable,
     find_system_error,
 )
+from rdukit_platform.artifacts.manifest import FolderManifest
 from rdukit_platform.artifacts.store import (
     BLOCK,
     BlobStore,
     ContentDiffers,
-    FolderEntry,
     PendingContent,
     StoredBlob,
     check_digest,
@@ -236,12 +236,12 @@ class S3Store(BlobStore):
         except ContentDamaged:
             super().check(digest)
 
-    def entries(self, digest: str) -> list[FolderEntry]:
-        """``BlobStore.entries``, by way of a copy as ``check`` does it."""
+    def manifest(self, digest: str) -> FolderManifest:
+        """``BlobStore.manifest``, by way of a copy as ``check`` does it."""
         try:
-            return super().entries(digest)
+            return super().manifest(digest)
         except ContentDamaged:
-            return super().entries(digest)
+            return super().manifest(digest)
 
     def _place(self, digest: str, target: Path) -> None:
         try:
