@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
+from rdukit_modelbox.preprocessing.legal_values import LEGAL_RANGE, NotLegal, as_float32, name_of
 from rdukit_modelbox.preprocessing.sources import RowErrors, SourceFile
 
 #: About the bytes of a block of features.
@@ -35,7 +36,7 @@ def read_npz(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) 
             names = [name.removesuffix(".npy") for name in file.namelist()]
             features, labels = _choose(source, names, request)
             with file.open(f"{labels}.npy") as stream:
-                labels_N = _labels(source, labels, _NpyStream(source, labels, stream).read_all())
+                labels_N = _labels(source, labels, _NpyStream(source, labels, stream).read_all(), bad)
             with file.open(f"{features}.npy") as stream:
                 array = _NpyStream(source, features, stream)
                 yield from _blocks(source, features, array.shape, array.take, labels_N, request, bad)
@@ -54,7 +55,7 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
             names = [name for name in file if isinstance(file.get(name, getlink=False), h5py.Dataset)]
             features, labels = _choose(source, names, request)
             data, at = file[features], 0
-            labels_N = _labels(source, labels, file[labels][:])
+            labels_N = _labels(source, labels, file[labels][:], bad)
 
             def take(count: int) -> NDArray[Any]:
                 nonlocal at
@@ -112,14 +113,26 @@ def _choose(source: SourceFile, names: list[str], request: RowPreprocessRequest)
     return features, labels
 
 
-def _labels(source: SourceFile, name: str, values: NDArray[Any]) -> list[str]:
+def _labels(source: SourceFile, column: str, values: NDArray[Any], bad: RowErrors) -> list[str | None]:
+    """Return the name of each row's label; ``None`` for a row that ``bad`` has."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
-        raise InvalidArgument(f"{source.name}, {name!r}: {values.dtype} {list(values.shape)}; legal: one label a row")
-    if values.dtype.kind in "fb" and (values == values.astype(np.int64)).all():
-        values = values.astype(np.int64)
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
+        raise InvalidArgument(f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; legal: one label a row")
+    found: list[str | None] = []
+    # A number of few bits by its own shortest text: 0.1 as float32 is 0.1.
+    known = [float(str(value)) for value in values] if values.dtype.kind == "f" else values.tolist()
+    for row, value in enumerate(known, 1):
+        try:
+            name = name_of(value)
+        except NotLegal as fault:
+            bad.add(source.name, row, fault.reason, fault.legal, column)
+            name = None
+        else:
+            if name is None:
+                bad.add(source.name, row, "no label", "a class", column)
+        found.append(name)
+    return found
 
 
 def _blocks(
@@ -127,7 +140,7 @@ def _blocks(
     name: str,
     shape: tuple[int, ...],
     take: Any,
-    labels: list[str],
+    labels: list[str | None],
     request: RowPreprocessRequest,
     bad: RowErrors,
 ) -> Iterator[RowBlock]:
@@ -137,27 +150,34 @@ def _blocks(
     step = max(1, BLOCK_BYTES // (4 * width))
     for start in range(0, len(labels), step):
         stop = min(start + step, len(labels))
-        rows: NDArray[np.float32] = take(stop - start).reshape(stop - start, width).astype(np.float32)
-        chosen = _usable(source, name, rows, start, request, bad)
-        kept = [label for label, good in zip(labels[start:stop], chosen.tolist(), strict=True) if good]
+        rows = as_float32(take(stop - start).reshape(stop - start, width))
+        has_label_N = np.array([label is not None for label in labels[start:stop]], np.bool_)
+        chosen = _usable(source, name, rows, has_label_N, start, request, bad)
+        kept = [label or "" for label, good in zip(labels[start:stop], chosen.tolist(), strict=True) if good]
         yield RowBlock(rows[chosen], (), kept, source.bytes * stop // len(labels))
 
 
 def _usable(
-    source: SourceFile, name: str, rows: NDArray[np.float32], start: int, request: RowPreprocessRequest, bad: RowErrors
+    source: SourceFile,
+    name: str,
+    rows: NDArray[np.float32],
+    has_label_N: NDArray[np.bool_],
+    start: int,
+    request: RowPreprocessRequest,
+    bad: RowErrors,
 ) -> NDArray[np.bool_]:
-    is_bad_N: NDArray[np.bool_] = np.asarray(np.isinf(rows).any(axis=1))
-    is_missing_N: NDArray[np.bool_] = np.asarray(np.isnan(rows).any(axis=1)) & ~is_bad_N
+    is_bad_N: NDArray[np.bool_] = np.asarray(np.isinf(rows).any(axis=1)) & has_label_N
+    is_missing_N: NDArray[np.bool_] = np.asarray(np.isnan(rows).any(axis=1)) & has_label_N & ~is_bad_N
     for index in np.flatnonzero(is_bad_N).tolist():
-        bad.add(source.name, start + index + 1, "a value is infinite", "finite numbers", name)
+        bad.add(source.name, start + index + 1, "a value is infinite or beyond float32", LEGAL_RANGE, name)
     if request.missing in {"zero", "mean"}:
-        return np.logical_not(is_bad_N)
+        return has_label_N & ~is_bad_N
     for index in np.flatnonzero(is_missing_N).tolist():
         if request.missing == "drop":
             bad.dropped += 1
         else:
             bad.add(source.name, start + index + 1, "a value is NaN", "numbers, or missing=drop, zero or mean", name)
-    return np.logical_not(is_bad_N | is_missing_N)
+    return has_label_N & ~(is_bad_N | is_missing_N)
 
 
 IMAGES_A_BLOCK: Final = 256

@@ -5,10 +5,10 @@ Axes: N rows of a block, C numeric columns, K categorical columns.
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
+from rdukit_modelbox.preprocessing.legal_values import NotLegal, name_of, number_of, plain_numbers
 from rdukit_modelbox.preprocessing.sources import LONGEST_LINE, Format, RowErrors, SourceFile, read_line_blocks
 
 BLOCK_ROWS: Final = 2048
-MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
 #: A row's line or number, and its values by column.
 Row = tuple[int, Mapping[str, object]]
 
@@ -167,11 +167,7 @@ def _checked(
 
 def _find_plain_numbers(rows: list[Row], layout: TableLayout) -> list[list[float]] | None:
     """Return the numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
-    try:
-        found = [[float(values[name]) for name in layout.numeric] for _, values in rows]  # type: ignore[arg-type]
-    except (TypeError, ValueError, KeyError):
-        return None
-    return found if np.isfinite(np.array(found, np.float64)).all() else None
+    return plain_numbers([[values.get(name) for name in layout.numeric] for _, values in rows])
 
 
 class _Fault(Exception):
@@ -182,45 +178,28 @@ class _Fault(Exception):
 def _row(
     values: Mapping[str, object], layout: TableLayout, request: RowPreprocessRequest, plain: list[float] | None
 ) -> tuple[list[float], list[str], str]:
-    label = _name(values.get(layout.label))
+    """Return numbers, names and label. A value that is not legal is told before one that is missing."""
+    label = _read(name_of, layout.label, values)
     if label is None:
         raise _Fault(layout.label, "no label", "a class")
-    numbers = plain or [_number(name, values.get(name), request) for name in layout.numeric]
-    names = []
-    for column in layout.categorical:
-        name = _name(values.get(column))
-        if name is None and request.missing in {"error", "drop"}:
-            raise _missing(column)
-        names.append(name or "")
-    return numbers, names, label
+    numbers = plain or [_read(number_of, column, values) for column in layout.numeric]
+    names = [_read(name_of, column, values) for column in layout.categorical]
+    if request.missing in {"error", "drop"}:
+        missing = [column for column, number in zip(layout.numeric, numbers, strict=True) if math.isnan(number)]
+        missing += [column for column, name in zip(layout.categorical, names, strict=True) if name is None]
+        if missing:
+            raise _Fault(missing[0], "no value", "a value, or missing=drop, zero or mean", is_missing=True)
+    return numbers, [name or "" for name in names], label
 
 
-def _number(column: str, value: object, request: RowPreprocessRequest) -> float:
+T = TypeVar("T")
+
+
+def _read(read: Callable[[object], T], column: str, values: Mapping[str, object]) -> T:
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        if value is not None and not (isinstance(value, str) and value.strip().lower() in MISSING):
-            legal = "a number, or name the column in categorical"
-            raise _Fault(column, f"{value!r} is not a number", legal) from None
-        number = math.nan
-    if math.isinf(number):
-        raise _Fault(column, f"{value!r} is not finite", "a finite number")
-    if math.isnan(number) and request.missing in {"error", "drop"}:
-        raise _missing(column)
-    return number
-
-
-def _missing(column: str) -> _Fault:
-    return _Fault(column, "no value", "a value, or missing=drop, zero or mean", is_missing=True)
-
-
-def _name(value: object) -> str | None:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    text = str(value).strip()
-    return None if text.lower() in MISSING else text
+        return read(values.get(column))
+    except NotLegal as fault:
+        raise _Fault(column, fault.reason, fault.legal) from None
 
 
 LEGAL_FIELDS: Final = "fields as in RFC 4180"

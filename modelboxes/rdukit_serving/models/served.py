@@ -143,8 +143,13 @@ class ServedModels:
             rows_NF = np.asarray(rows, "<f4" if spec.datatype == "FP32" else "<f8")
         except (ValueError, TypeError, OverflowError) as cause:
             raise InvalidArgument(f"rows must be lists of numbers: {cause}") from cause
-        if not np.isfinite(rows_NF).all():
-            raise InvalidArgument("a row has a value that is not finite")
+        wrong_NF = np.argwhere(~np.isfinite(rows_NF))
+        if len(wrong_NF):
+            row, column = wrong_NF[0].tolist()
+            value = rows[row][column]
+            raise InvalidArgument(
+                f"row {row}, value {column}: {value!r} is not finite as {spec.datatype}; legal: finite numbers"
+            )
         waiting = []
         for at in range(0, len(rows), signature.max_batch):
             part = rows_NF[at : at + signature.max_batch]

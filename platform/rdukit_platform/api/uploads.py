@@ -44,7 +44,7 @@ class UploadRequest(RequestBody):
     empty_folders: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=4096)]],
         Field(max_length=MAX_FILES, description="Folders in the folder that have nothing inside."),
-    ] = []  # noqa: RUF012
+    ] = []
 
 
 class FileState(BaseModel):

@@ -1,7 +1,7 @@
 """A folder as content: the JSON ``{"files": [{"path", "digest", "bytes"}]}``, sorted by path.
 
-A program has ``"executable": true`` beside these, and a folder with empty ones in it ``"folders": [path, …]`` beside the
-files; both are left out where there are none. A folder is the same content wherever it was made.
+A program has ``"executable": true`` beside these, and a folder with empty ones in it ``"folders": [path, …]`` beside
+the files; both are left out where there are none. A folder is the same content wherever it was made.
 """
 
 import json
@@ -81,7 +81,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
     Raises:
         InvalidArgument: two are equal, or one lies inside another that is a file or an empty folder.
     """
-    known = {path: "an empty folder" for path in folders} | {path: "a file" for path in files}
+    known = dict.fromkeys(folders, "an empty folder") | dict.fromkeys(files, "a file")
     if len(known) != len(files) + len(folders):
         raise InvalidArgument("two files of the folder have the same path")
     for path in known:

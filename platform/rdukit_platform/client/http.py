@@ -334,7 +334,8 @@ class ApiClient(Closable):
             body: dict[str, Any] = answer.json()
         except ValueError as cause:
             raise Unavailable(
-                f"{method} {path} was answered {answer.status_code} without JSON; is {self.url} a gateway, and every id given?"
+                f"{method} {path} was answered {answer.status_code} without JSON; "
+                f"is {self.url} a gateway, and every id given?"
             ) from cause
         return body
 
@@ -447,7 +448,7 @@ def name_part(target: Path, digest: str) -> Path:
 
 
 def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
-    """Yield the files that follow each other and together have no more bytes than a piece; a larger one alone (pure)."""
+    """Yield files that follow each other and together fit a piece; a larger one alone (pure)."""
     start, total = 0, 0
     for number, size in enumerate(sizes):
         if number > start and total + size > most:

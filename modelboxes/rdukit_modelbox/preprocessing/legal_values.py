@@ -1,0 +1,116 @@
+"""Values that features and labels may have, whatever format brings them: the same table is the same data set.
+
+A number is finite as float32, since features are float32. Text says a number as JSON does, with spaces around;
+``1_000``, digits of other scripts and hexadecimal are texts. Booleans are numbers as features and names as labels. A
+name is text, or a number's shortest form: ``2.0`` is ``2``. Texts that mean no value are missing, in every column.
+"""
+
+import datetime
+import decimal
+import math
+import re
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
+LEGAL_NUMBER: Final = "a number, or name the column in categorical"
+LEGAL_RANGE: Final = "a finite number up to 3.4e38, as float32 has it"
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
+_WHOLE: Final = re.compile(r"(-?\d+)\.0+", re.ASCII)
+_BOOLEANS: Final = {"true": 1.0, "false": 0.0}
+#: Characters of texts that ``float`` reads exactly where they are numbers, so that a look at each is not needed.
+_PLAIN: Final = re.compile(r"[0-9+\-.eE ]*", re.ASCII)
+_NAMED: Final = (str, bool, int, float, decimal.Decimal, datetime.date)
+
+
+class NotLegal(ValueError):
+    """A value that is none of what its place may have."""
+
+    def __init__(self, reason: str, legal: str) -> None:
+        super().__init__(f"{reason}; legal: {legal}")
+        self.reason, self.legal = reason, legal
+
+
+def number_of(value: object) -> float:
+    """Return a feature's number; NaN where it is missing.
+
+    Raises:
+        NotLegal: it is no number, or float32 cannot hold it.
+    """
+    text = value.strip() if isinstance(value, str) else None
+    if value is None or (text is not None and text.lower() in MISSING):
+        return math.nan
+    if text is not None and not _NUMBER.fullmatch(text):
+        if text.lower() in _BOOLEANS:
+            return _BOOLEANS[text.lower()]
+        if _INFINITE.fullmatch(text):
+            raise NotLegal(f"{value!r} is not finite", LEGAL_RANGE)
+        raise NotLegal(f"{value!r} is not a number", LEGAL_NUMBER)
+    if not isinstance(value, str | bool | int | float | decimal.Decimal):
+        raise NotLegal(f"{_short(value)} is not a number", LEGAL_NUMBER)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (math.isnan(number) or is_float32(number)):
+        raise NotLegal(f"{_short(value)} is {'not finite' if math.isinf(number) else 'beyond float32'}", LEGAL_RANGE)
+    return number
+
+
+def plain_numbers(rows: list[list[object]]) -> list[list[float]] | None:
+    """Return the numbers of rows all of whose values are plain ones, as in most tables; else ``None``."""
+    try:
+        if not all(_PLAIN.fullmatch("".join([value for value in row if isinstance(value, str)])) for row in rows):
+            return None
+        if any(isinstance(value, bytes | bytearray) for row in rows for value in row):
+            return None
+        found = [[float(value) for value in row] for row in rows]  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if np.isfinite(as_float32(np.array(found, np.float64))).all() else None
+
+
+def name_of(value: object) -> str | None:
+    """Return the name of a label or a category; ``None`` where it is missing.
+
+    Raises:
+        NotLegal: it is neither text nor a finite number, or no UTF-8.
+    """
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise NotLegal(f"{_short(value)} is not UTF-8", "text in UTF-8") from None
+    if value is None or (isinstance(value, float | decimal.Decimal) and math.isnan(value)):
+        return None
+    if not isinstance(value, _NAMED):
+        raise NotLegal(f"{_short(value)} is no name", "a text or a number")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value).strip()
+    if text.lower() in MISSING:
+        return None
+    if _INFINITE.fullmatch(text):
+        raise NotLegal(f"{value!r} is not finite", "a text or a finite number")
+    whole = _WHOLE.fullmatch(text)
+    return str(int(whole[1])) if whole and len(whole[1]) < 400 else text
+
+
+def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as float32 by way of float64, as texts come there; what does not fit is infinite."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.float32] = values.astype(np.float64).astype(np.float32)
+    return found
+
+
+def is_float32(number: float) -> bool:
+    """Return whether a number is finite as float32."""
+    return bool(np.isfinite(as_float32(np.float64(number))))  # type: ignore[arg-type]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
