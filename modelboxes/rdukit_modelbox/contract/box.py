@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, fie
 
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound, suggest
+from rdukit.strict_yaml import Diagnostic, MarkedYaml, read_yaml
 from rdukit_modelbox.contract.allowed_values import ParameterValue, Word
 from rdukit_modelbox.contract.inheritance import Change, EffectiveDocument, extend_task, task_names
 from rdukit_modelbox.contract.metrics import BoxMetric
@@ -31,7 +32,6 @@ from rdukit_modelbox.contract.parts import (
 )
 from rdukit_modelbox.contract.validation import Draft, Problem, find_file_problems, find_problems, read_draft
 from rdukit_serving.strict_yaml.schema_errors import StrictModel, diagnostics_of
-from rdukit_serving.strict_yaml.yaml_marks import Diagnostic, MarkedYaml, read_yaml
 
 __all__ = [
     "API_VERSION",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from rdukit.strict_yaml import Path, read_yaml
 from rdukit_modelbox.contract.allowed_values import (
     AllowedValues,
     Limit,
@@ -25,7 +26,6 @@ from rdukit_modelbox.contract.parameter import When
 from rdukit_modelbox.contract.parts import Sentence, Verb
 from rdukit_modelbox.contract.validation import Problem
 from rdukit_serving.strict_yaml.schema_errors import StrictModel, suggest
-from rdukit_serving.strict_yaml.yaml_marks import Path, read_yaml
 
 TASKS_FOLDER: Final = FilePath(__file__).parents[1] / "tasks"
 #: Keys that a box takes from its task unless it has them itself.

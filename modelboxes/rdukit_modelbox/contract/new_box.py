@@ -8,10 +8,10 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from rdukit.errors import InvalidArgument
+from rdukit.strict_yaml import read_yaml
 from rdukit_modelbox.contract.box import FILE_NAME
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.parts import Name
-from rdukit_serving.strict_yaml.yaml_marks import read_yaml
 
 SKELETON: Final = Path(__file__).parent / "skeleton" / "model.py"
 

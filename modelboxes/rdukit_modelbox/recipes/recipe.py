@@ -12,11 +12,11 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.strict_yaml import read_yaml
 from rdukit_modelbox.contract.allowed_values import ParameterValue, Word
 from rdukit_modelbox.contract.box import Verb, find_box_file
 from rdukit_modelbox.contract.parts import Sentence
 from rdukit_serving.strict_yaml.schema_errors import StrictModel, diagnostics_of
-from rdukit_serving.strict_yaml.yaml_marks import read_yaml
 
 RECIPES_FILE: Final = "recipes.yaml"
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, Strict, StringConstraints, ValidationError
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.strict_yaml import Diagnostic, MarkedYaml, read_yaml
+from rdukit.strict_yaml import Path as KeyPath
 from rdukit_serving.strict_yaml.schema_errors import Bytes, StrictModel, diagnostics_of
-from rdukit_serving.strict_yaml.yaml_marks import Diagnostic, MarkedYaml, read_yaml
-from rdukit_serving.strict_yaml.yaml_marks import Path as KeyPath
 
 ExpertName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 #: As vendors call models: ``meta-llama/Llama-3.1-8B-Instruct``.

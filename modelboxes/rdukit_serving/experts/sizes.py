@@ -11,6 +11,7 @@ from rdukit.hardware import ChipSpec, find_chip
 from rdukit.pef import read_pef
 from rdukit.pef.memory import lease_bytes, parameter_layout
 from rdukit.pef.model import SymbolKind
+from rdukit.strict_yaml import Path as KeyPath
 from rdukit_serving.experts.bundle import (
     Bundle,
     BundleFiles,
@@ -29,7 +30,6 @@ from rdukit_serving.experts.legalizer import (
 )
 from rdukit_serving.router.decision import NamedRouter, load_router
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
-from rdukit_serving.strict_yaml.yaml_marks import Path as KeyPath
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens, companion
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 
-from rdukit_serving.strict_yaml.yaml_marks import Diagnostic, MarkedYaml, Path
+from rdukit.strict_yaml import Diagnostic, MarkedYaml, Path
 
 Schema = Mapping[str, Any]
 

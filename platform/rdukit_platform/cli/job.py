@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 from click.core import ParameterSource
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.cli.watch import watchable
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument
 from rdukit.units import format_seconds
 from rdukit_platform.cli.complete import BOXES, JOBS
 from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
-from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, load_strictly, submit_body, submit_file
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, read_request, submit_body, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.job_trace import trace
 from rdukit_platform.cli.token import Life
@@ -308,14 +307,7 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
         NotFound: there is no such file.
         InvalidArgument: it is not a YAML mapping.
     """
-    try:
-        body = load_strictly(path.read_text())
-    except FileNotFoundError as cause:
-        raise NotFound(f"there is no pipeline file {path}; legal: a YAML file with the keys name and steps") from cause
-    except (yaml.YAMLError, UnicodeDecodeError) as cause:
-        raise InvalidArgument(f"pipeline file {path} is not valid YAML: {cause}") from cause
-    if not isinstance(body, dict):
-        raise InvalidArgument(f"pipeline file {path} holds no mapping; legal: the keys name and steps")
+    body = read_request(path, "pipeline", "name and steps")
     return {**body, "idempotency_key": key} if key else body
 
 

@@ -1,16 +1,15 @@
 """Files of jobs, and submitting one: YAML documents, with a request's keys after ``apiVersion`` and ``kind``."""
 
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import yaml
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
+from rdukit.strict_yaml import Diagnostic, find_infinite, read_documents
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -23,6 +22,8 @@ API_VERSION: Final = "rdukit.dev/v1"
 KIND: Final = "Job"
 #: More documents than one file has by reason; beyond, a sweep or a program is meant.
 MAX_DOCUMENTS: Final = 1000
+#: Faults of a file that are told at once.
+MAX_FAULTS: Final = 10
 
 
 def read_jobs(text: str, name: str) -> list[dict[str, object]]:
@@ -31,10 +32,7 @@ def read_jobs(text: str, name: str) -> list[dict[str, object]]:
     Raises:
         InvalidArgument: it is not YAML, or a document is no job; the message names it, the key, and what was meant.
     """
-    try:
-        documents = [found for found in yaml.load_all(text, Loader=StrictLoader) if found is not None]
-    except yaml.YAMLError as cause:
-        raise InvalidArgument(f"{name} is not valid YAML: {cause}") from cause
+    documents = [found for found in _read_plainly(text, name, MAX_DOCUMENTS) if found is not None]
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
         raise InvalidArgument(f"{name} has {len(documents)} documents; legal: 1 to {MAX_DOCUMENTS}")
     return [
@@ -55,8 +53,6 @@ def _read_job(document: object, where: str) -> dict[str, object]:
             found = f"is {str(document[key])[:64]!r}" if key in document else "is missing"
             raise InvalidArgument(f"{where}: {key} {found}; legal: {legal}")
     body: dict[str, object] = {key: value for key, value in document.items() if key not in {"apiVersion", "kind"}}
-    if isinstance(deadline := body.get("deadline"), date):  # YAML has times of its own
-        body["deadline"] = deadline.isoformat()
     try:
         JobRequest.model_validate(body)
     except ValidationError as refused:
@@ -137,27 +133,40 @@ def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> No
         click.echo(f"{one['name']}: {one['verb']} of box {one['box']}, {one['tiles']} tiles, would be submitted{known}")
 
 
-def load_strictly(text: str) -> Any:
-    """Read one document, of which all keys are texts, ``on`` too, and none comes twice.
+def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
+    """Read a file of one request. ``what`` it is and its ``keys`` are for messages.
 
     Raises:
-        YAMLError: it is not YAML, or a key comes twice.
+        NotFound: there is no such file.
+        InvalidArgument: it is no YAML mapping, or has a value that YAML's readers disagree about or JSON lacks.
     """
-    return yaml.load(text, StrictLoader)
+    try:
+        text = path.read_text()
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is no {what} file {path}; legal: a YAML file with the keys {keys}") from cause
+    except UnicodeDecodeError as cause:
+        raise InvalidArgument(f"{what} file {path} is not text: {cause}") from cause
+    (body,) = _read_plainly(text, f"{what} file {path}", 1)
+    if not isinstance(body, dict):
+        raise InvalidArgument(f"{what} file {path} holds no mapping; legal: the keys {keys}")
+    return body
 
 
-class StrictLoader(yaml.SafeLoader):
-    """YAML whose keys are texts, ``on`` too, and of which none comes twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} comes twice", node.start_mark)
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge":
-                key.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
+def _read_plainly(text: str, name: str, most: int) -> list[object]:
+    """Return a file's documents, of values that JSON has."""
+    found = read_documents(text, most=most, merges=True)
+    faults = [fault for document in found for fault in document.faults]
+    for document in found:
+        strange = find_infinite(document.value)
+        if strange is not None:
+            path, value = strange
+            message = f"{value} is no number that a request can have; legal: a finite number"
+            faults.append(Diagnostic(document.mark_of(path), path, message))
+    if faults:
+        told = "; ".join(f"line {fault.mark.line}, {fault.key}: {fault.message}" for fault in faults[:MAX_FAULTS])
+        more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        raise InvalidArgument(f"{name}: {told}{more}")
+    return [document.value for document in found]
 
 
 def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import yaml
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.cli.watch import watchable
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.complete import SWEEPS
-from rdukit_platform.cli.job_files import NOT_SUCCEEDED, load_strictly, watched
+from rdukit_platform.cli.job_files import NOT_SUCCEEDED, read_request, watched
 from rdukit_platform.cli.token import Life
 
 #: Seconds between two looks of a command that waits.
@@ -225,14 +224,7 @@ def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
     strange = [n for n, v in options.items() if v and n not in {"name", "key", "verb"}]
     if strange:
         raise InvalidArgument(f"--{strange[0].replace('_', '-')} does not go with a FILE; write it there")
-    try:
-        body = load_strictly(path.read_text())
-    except FileNotFoundError as cause:
-        raise NotFound(f"there is no sweep file {path}; legal: a YAML file with the keys job and space") from cause
-    except (yaml.YAMLError, UnicodeDecodeError) as cause:
-        raise InvalidArgument(f"sweep file {path} is not valid YAML: {cause}") from cause
-    if not isinstance(body, dict):
-        raise InvalidArgument(f"sweep file {path} holds no mapping; legal: the keys job, space, objective and more")
+    body = read_request(path, "sweep", "job, space, objective and more")
     named = {"name": options["name"], "idempotency_key": options["key"]}
     return body | {k: v for k, v in named.items() if v is not None}
 

@@ -21,7 +21,8 @@ from rdukit_platform.jobs.states import (
     advise,
 )
 
-Name = Annotated[str, Field(min_length=1, max_length=128)]
+#: No control characters: who reads a name must see all of it, and databases do not take all of them.
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,57}$")]
 Key = Annotated[str, Field(min_length=1, max_length=128)]
 

@@ -64,7 +64,7 @@ def test_anything_else_is_refused_by_its_reason(value: object, why: str) -> None
     ("value", "name"),
     [
         (2, "2"), (2.0, "2"), ("2.0", "2"), ("-0.0", "0"), (decimal.Decimal("3.00"), "3"), (1.5, "1.5"),
-        ("1.5", "1.5"), (True, "True"), (" ok ", "ok"), (b"ok", "ok"), 
+        ("1.5", "1.5"), (True, "True"), (" ok ", "ok"), (b"ok", "ok"),
         (datetime.date(2026, 1, 2), "2026-01-02"), ("007", "007"), ("1_000", "1_000"),
     ],
 )  # fmt: skip

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
+from rdukit.strict_yaml import TextPosition, read_yaml
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
-from rdukit_serving.strict_yaml.yaml_marks import TextPosition, read_yaml
 from support import shows
 
 pytestmark = shows(

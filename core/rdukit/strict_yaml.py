@@ -1,7 +1,8 @@
 """YAML text → plain values that know their lines. Pure.
 
 Scalars are read by YAML 1.2's core schema, so ``1e-4`` is a number. What YAML 1.1 and 1.2 read differently (``yes``,
-``010``, ``1:30``) is a fault, as are duplicate keys, tags and merge keys. Anchors are taken, within limits.
+``010``, ``1:30``) is a fault, as are duplicate keys, tags and the character NUL. Anchors are taken, within
+limits; merge keys only where ``read_documents`` is told so.
 """
 
 import math
@@ -73,23 +74,33 @@ class _TooMuch(Exception):
 
 def read_yaml(text: str) -> MarkedYaml:
     """Read one document. Never raises: what is wrong is in ``faults``."""
-    found = MarkedYaml()
+    return read_documents(text, most=1)[0]
+
+
+def read_documents(text: str, *, most: int, merges: bool = False) -> list[MarkedYaml]:
+    """Read a file's documents, at least one. Never raises: what is wrong is in the ``faults`` of the last one.
+
+    Args:
+        most: documents that are legal.
+        merges: whether ``<<: *anchor`` gives a mapping the keys that it lacks.
+    """
+    found = [MarkedYaml()]
     if len(text) > MAX_CHARACTERS:
-        found.faults.append(
+        found[0].faults.append(
             Diagnostic(TextPosition(1, 1), (), f"{len(text)} characters; legal: at most {MAX_CHARACTERS}")
         )
         return found
     try:
-        _Reader(yaml.parse(text, Loader=_LOADER), found).read()
+        _Reader(yaml.parse(text, Loader=_LOADER), found, most, merges).read()
     except yaml.MarkedYAMLError as cause:
         place = cause.problem_mark or cause.context_mark
         mark = TextPosition(place.line + 1, place.column + 1) if place is not None else TextPosition(1, 1)
         words = ", ".join(part for part in (cause.context, cause.problem) if part)
         line = text.splitlines()[place.line : place.line + 1] if place is not None else []
         tab = "; YAML indents with spaces, not tabs" if line and line[0].lstrip(" ").startswith("\t") else ""
-        found.faults.append(Diagnostic(mark, (), f"not valid YAML: {words}{tab}"))
+        found[-1].faults.append(Diagnostic(mark, (), f"not valid YAML: {words}{tab}"))
     except yaml.YAMLError as cause:
-        found.faults.append(Diagnostic(TextPosition(1, 1), (), f"not valid YAML: {cause}"))
+        found[-1].faults.append(Diagnostic(TextPosition(1, 1), (), f"not valid YAML: {cause}"))
     except _TooMuch:
         pass
     return found
@@ -98,9 +109,11 @@ def read_yaml(text: str) -> MarkedYaml:
 class _Reader:
     """Builds values from the parser's events."""
 
-    def __init__(self, events: Iterator[Any], found: MarkedYaml) -> None:
+    def __init__(self, events: Iterator[Any], documents: list[MarkedYaml], most: int, merges: bool) -> None:
         self._events = events
-        self._found = found
+        self._documents, self._most, self._merges = documents, most, merges
+        #: The document that is read.
+        self._found = documents[0]
         #: Finished anchors with how many values each stands for.
         self._anchors: dict[str, tuple[object, int]] = {}
         self._count = 0
@@ -109,8 +122,12 @@ class _Reader:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if () in self._found.marks:
-                    self._fault(event, (), "a second document starts here; legal: one")
-                    raise _TooMuch
+                    if len(self._documents) == self._most:
+                        words = "a second" if self._most == 1 else "another"
+                        self._fault(event, (), f"{words} document starts here; legal: at most {self._most}")
+                        raise _TooMuch
+                    self._found, self._anchors = MarkedYaml(), {}
+                    self._documents.append(self._found)
                 first = next(self._events)
                 self._found.marks[()] = _mark(first)
                 self._found.value = self._value(first, ())
@@ -152,8 +169,12 @@ class _Reader:
 
     def _mapping(self, path: Path) -> dict[str, object]:
         values: dict[str, object] = {}
+        merged: dict[str, object] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             mark = _mark(event)
+            if self._merges and _is_merge(event):
+                merged |= self._merge(next(self._events), path)
+                continue
             key = self._key(event, path)
             inner = (*path, key if key is not None else "?")
             if key in values:
@@ -165,7 +186,14 @@ class _Reader:
             value = self._value(next(self._events), inner)
             if key is not None:
                 values[key] = value
-        return values
+        return merged | values
+
+    def _merge(self, event: Any, path: Path) -> dict[str, object]:
+        value = self._value(event, (*path, "<<"))
+        if isinstance(value, dict):
+            return value
+        self._fault(event, (*path, "<<"), "a merge key takes the keys of one mapping; legal: *anchor of a mapping")
+        return {}
 
     def _key(self, event: Any, path: Path) -> str | None:
         """Return the key, or None after a fault."""
@@ -175,7 +203,7 @@ class _Reader:
             return None
         self._add(event, path, 1)
         key: str = event.value
-        if key == "<<" and event.implicit[0]:
+        if _is_merge(event):
             self._fault(event, (*path, key), "merge keys are not legal; write the keys out")
             return None
         # A number or truth value as a key (``on:``) is the word that is written there.
@@ -184,6 +212,8 @@ class _Reader:
     def _scalar(self, event: Any, path: Path) -> object:
         text: str = event.value
         if not event.implicit[0] or event.tag == _STRING_TAG:
+            if "\0" in text:
+                self._fault(event, path, "a text has the character NUL; leave it out")
             return text
         if text in _WORDS or text in {"True", "TRUE", "False", "FALSE", "Null", "NULL"}:
             return _WORDS[text.lower()]
@@ -218,6 +248,14 @@ class _Reader:
         self._found.faults.append(Diagnostic(_mark(event), path, message))
 
 
+def find_infinite(value: object, path: Path = ()) -> tuple[Path, float] | None:
+    """Return the first number in a value that JSON lacks, and where it is; ``None``: there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (path, value)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for key, item in items if (found := find_infinite(item, (*path, key)))), None)
+
+
 def _other_meaning(text: str) -> str | None:
     """Say what YAML 1.1 readers take a plain ``text`` for, and what to write for that; None if the same as 1.2."""
     word = _TRUTH_OF_1_1.get(text.lower())
@@ -231,6 +269,10 @@ def _other_meaning(text: str) -> str | None:
     if "_" in text and re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?", text):
         return f"a number to some readers; write {text.replace('_', '')}"
     return None
+
+
+def _is_merge(event: Any) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]
 
 
 def _mark(event: Any) -> TextPosition:
