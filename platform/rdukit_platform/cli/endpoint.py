@@ -172,11 +172,11 @@ def show_(name: str, as_json: bool) -> None:
         show.print_table(("MODEL", "IS", "ALIASES", "CALLS", "TOKENS"), models)
         click.echo()
     replicas = [
-        (one["id"], one["revision"], one["state"], one["reason"] or "-", show.ago(one["created_at"]),
-         (one["message"] or "").partition("\n")[0][:80])
+        (one["id"], one["revision"], one["state"], one["node"] or "-", one["reason"] or "-",
+         show.ago(one["created_at"]), (one["message"] or "").partition("\n")[0][:80])
         for one in found["instances"]
     ]  # fmt: skip
-    show.print_table(("REPLICA", "REVISION", "STATE", "REASON", "AGE", "MESSAGE"), replicas)
+    show.print_table(("REPLICA", "REVISION", "STATE", "NODE", "REASON", "AGE", "MESSAGE"), replicas)
 
 
 @endpoint.command()

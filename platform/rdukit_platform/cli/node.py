@@ -337,7 +337,13 @@ def change_words(answer: Mapping[str, Any]) -> list[str]:
     if (row := answer.get("cordon")) is not None:
         until = "" if row["deadline"] is None else f" until {_stamp(row['deadline'])} at the latest"
         lines = [f"{name}: {row['component']} is {row['state']}{until}"]
-        return lines + [f"lease {lease} is still there" for lease in row["leases"]]
+        lines += [f"lease {lease} is still there" for lease in row["leases"]]
+        if row["leases"] and row["state"] == "draining" and row["deadline"] is None:
+            lines.append(
+                "jobs there go on until they end, and replicas of endpoints stay; to move them: "
+                f"rdukit node drain {name} --deadline SECONDS, or rdukit node leave there"
+            )
+        return lines
     if (paths := answer.get("uncordoned")) is not None:
         return [f"{name}: {path} is allocated again" for path in paths]
     if (lease := answer.get("released")) is not None:

@@ -62,6 +62,7 @@ from rdukit_platform.jobs.schemas import (
 )
 from rdukit_platform.jobs.service import list_attempts, list_events
 from rdukit_platform.jobs.states import JobState
+from rdukit_platform.nodes.view import find_drain
 
 #: Progress events that a curve is drawn from, and log lines that a page shows.
 MAX_PROGRESS: Final = 20_000
@@ -130,7 +131,7 @@ class JobListing:
     is_promotable: bool
 
 
-def find_drain(session: Session, attempt: Attempt | None) -> str:
+def find_drain_words(session: Session, attempt: Attempt | None) -> str:
     """Say when a drain ends an attempt, as its node told last; empty: none does."""
     if attempt is None or attempt.ended_at is not None or attempt.node is None:
         return ""
@@ -140,13 +141,12 @@ def find_drain(session: Session, attempt: Attempt | None) -> str:
 
 def drain_words(cordons: object, tiles: Sequence[str]) -> str:
     """Say when a drain among a node's cordons ends what runs on some tiles; empty: none does (pure)."""
-    for row in cordons if isinstance(cordons, list) else ():
-        part, deadline = str(row.get("component")), row.get("deadline")
-        if row.get("state") == "draining" and deadline and any(f"{tile}/".startswith(f"{part}/") for tile in tiles):
-            why = f" ({row['reason']})" if row.get("reason") else ""
-            at = date_words(int(deadline) / 1e9)
-            return f"Its tiles are being drained{why}. If it runs on until {at}, its attempt is ended and queued again."
-    return ""
+    row = find_drain(cordons, tiles)
+    if row is None:
+        return ""
+    why = f" ({row['reason']})" if row.get("reason") else ""
+    at = date_words(int(row["deadline"]) / 1e9)
+    return f"Its tiles are being drained{why}. If it runs on until {at}, its attempt is ended and queued again."
 
 
 def is_picture(artifact: Artifact) -> bool:

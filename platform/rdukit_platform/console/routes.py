@@ -27,7 +27,7 @@ from rdukit_platform.console.queries import (
     clone_command,
     count_tones,
     draw_artifact_lineage,
-    find_drain,
+    find_drain_words,
     holder_pages,
     is_picture,
     last_log_events,
@@ -275,7 +275,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         row = service.get_job(session, caller.tenant_id, job_id)
         found, name = read_job_page(session, row, now), row.name
         spans = read_trace(session, row).spans
-        drain = find_drain(session, found.attempts[0].attempt if found.attempts else None)
+        drain = find_drain_words(session, found.attempts[0].attempt if found.attempts else None)
         submitter = name_people(session, [row.submitted_by]).get(row.submitted_by or "", "")
     part = live(
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,

@@ -2,8 +2,8 @@
 
 A new revision takes over one replica at a time: a new one becomes ready before an old one drains, so that as many as
 are wanted answer all the time. A revision whose replicas fail is tried again after pauses that double; meanwhile the
-old one goes on. A replica whose node leaves is replaced in the same way. A canary is a second revision beside the
-wanted one, with replicas of its own.
+old one goes on. A replica whose node leaves, or drains its tiles until a deadline, is replaced in the same way. A
+canary is a second revision beside the wanted one, with replicas of its own.
 
 Source: ours; after the rolling update of Kubernetes' Deployments with maxSurge 1 and maxUnavailable 0.
 """
@@ -36,7 +36,7 @@ class Replica:
     created_at: float
     lease_expires_at: float | None = None
     ready_at: float | None = None
-    #: Its node leaves: another one is to take over, as from an old revision.
+    #: Its node leaves, or drains its tiles until a deadline: another one takes over, as from an old revision.
     is_leaving: bool = False
 
 

@@ -30,11 +30,15 @@ from rdukit_platform.endpoints.plan import (
 )
 from rdukit_platform.endpoints.states import LIVE, ReplicaEvent, ReplicaReason, ReplicaState, next_state, states_before
 from rdukit_platform.jobs.changes import count_changed
-from rdukit_platform.nodes.registry import read_leaving
+from rdukit_platform.nodes.registry import read_cordons, read_leaving, read_rooms
+from rdukit_platform.nodes.view import find_drain
+from rdukit_platform.nodes.view import is_best_here as is_best
 
 #: Ended replicas of an endpoint that are looked at, and seconds that the rows are kept.
 HISTORY: Final = 8
 KEEP_S: Final = 7 * 86400.0
+#: Replicas without a worker that one who looks for one looks at.
+MAX_LOOKED_AT: Final = 32
 _LIVE: Final = [str(state) for state in LIVE]
 logger = logging.getLogger(__name__)
 
@@ -60,20 +64,31 @@ class ClaimedReplica:
 def claim_next(
     session: Session, worker: str, lease_s: float, now: float, node: str | None = None
 ) -> ClaimedReplica | None:
-    """Make the oldest replica that nobody has this worker's, which is one of ``node``; ``None``: there is none."""
+    """Make the oldest replica that nobody has this worker's, which is one of ``node``; ``None``: there is none for it.
+
+    A replica whose tiles another node has free, and this one has not, is left to that one.
+    """
     unclaimed = (EndpointReplicaRow.worker.is_(None), EndpointReplicaRow.state == str(ReplicaState.STARTING))
     query = select(EndpointReplicaRow).where(*unclaimed).order_by(EndpointReplicaRow.created_at, EndpointReplicaRow.id)
-    row = session.scalars(query.limit(1).with_for_update(skip_locked=True)).first()
-    if row is None:
+    rows = session.scalars(query.limit(MAX_LOOKED_AT).with_for_update(skip_locked=True)).all()
+    rooms = read_rooms(session) if rows and node is not None else {}
+    found = ((row, _revision_of(session, row)) for row in rows)
+    row, revision = next((each for each in found if node is None or is_best(node, each[1].tiles, rooms)), (None, None))
+    if row is None or revision is None:
         return None
     row.node, row.worker, row.claimed_at, row.lease_expires_at = node, worker, now, now + lease_s
     endpoint = session.get_one(EndpointRow, row.endpoint_id)
-    revision = session.scalars(
-        select(EndpointRevisionRow).where(
-            EndpointRevisionRow.endpoint_id == row.endpoint_id, EndpointRevisionRow.number == row.revision
-        )
-    ).one()
     return ClaimedReplica(ReplicaToken(row.id, row.token), endpoint.tenant_id, endpoint.name, revision)
+
+
+def is_best_here(session: Session, node: str, tiles: int) -> bool:
+    """Return whether a replica of so many tiles that waits at a node had best go on with it."""
+    return is_best(node, tiles, read_rooms(session))
+
+
+def _revision_of(session: Session, row: EndpointReplicaRow) -> EndpointRevisionRow:
+    is_own = EndpointRevisionRow.endpoint_id == row.endpoint_id
+    return session.scalars(select(EndpointRevisionRow).where(is_own, EndpointRevisionRow.number == row.revision)).one()
 
 
 def has_unclaimed(session: Session) -> bool:
@@ -153,17 +168,18 @@ def read_snapshots(session: Session, now: float, endpoint_ids: Sequence[str] | N
     columns = (
         EndpointReplicaRow.endpoint_id, EndpointReplicaRow.id, EndpointReplicaRow.revision, EndpointReplicaRow.state,
         EndpointReplicaRow.created_at, EndpointReplicaRow.lease_expires_at, EndpointReplicaRow.ready_at,
-        EndpointReplicaRow.node,
+        EndpointReplicaRow.node, EndpointReplicaRow.tiles,
     )  # fmt: skip
     query = select(*columns).where(EndpointReplicaRow.state.in_(_LIVE))
     endpoints = select(EndpointRow)
     if endpoint_ids is not None:
         query = query.where(EndpointReplicaRow.endpoint_id.in_(endpoint_ids))
         endpoints = endpoints.where(EndpointRow.id.in_(endpoint_ids))
-    leaving = read_leaving(session)
-    for endpoint_id, replica_id, revision, state, created_at, lease, ready_at, node in session.execute(query):
+    leaving, cordons = read_leaving(session), read_cordons(session)
+    for endpoint_id, replica_id, revision, state, created_at, lease, ready_at, node, tiles in session.execute(query):
+        is_leaving = node in leaving or find_drain(cordons.get(node or ""), tiles or ()) is not None
         replicas[endpoint_id].append(
-            Replica(replica_id, revision, ReplicaState(state), created_at, lease, ready_at, node in leaving)
+            Replica(replica_id, revision, ReplicaState(state), created_at, lease, ready_at, is_leaving)
         )
     if endpoint_ids is None:
         is_wanted = EndpointRow.deleted_at.is_(None) & (EndpointRow.replicas > 0)

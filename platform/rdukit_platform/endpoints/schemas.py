@@ -131,6 +131,8 @@ class ReplicaView(BaseModel):
     reason: str | None
     #: What it waits for, or how it ended.
     message: str | None
+    #: Where it runs; none until a worker has it.
+    node: str | None
     tiles: list[str] | None
     created_at: float
     ready_at: float | None

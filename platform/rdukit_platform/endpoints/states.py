@@ -33,6 +33,8 @@ class ReplicaReason(StrEnum):
     NOT_WANTED = "not-wanted"
     #: Its worker gave no sign of life within its lease.
     LOST = "lost"
+    #: Its tiles were taken back: by a drain's deadline, or an administrator.
+    WITHDRAWN = "withdrawn"
     #: Its worker was stopped.
     INTERRUPTED = "interrupted"
     #: Its box ended by itself, or was killed.

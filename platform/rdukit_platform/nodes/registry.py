@@ -166,6 +166,18 @@ def read_leaving(session: Session) -> frozenset[str]:
     return frozenset(_names(session, (str(NodeLife.LEAVING),)))
 
 
+def read_rooms(session: Session) -> dict[str, NodeCapacity]:
+    """Return what the nodes have that take something new, as far as their daemons have told, by name."""
+    rows = session.scalars(select(NodeRow).where(NodeRow.state == str(NodeLife.UP)))
+    return {row.name: capacity for row in rows if (capacity := capacity_of(row)) is not None}
+
+
+def read_cordons(session: Session) -> dict[str, object]:
+    """Return the cordons of the nodes that have any, as their daemons told them, by name."""
+    query = select(NodeRow.name, NodeRow.report).where(NodeRow.state.in_(PRESENT))
+    return {name: report["cordons"] for name, report in session.execute(query) if report.get("cordons")}
+
+
 def lose(session: Session, names: Iterable[str], now: float) -> None:
     """Say that nodes are lost."""
     query = update(NodeRow).where(NodeRow.name.in_(list(names)), NodeRow.state.in_(PRESENT))

@@ -93,6 +93,30 @@ def members_with_room(tiles: int, node: NodeCapacity) -> int:
     return members_that_fit(tiles, node.rdu_tiles, node.rows)
 
 
+def has_free(tiles: int, node: NodeCapacity) -> bool:
+    """Return whether a node has so many free tiles side by side, and a place for their application."""
+    if node.free_applications < 1 or tiles > node.free_tiles:
+        return False
+    return not node.rdu_tiles or members_that_fit(tiles, node.rdu_tiles, node.free_rows) > 0
+
+
+def is_best_here(own: str, tiles: int, nodes: Mapping[str, NodeCapacity]) -> bool:
+    """Return whether a node is the one to wait for so many tiles: it has them, or no other one has."""
+    if own in nodes and has_free(tiles, nodes[own]):
+        return True
+    return not any(has_free(tiles, node) for name, node in nodes.items() if name != own)
+
+
+def find_drain(cordons: object, tiles: Sequence[str]) -> Mapping[str, Any] | None:
+    """Return the cordon of a node's report that drains one of some tiles until a deadline; ``None``: there is none."""
+    for row in cordons if isinstance(cordons, list) else ():
+        part = str(row.get("component"))
+        is_ending = row.get("state") == "draining" and row.get("deadline")
+        if is_ending and any(f"{tile}/".startswith(f"{part}/") for tile in tiles):
+            return dict(row)
+    return None
+
+
 def is_usable(tile: Mapping[str, object]) -> bool:
     """Return whether a tile of ``status`` can be leased at all."""
     return str(tile.get("health") or "").lower() in USABLE

@@ -90,6 +90,8 @@ class ReplicaRun:
         self._stop = threading.Event()
         self._is_interrupted = False
         self._is_draining = threading.Event()
+        #: Somebody else has ended the lease of its tiles.
+        self._is_withdrawn = threading.Event()
 
     def interrupt(self) -> None:
         """End it because the worker stops."""
@@ -207,15 +209,19 @@ class ReplicaRun:
             f"{self._revision.box}-serve", self._revision.tiles, self._claimed.tenant_id, self._fencing.replica_id,
             TILES_S,
         )  # fmt: skip
-        noted = None
+        snd, noted = self._context.home.snd_socket, None
         while not self._stop.is_set() and not self._is_draining.is_set():
             try:
-                lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, asked))
+                lease, socket = stack.enter_context(leased_tiles(snd, asked, self._is_withdrawn.set))
             except (NoResources, Unavailable) as cause:
                 if cause.message != noted:
                     noted = cause.message
                     with self._context.database.write() as session:
                         replicas.note(session, self._fencing, f"waits for {self._revision.tiles} tiles: {noted}")
+                with self._context.database.read() as session:
+                    is_elsewhere = not replicas.is_best_here(session, self._context.node, self._revision.tiles)
+                if is_elsewhere:  # the scheduler starts another one, which a worker of that node takes
+                    raise _Ended(ReplicaReason.NOT_WANTED, "another node has the tiles that it waited for") from None
                 self._stop.wait(WATCH_S)
                 continue
             with self._context.database.write() as session:
@@ -253,6 +259,8 @@ class ReplicaRun:
         clock = self._context.clock
         probed_at, failures = clock.monotonic(), 0
         while not self._stop.wait(WATCH_S):
+            if self._is_withdrawn.is_set():
+                raise _Ended(ReplicaReason.WITHDRAWN, "its tiles were taken back, as a drain does at its deadline")
             if not self._is_up(box):
                 raise _Ended(ReplicaReason.BOX_LOST, last_words(box))
             if self._is_draining.is_set() and self._may_end():
