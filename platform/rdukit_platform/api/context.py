@@ -10,6 +10,7 @@ import anyio
 from rdukit.errors import Overloaded
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
+from rdukit_platform.api.bodies import Bodies
 from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.artifacts.stores.opening import open_store
@@ -76,6 +77,7 @@ class Platform:
     issuer: Issuer
     followers: Followers = field(default_factory=Followers)
     counts: JobCounts = field(default_factory=JobCounts)
+    bodies: Bodies = field(default_factory=Bodies)
 
 
 def open_platform(home: Home) -> Platform:
