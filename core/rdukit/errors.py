@@ -432,6 +432,10 @@ def error_from_body(body: Mapping[str, object], fallback: type[RdukitError] = Rd
     return cls(str(error.get("message")), **(dict(detail) if isinstance(detail, Mapping) else {}))
 
 
+#: Characters of a mistyped name that are compared: the time grows with them.
+MAX_SUGGESTED: Final = 100
+
+
 def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
     """Return ``" Did you mean 'x'?"`` for the names that are near ``word``, or ``""`` where none is.
 
@@ -440,7 +444,7 @@ def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
     """
     from difflib import get_close_matches
 
-    near = list(names) if is_sure else get_close_matches(word, list(names))
+    near = list(names) if is_sure else get_close_matches(word[:MAX_SUGGESTED], list(names))
     return f" Did you mean {' or '.join(repr(str(name)) for name in near)}?" if near else ""
 
 

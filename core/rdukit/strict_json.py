@@ -6,13 +6,17 @@ Source: protobuf's JSON mapping. As ``null``, an infinity could not be told from
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, RequestTooLarge
 
 #: What stands for the floats that JSON lacks.
 WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: Up to here values are not counted exactly, only their bound.
+FEW_VALUES: Final = 10_000
+_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 #: ``json.dumps`` would make one for each value.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -43,13 +47,18 @@ def json_text(value: object) -> str:
         return _ENCODER.encode(as_words(value))
 
 
-def read_json(text: bytes | str) -> Any:
+def read_json(text: bytes | str, max_values: int = 0) -> Any:
     """Parse a request's JSON.
 
+    Args:
+        max_values: values that it may have; 0: any number. Short bodies with many values take much memory and time.
     Raises:
+        RequestTooLarge: it has more values.
         InvalidArgument: an object has a key twice, of which readers take the one or the other; or a text is no Unicode.
         JSONDecodeError: it is not JSON.
     """
+    if max_values and _count_commas(text) >= max_values:
+        raise RequestTooLarge(f"the request has more than {max_values} values; send it in parts", field="body")
     value = json.loads(text, object_pairs_hook=_unique)
     raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     if b"\\ud" in raw or b"\\uD" in raw:
@@ -71,6 +80,13 @@ def refuse_duplicates(text: bytes) -> None:
         read_json(text)
     except (ValueError, RecursionError) as cause:  # a number with thousands of digits, or lists in thousands of lists
         raise InvalidArgument(f"the request is malformed: {cause}") from cause
+
+
+def _count_commas(text: bytes | str) -> int:
+    """Count the commas outside of texts: all values but the first of each object or list come after one."""
+    raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    commas = raw.count(b",")
+    return commas if b'"' not in raw or commas < FEW_VALUES else _TEXT.sub(b"", raw).count(b",")
 
 
 def _word(value: float) -> str:

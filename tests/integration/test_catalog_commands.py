@@ -1,5 +1,6 @@
 """The command that describes boxes: those of the catalog, and folders of tenants."""
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument, Overloaded, Unavailable
-from rdukit_platform.catalog.catalog import MAX_READ, Catalog, describe_folder, read_catalog
+from rdukit.fence.probe import what_holds
+from rdukit_platform.catalog.catalog import Catalog, describe_folder, read_catalog
+from rdukit_platform.catalog.fenced_reader import MAX_READERS, MAX_READERS_OF_TENANT, READERS
 from rdukit_platform.catalog.model import read_box
 from support import shows, wait_until
 from support.platform.processes import COUNTER
@@ -75,21 +78,70 @@ def test_a_flood_of_folders_is_refused_before_it_takes_every_thread(tmp_path: Pa
     hold = tmp_path / "hold"
     hold.touch()
     program = (
-        "import os, pathlib, time\n"
+        "import pathlib, time\n"
         f"hold = pathlib.Path({str(hold)!r})\n"
-        "hold.with_name(f'seen-{os.getpid()}').touch()\n"
         "while hold.exists(): time.sleep(0.01)\n"
         'print(\'{"name": "mine"}\')\n'
     )
     catalog = Catalog([sys.executable, "-c", program])
-    with ThreadPoolExecutor(MAX_READ) as pool:
-        reading = [pool.submit(catalog.describe_folder, tmp_path) for _ in range(MAX_READ)]
-        wait_until(lambda: len(list(tmp_path.glob("seen-*"))) == MAX_READ, 60)
+    with ThreadPoolExecutor(MAX_READERS) as pool:
+        own = [pool.submit(catalog.describe_folder, tmp_path, "mallory") for _ in range(MAX_READERS_OF_TENANT)]
+        wait_until(lambda: READERS.total == MAX_READERS_OF_TENANT, 60)
+        with pytest.raises(Overloaded, match="2 files or folders of yours and 2 of all are being read already"):
+            catalog.describe_folder(tmp_path, "mallory")
+        others = [
+            pool.submit(catalog.describe_folder, tmp_path, str(n)) for n in range(MAX_READERS - MAX_READERS_OF_TENANT)
+        ]
+        wait_until(lambda: READERS.total == MAX_READERS, 60)
         with pytest.raises(Overloaded, match="again in a few seconds"):
-            catalog.describe_folder(tmp_path)
+            catalog.describe_folder(tmp_path, "alice")
         hold.unlink()
-        assert [done.result() for done in reading] == [{"name": "mine"}] * MAX_READ
-    assert catalog.describe_folder(tmp_path) == {"name": "mine"}
+        assert [done.result() for done in own + others] == [{"name": "mine"}] * MAX_READERS
+    assert catalog.describe_folder(tmp_path, "alice") == {"name": "mine"}
+
+
+def _reader(tmp_path: Path, program: str) -> Catalog:
+    (tmp_path / "modelbox.yaml").write_text("{}")
+    return Catalog([sys.executable, "-c", program])
+
+
+def test_reading_a_folder_takes_so_much_memory_at_most(tmp_path: Path) -> None:
+    catalog = _reader(tmp_path, "print(len(bytearray(3 << 30)))")
+    with pytest.raises(InvalidArgument, match="more than 1024 MiB of memory"):
+        catalog.describe_folder(tmp_path, "mallory")
+
+
+def test_a_reader_that_is_taken_over_gets_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what_holds().way is None:
+        pytest.skip(f"no fence holds on this machine: {what_holds().why}")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "token").write_text("secret")
+    monkeypatch.setenv("RDUKIT_HOME", str(home))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    program = f"""
+import json, os, pathlib, socket
+found = {{"sees": os.path.exists({str(home / "token")!r}), "uid": os.getuid(), "secret": "RDUKIT_SECRET" in os.environ}}
+try:
+    pathlib.Path({str(folder / "new")!r}).touch()
+    found["writes"] = True
+except OSError:
+    found["writes"] = False
+found["interfaces"] = [name for _, name in socket.if_nameindex()]
+print(json.dumps(found))
+"""
+    monkeypatch.setenv("RDUKIT_SECRET", "x")
+    found = _reader(folder, program).describe_folder(folder, "mallory")
+    assert found["uid"] != 0 or os.getuid() != 0
+    expected = {"sees": False, "secret": False, "writes": False, "interfaces": ["lo"]}
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_an_answer_in_the_place_of_which_lies_a_link_is_not_read(tmp_path: Path) -> None:
+    program = "import os; os.remove('answer'); os.symlink('/etc/hostname', 'answer')"
+    with pytest.raises((Unavailable, InvalidArgument)):
+        _reader(tmp_path, program).describe_folder(tmp_path, "mallory")
 
 
 def test_the_catalog_is_read_from_the_command(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Calls of endpoints at boxes of our own: streams come as they are made, failures move on, nothing foreign passes."""
 
 import asyncio
+import gzip
 import os
 import threading
 import time
@@ -13,6 +14,8 @@ import httpx
 import pytest
 import uvicorn
 
+from rdukit.box.client import BoxClient
+from rdukit.errors import OutputRefused
 from rdukit.http.unix_sockets import REST_SOCKET, rest_address
 from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Selector
@@ -132,6 +135,44 @@ def test_what_fails_before_its_first_byte_is_tried_elsewhere(gateway: GatewayUnd
             found = gateway.ask("POST", "/v1/endpoints/chat/v1/completions", token, json={})
             assert (found.status_code, found.content) == (200, b"<script>")
             assert found.headers["content-type"] == "application/octet-stream"
+
+
+def test_of_why_a_replica_is_not_ready_only_the_beginning_is_read(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    sent = []
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 503, "headers": [(b"content-type", b"application/json")]})
+        await receive()
+        gone = asyncio.ensure_future(receive())
+        for _ in range(256):
+            await send({"type": "http.response.body", "body": b"x" * (1 << 20), "more_body": True})
+            if gone.done():  # what is sent from now on goes nowhere
+                return
+            sent.append(1)
+
+    with box(tmp_path / "box", endless) as address:
+        token = serve(gateway, address)
+        status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+    assert (status, said.count("x") <= 500) == (503, True)
+    assert len(sent) < 128  # of several tries, each of which takes what buffers take
+
+
+def test_a_packed_answer_is_refused_and_not_unpacked(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    seen: list[dict[bytes, bytes]] = []
+
+    async def packed(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(dict(scope["headers"]))
+        headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": gzip.compress(b" " * (1 << 20))})
+
+    with box(tmp_path / "box", packed) as address:
+        token = serve(gateway, address)
+        status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+        assert (status, "Content-Encoding" in said) == (422, True)
+        with BoxClient(address) as client, pytest.raises(OutputRefused, match="Content-Encoding"):
+            client.describe()
+    assert {each[b"accept-encoding"] for each in seen} == {b"identity"}
 
 
 def test_the_time_at_a_replica_is_no_waiting_for_one(gateway: GatewayUnderTest, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import urllib3
 
 from rdukit.box.sse import EVENT_STREAM, read_events, read_lines
 from rdukit.errors import Cancelled, InvalidArgument, OutputRefused, Unauthenticated, Unavailable, error_from_body
+from rdukit.http.answers import MAX_ANSWER_BYTES, PLAIN, read_bounded, refuse_packed
 from rdukit.http.tls import verify_of
 from rdukit.http.unix_pool import UnixPool
 from rdukit.http.unix_sockets import SocketPath, parse_rest_address
@@ -36,7 +37,7 @@ _FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 class BoxClient(Closable):
     """Talks to one box. All methods return plain JSON values."""
 
-    def __init__(self, url: str, timeout_s: float = 60.0, token: str = "", max_bytes: int | None = None) -> None:
+    def __init__(self, url: str, timeout_s: float = 60.0, token: str = "", max_bytes: int = MAX_ANSWER_BYTES) -> None:
         """Connect to nothing yet.
 
         Args:
@@ -51,8 +52,7 @@ class BoxClient(Closable):
             raise InvalidArgument("the box's token is not legal; legal: printable ASCII")
         self._has_token = bool(token)
         self._max_bytes = max_bytes
-        # Bytes are counted as they come.
-        self._headers = urllib3.util.make_headers(accept_encoding="identity")
+        self._headers = dict(PLAIN)
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._socket = None if where.path is None else SocketPath(where.path)
@@ -276,12 +276,10 @@ class BoxClient(Closable):
         return Unavailable(f"no box answers at {self.url}: {cause}{hint}")
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
-        data, where = bytearray(), f"{self.url}{answer.url}"
+        where = f"{self.url}{answer.url}"
+        refuse_packed(answer.headers, "the box", OutputRefused)
         try:
-            for block in _blocks_of(answer):
-                data += block
-                if self._max_bytes is not None and len(data) > self._max_bytes:
-                    raise OutputRefused(f"the box gives an answer of more than {self._max_bytes} bytes")
+            data = read_bounded(_blocks_of(answer), self._max_bytes, "the box", OutputRefused)
         except urllib3.exceptions.HTTPError as cause:
             raise self._unavailable(cause) from cause
         try:

@@ -19,8 +19,8 @@ from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, ch
 from rdukit.fence.start import program_paths, start_fenced
 
 _TRY_S: Final = 20.0
-#: A user that no program has: what is tried needs some other than root.
-_NOBODY: Final = 65534
+#: A user that no program has, for programs in fences that belong to nobody.
+NOBODY: Final = 65534
 
 #: Runs inside; says of each part why it is missing. It has the standard library only.
 _TRIES: Final = """
@@ -87,7 +87,7 @@ def why_no_address() -> str:
     way = choose_way(os.getuid() == 0)
     command = [sys.executable, "-I", "-S", "-c", f"import socket; socket.create_server(({part_address(0)!r}, 0))"]
     spec = FenceSpec(
-        command, {}, "/tmp", program_paths(command[:1]), uid=_NOBODY if way is Way.ROOT else None, parent=os.getpid(),
+        command, {}, "/tmp", program_paths(command[:1]), uid=NOBODY if way is Way.ROOT else None, parent=os.getpid(),
         address=part_address(0), ports=LOCAL_PORTS,
     )  # fmt: skip
     try:
@@ -109,7 +109,7 @@ def _try(way: Way) -> tuple[dict[FencePart, str], bool]:
         try:
             spec = FenceSpec(
                 command, {}, "/tmp", program_paths(command[:1]), limits=FenceLimits(processes=64),
-                uid=_NOBODY if way is Way.ROOT else None, parent=os.getpid(), hidden=[folder],
+                uid=NOBODY if way is Way.ROOT else None, parent=os.getpid(), hidden=[folder],
             )  # fmt: skip
             with tempfile.TemporaryFile() as output:
                 status = _end_of(start_fenced(spec, way, output))

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.http.addresses import Network, find_refusal, is_public
+from rdukit.http.answers import PLAIN
 
 MAX_URL: Final = 2048
 SECRET_PREFIX: Final = "whsec_"
@@ -132,7 +133,7 @@ async def _post(
     async with (
         httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=None, verify=verify) as http,
         http.stream(
-            "POST", target, content=body, headers={**headers, "host": f"{named}{port}"},
+            "POST", target, content=body, headers={**headers, **PLAIN, "host": f"{named}{port}"},
             extensions={"sni_hostname": host},
         ) as answer,
     ):  # fmt: skip

@@ -163,17 +163,42 @@ class PefSummary:
     answers: Answers | None = None
 
 
-def read_summary(path: Path) -> PefSummary:
+class PefTooLarge(PefCorrupt):
+    """A PEF's table of contents or index is larger than its reader takes."""
+
+
+class _BoundedFile(io.FileIO):
+    """A file of which nobody reads more at once: ``zipfile`` reads a table of contents of any size."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(path)
+        self._max_bytes = max_bytes
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read ``size`` bytes. Raises: PefTooLarge: they are more than the bound."""
+        beyond = self._max_bytes + 1
+        data = super().read(beyond if size is None or size < 0 else min(size, beyond)) or b""
+        if len(data) == beyond:
+            raise PefTooLarge(f"the PEF's table of contents or index is larger than {self._max_bytes} bytes")
+        return data
+
+
+def read_summary(path: Path, max_bytes: int = MAX_INDEX_BYTES) -> PefSummary:
     """Read where the PEF at ``path`` can run and what it answers, from its index alone; the rest is not checked.
 
+    Args:
+        max_bytes: of its table of contents, and of its index.
     Raises:
+        PefTooLarge: one of them is longer.
         PefNotFound: there is no file.
         PefVersionMismatch: written in a format that this reader does not take.
         PefCorrupt: it is no PEF, or its index cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            index = json.loads(_entry(archive, INDEX, MAX_INDEX_BYTES))
+        with _BoundedFile(path, max_bytes) as file, zipfile.ZipFile(file) as archive:
+            if archive.getinfo(INDEX).file_size > max_bytes:
+                raise PefTooLarge(f"the PEF's index is larger than {max_bytes} bytes")
+            index = json.loads(_entry(archive, INDEX, max_bytes))
             _check_version(path, index)
             tiles = index["pef"]["num_tiles"]
             averages = any(section["type"] == SectionType.REDUCE for section in index["pef"]["sections"])

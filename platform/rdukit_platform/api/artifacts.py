@@ -8,6 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from rdukit.errors import InvalidArgument, PreconditionFailed, RangeNotSatisfiable
 from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.content_threads import reads_content
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, Cursor, Limit, platform_of
 from rdukit_platform.artifacts.manifest import FolderEntry, FolderManifest
@@ -60,6 +61,7 @@ def list_(
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
+@reads_content
 def add(
     request: Request,
     caller: ArtifactsWriter,
@@ -98,6 +100,7 @@ def use(request: Request, caller: ArtifactsReader) -> ArtifactUseView:
 
 
 @router.post("/gc")
+@reads_content
 def collect_garbage(
     request: Request,
     caller: Admin,
@@ -156,6 +159,7 @@ def show(request: Request, artifact_id: str, caller: ArtifactsReader) -> Artifac
 
 
 @router.get("/{artifact_id}/content", response_class=StreamingResponse)
+@reads_content
 def read(
     request: Request,
     artifact_id: str,
@@ -186,6 +190,7 @@ def read(
 
 
 @router.post("/{artifact_id}/verify")
+@reads_content
 def verify(request: Request, artifact_id: str, caller: ArtifactsReader) -> VerifiedArtifact:
     """Read all content of an artifact and compare it with its digests."""
     platform = platform_of(request)

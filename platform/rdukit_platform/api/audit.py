@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
 from rdukit.errors import InvalidArgument, suggest
+from rdukit_platform.api.content_threads import reads_content
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, Cursor, Limit, Reader, platform_of
 from rdukit_platform.audit.chain import export, verify
@@ -74,6 +75,7 @@ class AuditVerdict(BaseModel):
 
 
 @router.get("/verify")
+@reads_content
 def verify_(request: Request, caller: Reader) -> AuditVerdict:
     """Verify the hash chains of the caller's tenant; with the scope admin all chains."""
     platform = platform_of(request)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.content_threads import reads_content
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import BoxesReader, BoxesWriter, Cursor, Limit, platform_of
 from rdukit_platform.artifacts.manifest import check_paths, check_relative
@@ -115,6 +116,7 @@ def list_installed(request: Request, caller: BoxesReader, limit: Limit = 50, cur
 
 
 @router.post("/boxes", status_code=status.HTTP_201_CREATED, responses={200: {"model": InstalledBox}})
+@reads_content
 def install(
     request: Request,
     response: Response,
@@ -140,7 +142,7 @@ def install(
             with closing(open_backend(platform.home)[0]) as backend:
                 digest = backend.read_image(image, folder)
         write_files(files or [], folder)
-        description = platform.catalog.describe_folder(folder)
+        description = platform.catalog.describe_folder(folder, caller.tenant_id)
         if (folder / PICTURE).is_file() and not image:
             with (folder / PICTURE).open("rb") as stream:
                 check_picture(stream.read(MAX_PICTURE_BYTES + 1))

@@ -4,12 +4,14 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
+from fastapi.params import Body, Form
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
-from rdukit.strict_json import read_json
+from rdukit_platform.api.bodies import read_body
 from rdukit_platform.api.context import Platform
 from rdukit_platform.identity.bearers import authenticate_bearer, is_jwt
 from rdukit_platform.tenants import scopes
@@ -139,13 +141,12 @@ TokenKeeper = Annotated[Caller, Depends(_needs(scopes.TOKENS))]
 class StrictJsonRequest(Request):
     """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
 
-    async def json(self) -> Any:
-        """Return the body's value.
+    #: Takes what the route takes; FastAPI takes what it returns as it is.
+    adapter: TypeAdapter[Any] | None = None
 
-        Raises:
-            InvalidArgument: an object has a key twice.
-        """
-        return read_json(await self.body())
+    async def json(self) -> Any:
+        """Return the body's value. Raises as ``read_body``."""
+        return await read_body(platform_of(self).bodies, await self.body(), self.adapter)
 
 
 class StrictJsonRoute(APIRoute):
@@ -153,9 +154,15 @@ class StrictJsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, given a strict request."""
-        handle = super().get_route_handler()
+        handle, field = super().get_route_handler(), self.body_field
+        is_json = field is not None and isinstance(field.field_info, Body) and not isinstance(field.field_info, Form)
+        is_whole = is_json and not self._embed_body_fields
+        taken: Any = field.field_info.annotation if field is not None and is_whole else None
+        adapter = None if taken is None else TypeAdapter(taken)
 
         async def strictly(request: Request) -> Response:
-            return await handle(StrictJsonRequest(request.scope, request.receive, request._send))
+            strict = StrictJsonRequest(request.scope, request.receive, request._send)
+            strict.adapter = adapter
+            return await handle(strict)
 
         return strictly

@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -24,11 +24,13 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response, StreamingResponse
 
 from rdukit.box.sse import EVENT_STREAM
-from rdukit.errors import DeadlineExceeded, Unavailable
+from rdukit.errors import DeadlineExceeded, OutputRefused, Unavailable
+from rdukit.http.answers import PLAIN, read_beginning, read_bounded_async, refuse_packed
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
 from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent, is_traced
+from rdukit_platform.api.bodies import SHORT_BYTES
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
 from rdukit_platform.backends.fenced import FencedWires
@@ -62,6 +64,8 @@ BUSY_S: Final = 3.0
 #: Seconds between two looks for a ready replica.
 LOOK_S: Final = 0.1
 CONNECT_S: Final = 5.0
+#: Bytes that are read of why a replica is not ready.
+MAX_WORDS: Final = 16 << 10
 #: Longest wait for what a replica beside the one that answers says of its models; revisions that are remembered, and
 #: replicas of experts.
 LIST_S: Final = 5.0
@@ -124,7 +128,7 @@ class ReplicaConnection:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=2.0)
         self.http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=path, limits=limits), base_url=address.base_url,
-            timeout=httpx.Timeout(answer_s, connect=CONNECT_S, pool=CONNECT_S), trust_env=False,
+            timeout=httpx.Timeout(answer_s, connect=CONNECT_S, pool=CONNECT_S), trust_env=False, headers=PLAIN,
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -153,6 +157,8 @@ class EndpointCalls:
         #: Of endpoints and their experts: the replica that answered last, which has the expert in memory.
         self._holders: dict[tuple[str, str], str] = {}
         self._task: asyncio.Task[None] | None = None
+        #: Of long answers: threads that read what is to be counted.
+        self._counting = set[asyncio.Task[None]]()
 
     def start(self) -> None:
         """Begin to write usage."""
@@ -164,6 +170,7 @@ class EndpointCalls:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        await asyncio.gather(*self._counting, return_exceptions=True)
         await to_thread.run_sync(self.usage.flush)
         for connection in self._connections.values():
             await connection.close()
@@ -247,21 +254,20 @@ class EndpointCalls:
         others = [each for each in target.ready if each.revision == replica.revision and each.id != replica.id]
         if not others or not target.bundled.get(replica.revision):
             return answer
-        own = b"".join([part async for part in answer.body_iterator if isinstance(part, bytes)])
+        parts = (part async for part in answer.body_iterator if isinstance(part, bytes))
+        async with aclosing(parts):
+            own = await read_bounded_async(parts, MAX_READ, "the replica", OutputRefused)
         merged = merge_models(own, await asyncio.gather(*(self._list(each, path) for each in others)))
         headers = {**answer.headers, "content-length": str(len(merged))}
         return StreamingResponse(iter([merged]), answer.status_code, headers)
 
     async def _list(self, replica: ReadyReplica, path: str) -> bytes:
         """Return what a replica says at ``path``; nothing if it does not answer soon, or says more than is read."""
-        said = b""
         with suppress(httpx.HTTPError, Unavailable, TimeoutError):
             async with asyncio.timeout(LIST_S), self._connection(replica).http.stream("GET", path) as answer:
-                async for part in answer.aiter_raw():
-                    said += part
-                    if len(said) > MAX_READ:
-                        return b""
-        return said
+                refuse_packed(answer.headers, "the replica")
+                return await read_bounded_async(answer.aiter_raw(), MAX_READ, "the replica")
+        return b""
 
     async def _send(
         self, target: Target, replica: ReadyReplica, path: str, request: PassedRequest
@@ -279,7 +285,12 @@ class EndpointCalls:
             # That an expert is not loaded is an answer, too.
             is_told = path.endswith("/ready") and target.bundled.get(replica.revision) and "/models/" in path
             if answer.status_code == 503 and not is_told:
-                raise Unavailable(f"the replica is not ready: {read_words(await answer.aread())}", is_up=True)
+                said = b""
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LIST_S):
+                        said = await read_beginning(answer.aiter_raw(), MAX_WORDS)
+                raise Unavailable(f"the replica is not ready: {read_words(said)}", is_up=True)
+            refuse_packed(answer.headers, "the replica", OutputRefused)
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
@@ -294,9 +305,11 @@ class EndpointCalls:
             raise Unavailable(f"the replica does not answer: {type(cause).__name__}", is_broken=is_broken) from cause
         except BaseException as error:
             await self._done(target, replica, answer, forwarded, type(error).__name__)
+            if isinstance(error, OutputRefused):
+                self._count(request, target, replica.revision, Use(1, 1))
             raise
         returned = returned_headers(answer.headers)
-        if "content-length" in answer.headers and "content-encoding" not in answer.headers:
+        if "content-length" in answer.headers:
             returned["content-length"] = answer.headers["content-length"]
         passed = self._pass_on(request, target, replica, answer, first, stream, forwarded)
         return StreamingResponse(passed, answer.status_code, returned)
@@ -316,16 +329,30 @@ class EndpointCalls:
                     head += block[:MAX_READ]
                 yield block
         finally:
-            given = answer.headers.get("inference-header-content-length", "")
-            length = int(given) if given.isdecimal() and len(given) < 10 else None
-            use = read_use(answer.status_code, bytes(head), tail, header_bytes=length)
-            known = target.bundled.get(replica.revision, frozenset())
-            model = answer.headers.get(EXPERT_HEADER, "").partition(";")[0]
-            if known and model not in known:
-                model = read_model(bytes(head), tail, known)
-            self._count(request, target, replica.revision, use, model if known else "")
+            said = request, target, replica.revision, answer.status_code, answer.headers, bytes(head), tail
+            if len(head) <= SHORT_BYTES:
+                self._count_answer(*said)
+            else:
+                task = asyncio.create_task(
+                    to_thread.run_sync(self._count_answer, *said, limiter=self._platform.bodies.readers)
+                )
+                self._counting.add(task)
+                task.add_done_callback(self._counting.discard)
             tell_timing(forwarded, answer.headers.get("server-timing", ""))
             await self._done(target, replica, answer, forwarded)
+
+    def _count_answer(
+        self, request: PassedRequest, target: Target, revision: int, status: int, headers: Mapping[str, str],
+        head: bytes, tail: bytes,
+    ) -> None:  # fmt: skip
+        given = headers.get("inference-header-content-length", "")
+        length = int(given) if given.isdecimal() and len(given) < 10 else None
+        use = read_use(status, head, tail, header_bytes=length)
+        known = target.bundled.get(revision, frozenset())
+        model = headers.get(EXPERT_HEADER, "").partition(";")[0]
+        if known and model not in known:
+            model = read_model(head, tail, known)
+        self._count(request, target, revision, use, model if known else "")
 
     async def _done(
         self, target: Target, replica: ReadyReplica, answer: httpx.Response | None, forwarded: Span, error: str = ""

@@ -1,13 +1,13 @@
 """Routes of jobs and pipelines, and how a job is followed: events and log lines as they come, until it has ended."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Annotated, Final
 
 import anyio
 import orjson
 from fastapi import APIRouter, Header, Query, Request, status
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from rdukit.box.sse import EVENT_STREAM, KEEP_ALIVE, frame_json
 from rdukit.errors import InvalidArgument
@@ -137,9 +137,8 @@ def logs(request: Request, job_id: str, caller: JobsReader, follow: Follow = Fal
     platform = platform_of(request)
     with platform.database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
-        if not follow:
-            rows = service.list_events(session, job.id, kind="log", limit=100_000)
-            return PlainTextResponse(b"".join(log_line(row) for row in rows))
+    if not follow:
+        return StreamingResponse(log_pages(platform, job.id), media_type="text/plain")
     platform.followers.check(caller.tenant_id)
     return StreamingResponse(stream_logs(platform, caller, job.id), media_type="text/plain")
 
@@ -201,6 +200,8 @@ def cancel_pipeline(request: Request, pipeline_id: str, caller: JobsWriter) -> P
     return shown
 
 
+#: Lines of a log that are in memory at once.
+LOG_PAGE: Final = 500
 #: A comment line this often keeps proxies from closing a quiet stream.
 KEEP_ALIVE_S: Final = 10.0
 
@@ -254,6 +255,18 @@ async def stream_logs(platform: Platform, caller: Caller, job_id: str) -> AsyncI
         async for batch in batches:
             for row in batch:
                 yield log_line(row)
+
+
+def log_pages(platform: Platform, job_id: str) -> Iterator[bytes]:
+    """Yield a job's log so far: the next page is read when the caller has taken the one before."""
+    after: int | None = 0
+    while after is not None:
+        with platform.database.read() as session:
+            rows = list_events(session, job_id, after, LOG_PAGE, kind="log")
+            page = b"".join(log_line(row) for row in rows)
+        after = rows[-1].id if len(rows) == LOG_PAGE else None
+        if page:
+            yield page
 
 
 def log_line(row: JobEventRow) -> bytes:

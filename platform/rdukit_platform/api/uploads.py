@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from rdukit.errors import RdukitError
 from rdukit.settings import resolve
 from rdukit_platform.api.artifacts import show_artifact
+from rdukit_platform.api.content_threads import reads_content
 from rdukit_platform.api.dependencies import ArtifactsWriter, StrictJsonRoute, platform_of
 from rdukit_platform.artifacts.manifest import MAX_FILES, FolderEntry
 from rdukit_platform.artifacts.quota import check_quota
@@ -150,6 +151,7 @@ async def put_files(
 
 
 @router.post("/{upload_id}/finish", status_code=status.HTTP_201_CREATED)
+@reads_content
 def finish(request: Request, upload_id: str, caller: ArtifactsWriter) -> Artifact:
     """Make an artifact of an upload whose files have all come, and have the digests that were said."""
     platform = platform_of(request)

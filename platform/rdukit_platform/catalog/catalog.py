@@ -11,16 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable, error_from_body
 from rdukit.files.locks import sole_lock
+from rdukit_platform.catalog.fenced_reader import READERS, ReaderEnd, run_reader
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.settings import box_command
 
 logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT_S: Final = 60.0
-#: Folders that are read at once: each takes processes, and threads that other requests need.
-MAX_READ: Final = 4
 BOX_FILE: Final = "modelbox.yaml"
 _LOCK: Final = ".lock"
 
@@ -31,7 +30,6 @@ class Catalog:
     def __init__(self, command: list[str] | None = None) -> None:
         self._command = command
         self._lock = threading.Lock()
-        self._reading = threading.BoundedSemaphore(MAX_READ)
         #: None until the command has answered once.
         self._boxes: Boxes | None = None
 
@@ -46,38 +44,30 @@ class Catalog:
                 self._boxes = read_catalog(self._command or box_command())
             return self._boxes
 
-    def describe_folder(self, folder: Path) -> Mapping[str, object]:
-        """Describe the box in a folder, checked. Its YAML is read by a process of its own; none of its code
-        is imported.
+    def describe_folder(self, folder: Path, tenant_id: str) -> Mapping[str, object]:
+        """Describe the box in a tenant's folder, checked. A fenced process reads its YAML; none of its code is
+        imported.
 
         Raises:
-            InvalidArgument: it is wrong; the message has every fault with its line.
-            Overloaded: ``MAX_READ`` are being read already.
+            InvalidArgument: it is wrong; the message has every fault with its line. Or reading it takes too much.
+            Overloaded: too many are being read already.
             Unavailable: the ModelBox command fails.
         """
-        with self._one_reading():
+        with READERS.one_of(tenant_id):
             return describe_folder(folder, self._command or box_command())
 
-    def check_bundle(self, file: Path) -> Mapping[str, object]:
-        """Check a bundle of experts, beside which its artifacts lie, in a process of its own. Returns what it has.
+    def check_bundle(self, file: Path, tenant_id: str) -> Mapping[str, object]:
+        """Check a tenant's bundle of experts, beside which its artifacts lie, in a fenced process. Returns what it has.
 
         Raises:
-            InvalidArgument: it is wrong, or does not fit; the message has every fault with its line.
-            Overloaded: ``MAX_READ`` folders are being read already.
+            InvalidArgument: it is wrong, or does not fit; the message has every fault with its line. Or reading it
+                takes too much.
+            Overloaded: too many folders are being read already.
             Unavailable: the ModelBox command fails.
         """
         command = self._command or box_command()
-        with self._one_reading(), _plain_refusals(file.parent):
-            return _expect_object(_run(command, "check-bundle", str(file)), command, "check-bundle")
-
-    @contextmanager
-    def _one_reading(self) -> Iterator[None]:
-        if not self._reading.acquire(blocking=False):
-            raise Overloaded(f"{MAX_READ} folders are being read already; ask again in a few seconds")
-        try:
-            yield
-        finally:
-            self._reading.release()
+        with READERS.one_of(tenant_id), _plain_refusals(file.parent):
+            return _expect_object(_read(command, file.parent, "check-bundle", str(file)), command, "check-bundle")
 
     def warm_up(self) -> None:
         """Start the first look in the background; a failure is logged and tried again at the next look."""
@@ -143,8 +133,8 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
         )
     # Not in the folder: Python would import what lies there.
     with _plain_refusals(folder):
-        _run(command, "validate", str(folder))
-        return _expect_object(_run(command, "describe", str(folder)), command, "describe")
+        _read(command, folder, "validate", str(folder))
+        return _expect_object(_read(command, folder, "describe", str(folder)), command, "describe")
 
 
 @contextmanager
@@ -171,16 +161,29 @@ def _is_full(verbs: list[object]) -> bool:
 
 
 def _run(command: Sequence[str], *arguments: str) -> object:
+    """Run a command that reads nothing of a tenant's."""
     line = [*command, *arguments, "--json"]
     try:
-        done = subprocess.run(line, capture_output=True, timeout=LIST_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL)
-        return json.loads(done.stdout)
-    except subprocess.CalledProcessError as cause:
-        said = cause.stderr.decode(errors="replace").strip().splitlines()[-3:]
-        message = f"{' '.join(line)} ended with status {cause.returncode}: {' / '.join(said)}"
+        done = subprocess.run(line, capture_output=True, timeout=LIST_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as cause:
+        raise Unavailable(f"{' '.join(line)} gave no description: {cause}") from cause
+    return _value_of(line, ReaderEnd(done.returncode, done.stdout, done.stderr.decode(errors="replace")))
+
+
+def _read(command: Sequence[str], folder: Path, *arguments: str) -> object:
+    """Run a command that reads a tenant's folder."""
+    line = [*command, *arguments, "--json"]
+    return _value_of(line, run_reader(line, folder))
+
+
+def _value_of(line: Sequence[str], end: ReaderEnd) -> object:
+    if end.status:
+        message = f"{' '.join(line)} ended with status {end.status}: {' / '.join(end.words.strip().splitlines()[-3:])}"
         # An error of what it was asked about is the cause that says more.
-        raise Unavailable(message) from (_find_error(cause.stdout) or cause)
-    except (OSError, subprocess.TimeoutExpired, ValueError) as cause:
+        raise Unavailable(message) from _find_error(end.answer)
+    try:
+        return json.loads(end.answer)
+    except ValueError as cause:
         raise Unavailable(f"{' '.join(line)} gave no description: {cause}") from cause
 
 

@@ -24,6 +24,7 @@ from rdukit.errors import (
     error_from_body,
 )
 from rdukit.files.tree import TreeFile, is_utf8
+from rdukit.http.answers import MAX_ANSWER_BYTES, PLAIN, read_bounded, refuse_packed
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit_platform.catalog.model import check_files
@@ -45,6 +46,7 @@ RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
 #: Work that is under way waits so often in a row, and each time so long, where requests are limited.
 MAX_RATE_WAITS: Final = 5
 MAX_RATE_PAUSE_S: Final = 60.0
+
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class ApiClient(Closable):
         self._was_served = False
         self._http = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", **PLAIN},
             timeout=httpx.Timeout(60.0, connect=5.0),
             trust_env=False,
             transport=transport,
@@ -345,7 +347,8 @@ class ApiClient(Closable):
         pauses = iter(RETRY_PAUSES_S if may_be_said_twice else ())
         while True:
             try:
-                answer = self._http.request(method, path, **arguments)
+                sent = self._http.build_request(method, path, **arguments)
+                answer = _read_whole(self._http.send(sent, stream=True))
             except httpx.HTTPError as cause:
                 is_broken = isinstance(cause, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
                 is_gone = isinstance(cause, httpx.ConnectError) and self._was_answered
@@ -407,15 +410,26 @@ class _Stream:
         except httpx.HTTPError as cause:
             raise self._client._away(cause) from cause
         if answer.status_code >= 400:
-            answer.read()
             try:
-                check_answer(answer)
+                check_answer(_read_whole(answer))
             finally:
                 self._context.__exit__(None, None, None)
+        refuse_packed(answer.headers, "the gateway")
         return answer
 
     def __exit__(self, *details: Any) -> None:
         self._context.__exit__(*details)
+
+
+def _read_whole(answer: httpx.Response) -> httpx.Response:
+    """Return a streamed answer with its body, bounded and not unpacked: endpoints pass on what a box says."""
+    try:
+        refuse_packed(answer.headers, "the gateway")
+        blocks = [answer.content] if answer.is_stream_consumed else answer.iter_raw()  # a transport may have read it
+        body = read_bounded(blocks, MAX_ANSWER_BYTES, "the gateway")
+    finally:
+        answer.close()
+    return httpx.Response(answer.status_code, headers=answer.headers, content=body, request=answer.request)
 
 
 def _rate_pause_s(answer: httpx.Response) -> float | None:

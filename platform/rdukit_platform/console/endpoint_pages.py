@@ -22,7 +22,7 @@ from rdukit_platform.console.endpoint_form import SIZE, view_fields
 from rdukit_platform.console.page import PageRoute, fragment, live, page
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
-from rdukit_platform.jobs.fit import summary_of
+from rdukit_platform.jobs.pef_summary import summary_of
 from rdukit_platform.tenants.scopes import ENDPOINTS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -89,7 +89,7 @@ def find_answers(session: Session, platform: Platform, tenant_id: str, endpoint:
         return Answers.TEXTS
     try:
         pef = next(one.pef for one in endpoint.revisions or () if one.number == endpoint.revision)
-        found = summary_of(platform.store, get_artifact(session, tenant_id, pef).digest).answers
+        found = summary_of(platform.store, get_artifact(session, tenant_id, pef).digest, tenant_id).answers
     except (StopIteration, RdukitError):
         found = None
     if found is None and makes_text(session, platform.catalog.boxes(), tenant_id, endpoint.box) is False:

@@ -96,7 +96,7 @@ def check_bundle(
             _lay_out(store, row, inside / row.id, references[row.id])
         file = inside / BUNDLE_FILE
         file.write_text(text, encoding="utf-8")
-        return read_checked(bundle_id, catalog.check_bundle(file))
+        return read_checked(bundle_id, catalog.check_bundle(file, tenant_id))
 
 
 def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: str) -> str:

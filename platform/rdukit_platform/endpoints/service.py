@@ -23,7 +23,8 @@ from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.endpoints.bundles import CheckedBundle, keep_parts
 from rdukit_platform.endpoints.quota import check_tiles
 from rdukit_platform.endpoints.schemas import IDLE_S, RevisionRequest
-from rdukit_platform.jobs.fit import check_nodes, check_pef, summary_of
+from rdukit_platform.jobs.fit import check_nodes, check_pef
+from rdukit_platform.jobs.pef_summary import summary_of
 from rdukit_platform.nodes.registry import read_capacities
 
 #: Replicas that are shown: those that are there, and some that have ended.
@@ -90,7 +91,7 @@ def resolve_serving(
         raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF", field="pef")
     if checkpoint_id is not None:
         get_artifact(session, tenant_id, checkpoint_id)
-    summary = summary_of(store, pef.digest)
+    summary = summary_of(store, pef.digest, tenant_id)
     needed = summary.tiles
     if summary.answers is Answers.NOTHING:
         raise InvalidArgument(

@@ -24,6 +24,8 @@ DAY_S: Final = 86400.0
 #: Bytes of an answer that are kept to be read; of a longer one only the requests are counted, and of streams the end.
 MAX_READ: Final = 1 << 20
 TAIL: Final = 16 << 10
+#: Places of a stream's end that are looked at for its usage.
+USAGES: Final = 4
 #: Counts of one text, as SambaStudio's answers have them; their streams are lines of JSON.
 _COUNTED: Final = re.compile(rb'"(prompt|completion)_tokens_count":(\d{1,9})\b')
 _MODEL: Final = re.compile(rb'"model(?:_name)?"\s*:\s*"([^"\\]{1,128})"')
@@ -65,9 +67,9 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
     """
     if status >= 400:
         return Use(1, failures=int(status >= 500))
-    found = _USAGE.findall(tail)
-    if found:
-        return _tokens(read_object(found[-1]))
+    found = _find_usage(tail)
+    if found is not None:
+        return _tokens(read_object(found))
     answer = read_object(head if header_bytes is None else head[:header_bytes])
     if "usage" in answer:
         return _tokens(answer["usage"])
@@ -82,6 +84,18 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
     shape = first.get("shape") if isinstance(first, dict) else None
     rows = shape[0] if isinstance(shape, list) and shape else 0
     return Use(1, rows=_count(rows))
+
+
+def _find_usage(tail: bytes) -> bytes | None:
+    """Return the last ``usage`` of a stream's end; of many that are none only the last few are looked at."""
+    end = len(tail)
+    for _ in range(USAGES):
+        end = tail.rfind(b'"usage"', 0, end)
+        if end < 0:
+            break
+        if (match := _USAGE.match(tail, end)) is not None:
+            return match[1]
+    return None
 
 
 def read_model(head: bytes, tail: bytes, known: Container[str]) -> str:

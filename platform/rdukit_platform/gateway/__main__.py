@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 
 import click
 import uvicorn
@@ -45,8 +46,11 @@ def main(fd: int | None) -> None:
     tls = find_server_files(
         resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
     )
+    app = create_app(platform)
+    # Ahead of the first request that needs it: it takes two seconds.
+    threading.Thread(target=app.openapi, name="openapi", daemon=True).start()
     config = uvicorn.Config(
-        create_app(platform),
+        app,
         loop="uvloop",
         http=make_protocol(platform, None if tls is None else make_server_context(tls)),
         ws="none",

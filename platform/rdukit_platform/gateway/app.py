@@ -1,11 +1,13 @@
 """ASGI application of the gateway, with its pages of documentation."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
+import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
@@ -116,6 +118,7 @@ def create_app(platform: Platform) -> FastAPI:
         description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems. "
         "[To the console](/console/)",
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         responses=ERRORS,
@@ -175,10 +178,17 @@ def create_app(platform: Platform) -> FastAPI:
 
 
 def _summarise(app: FastAPI) -> None:
-    """Let the document's operations be called by the first sentence of what they do, not by a function's name."""
-    describe = app.openapi
+    """Let the document's operations be called by the first sentence of what they do, not by a function's name.
+
+    It is made once, by the first thread that asks: it takes two seconds, which nobody else waits for.
+    """
+    describe, lock = app.openapi, threading.Lock()
 
     def openapi() -> dict[str, Any]:
+        with lock:
+            return app.openapi_schema or summarised()
+
+    def summarised() -> dict[str, Any]:
         found = describe()
         for operation in (one for path in found["paths"].values() for one in path.values()):
             first = operation.get("description", "").partition("\n\n")[0].partition(". ")[0]
@@ -201,11 +211,17 @@ def send_to_console() -> Response:
     return RedirectResponse("/console/")
 
 
+@router.get("/openapi.json")
+def give_document(request: Request) -> Response:
+    """Return the OpenAPI document of the routes."""
+    return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
+
+
 @router.get("/docs")
 def show_page(request: Request) -> HTMLResponse:
     """Return the page; it reads ``/openapi.json``."""
     return get_swagger_ui_html(
-        openapi_url=str(request.app.openapi_url),
+        openapi_url="/openapi.json",
         title=str(request.app.title),
         swagger_js_url="/docs/static/swagger-ui-bundle.js",
         swagger_css_url="/docs/static/docs.css",

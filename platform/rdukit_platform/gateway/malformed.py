@@ -5,6 +5,8 @@ What pydantic found says where; the words come from the schema, so they are the 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, suggest
@@ -13,39 +15,57 @@ from rdukit.units import plain
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
+#: Keys that an answer describes; of further ones it has the number.
+MAX_SAID: Final = 20
+#: Characters of a key's place.
+MAX_WHERE: Final = 400
 #: Characters of a value that are said again.
 _SHOWN: Final = 80
 _BODY: Final = "the body"
 
 
-def refusal_of(said: Sequence[Mapping[str, str]], /, **detail: object) -> InvalidArgument:
-    """Return the error with all sentences of ``find_malformed``; ``detail`` is for machines."""
-    words = "; ".join(one["problem"] for one in said)
-    return InvalidArgument(f"the request is not legal: {words}", **detail)
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is wrong with a request: the first ``MAX_SAID`` keys (``where``) and their sentences (``problem``), and the
+    number of the others.
+    """
+
+    said: list[dict[str, str]]
+    others: int = 0
+
+
+def refusal_of(faults: Faults, /, **detail: object) -> InvalidArgument:
+    """Return the error with all sentences of ``faults``; ``detail`` is for machines."""
+    words = "; ".join(one["problem"] for one in faults.said)
+    more = f"; and {faults.others} more" if faults.others else ""
+    return InvalidArgument(f"the request is not legal: {words}{more}", **detail)
 
 
 def find_malformed(
-    errors: Sequence[Mapping[str, Any]], body: object, places: Mapping[str, Schema], definitions: Mapping[str, Schema]
-) -> list[dict[str, str]]:
-    """Return a sentence (``problem``) for each key (``where``) that pydantic refuses.
+    errors: Sequence[Mapping[str, Any]], body: object, places: Mapping[str, Schema], definitions: Mapping[str, Schema],
+    total: int = 0,
+) -> Faults:  # fmt: skip
+    """Return a sentence for each of the first ``MAX_SAID`` keys that pydantic refuses.
 
     Args:
         errors: as pydantic tells them; each place begins with ``body``, ``query``, ``path`` or the like.
         places: the schema of each of these; one that is missing makes the words poorer.
         definitions: schemas by the name that a reference ends with.
+        total: number of all errors, where ``errors`` are only the first of them.
     """
     found: dict[tuple[str, Path], list[Mapping[str, Any]]] = {}
     for error in errors:
         source, *rest = error["loc"] or ("body",)
         path = _path_in(body, rest, error["type"]) if source == "body" else tuple(rest)
         found.setdefault((str(source), path), []).append({**error, "is_whole": len(path) == len(rest)})
-    return [
+    said = [
         {
-            "where": ".".join(map(str, (source, *path))),
+            "where": ".".join(map(str, (source, *path)))[:MAX_WHERE],
             "problem": _describe(these, path, places.get(source, {}), definitions),
         }
-        for (source, path), these in found.items()
+        for (source, path), these in islice(found.items(), MAX_SAID)
     ]
+    return Faults(said, (total if total > len(errors) else len(found)) - len(said))
 
 
 def schema_at(path: Path, schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -181,14 +201,20 @@ def _number(value: float) -> str:
 
 def _written(path: Path) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:_SHOWN]}" for part in path)
-    return text.removeprefix(".") or _BODY
+    return text.removeprefix(".")[:MAX_WHERE] or _BODY
 
 
 def _shown(value: object) -> str:
     if isinstance(value, Mapping):
-        text = f"a mapping of {', '.join(map(str, value))}" if value else "an empty mapping"
+        text = (
+            f"a mapping of {', '.join(str(key)[:_SHOWN] for key in islice(value, _SHOWN))}"
+            if value
+            else "an empty mapping"
+        )
     elif isinstance(value, str):
-        text = repr(value)
+        text = repr(value[: _SHOWN + 1])
+    elif isinstance(value, list) and len(value) > _SHOWN:
+        text = f"a list of {len(value)} entries"
     else:
         text = "null" if value is None else _number(value) if isinstance(value, float) else plain(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -30,27 +30,31 @@ from rdukit.errors import (
     DiskFull,
     InvalidArgument,
     NotFound,
+    Overloaded,
     RdukitError,
     RequestTooLarge,
     Unauthenticated,
     Unavailable,
     find_system_error,
 )
-from rdukit.settings import resolve
+from rdukit.settings import Setting, resolve
 from rdukit.strict_json import as_words
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
 from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, find_traceparent, within
-from rdukit_platform.api.audit_requests import note_refusal
+from rdukit_platform.api.audit_requests import address_of, note_refusal
+from rdukit_platform.api.bodies import BodyRoom, MalformedBody
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, token_of
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
 from rdukit_platform.db.engine import AWAY
+from rdukit_platform.gateway.body_limits import bound_of
 from rdukit_platform.gateway.malformed import Schema, find_malformed, refusal_of
 from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
+from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
 
@@ -134,8 +138,8 @@ def add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, answer)
 
 
-def _answers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
-    """Return what answers an error of a class, or of one that derives from it."""
+def _answers() -> dict[type[Exception], Callable[[Request, Exception], Response]]:
+    """Return what answers an error of a class, or of one that derives from it. They run in threads: words take time."""
     return {
         RdukitError: _known, RequestValidationError: _malformed, HTTPException: _routing, DataError: _unstorable,
         IntegrityError: _raced, **dict.fromkeys(AWAY, _away), OSError: _full_or_unknown,
@@ -146,7 +150,8 @@ def _answers() -> dict[type[Exception], Callable[[Request, Exception], Awaitable
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer an error of a middleware, which the framework would take for unknown."""
     answers = _answers()
-    return await next(answers[kind] for kind in type(error).__mro__ if kind in answers)(request, error)
+    answer = next(answers[kind] for kind in type(error).__mro__ if kind in answers)
+    return await to_thread.run_sync(answer, request, error)
 
 
 def error_response(request: Request, error: RdukitError) -> Response:
@@ -159,21 +164,21 @@ def error_response(request: Request, error: RdukitError) -> Response:
     return Response(body, error.http_status, headers, media_type="application/json")
 
 
-async def _away(request: Request, error: Exception) -> Response:
+def _away(request: Request, error: Exception) -> Response:
     if (full := _find_full(error)) is not None:
         return error_response(request, full)
     logger.warning("database does not answer path=%s error=%s", hide_tokens(request.url.path), error)
     return error_response(request, Unavailable("the database does not answer at present; try again"))
 
 
-async def _gone(request: Request, error: Exception) -> Response:
+def _gone(request: Request, error: Exception) -> Response:
     logger.info("caller went away within its request path=%s", hide_tokens(request.url.path))
     return Response(status_code=CALLER_GONE)
 
 
-async def _full_or_unknown(request: Request, error: Exception) -> Response:
+def _full_or_unknown(request: Request, error: Exception) -> Response:
     full = _find_full(error)
-    return await _unknown(request, error) if full is None else error_response(request, full)
+    return _unknown(request, error) if full is None else error_response(request, full)
 
 
 def _find_full(error: Exception) -> DiskFull | None:
@@ -186,24 +191,25 @@ def _find_full(error: Exception) -> DiskFull | None:
     return DiskFull(f"the platform's disk has no room; {said}")
 
 
-async def _unstorable(request: Request, error: Exception) -> Response:
+def _unstorable(request: Request, error: Exception) -> Response:
     logger.info("value refused by the database path=%s error=%s", hide_tokens(request.url.path), error)
     said = "a text has the character NUL, or a number is too large, for the database; leave it out"
     return error_response(request, InvalidArgument(f"the request is not legal: {said}"))
 
 
-async def _known(request: Request, error: Exception) -> Response:
+def _known(request: Request, error: Exception) -> Response:
     assert isinstance(error, RdukitError)
     if error.http_status >= 500:
         logger.warning("request failed code=%s message=%s", error.code, error.message)
     return error_response(request, error)
 
 
-async def _malformed(request: Request, error: Exception) -> Response:
+def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     places, definitions = _schemas_of(request)
-    problems = find_malformed(error.errors(), error.body, places, definitions)
-    return error_response(request, refusal_of(problems, problems=problems))
+    total = error.total if isinstance(error, MalformedBody) else 0
+    found = find_malformed(error.errors(), error.body, places, definitions, total)
+    return error_response(request, refusal_of(found, problems=found.said, others=found.others))
 
 
 def _schemas_of(request: Request) -> tuple[dict[str, Schema], dict[str, Schema]]:
@@ -226,10 +232,12 @@ class MethodNotAllowed(InvalidArgument):
     code, http_status = "method-not-allowed", 405
 
 
-async def _routing(request: Request, error: Exception) -> Response:
+def _routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, RdukitError):
         return error_response(request, error.__cause__)
+    if isinstance(error.__cause__, MalformedBody):
+        return _malformed(request, error.__cause__)
     if isinstance(error.__cause__, OSError) and (full := _find_full(error.__cause__)) is not None:
         return error_response(request, full)
     where = f"{request.method} {request.url.path}"
@@ -268,20 +276,16 @@ def _pattern_of(template: str) -> re.Pattern[str]:
     return compile_path(template)[0]
 
 
-async def _raced(request: Request, error: Exception) -> Response:
+def _raced(request: Request, error: Exception) -> Response:
     logger.info("request lost a race path=%s error=%s", hide_tokens(request.url.path), error)
     return error_response(request, Conflict("somebody else made the same thing at the same time; send it again"))
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
+def _unknown(request: Request, error: Exception) -> Response:
     logger.error("request failed path=%s", hide_tokens(request.url.path), exc_info=error)
     return error_response(request, RdukitError("the gateway failed; its log has the cause under the request id"))
 
 
-#: What takes files, which go to the disk as they come.
-UPLOADS: Final = ("/v1/artifacts", "/v1/boxes")
-#: Longest body of a request whose caller is known only by it, as of a form that logs in.
-STRANGERS_BYTES: Final = 64 << 10
 _WITHOUT_BODY: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -291,26 +295,36 @@ class BodyLimitMiddleware:
     def __init__(self, app: ASGIApp, platform: Platform) -> None:
         self._app = app
         self._platform = platform
-        self._limits = resolve(MAX_BODY_BYTES), resolve(MAX_UPLOAD_BYTES)
+        self._most = resolve(MAX_BODY_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
             await self._app(scope, receive, send)
             return
         request, headers = Request(scope), Headers(scope=scope)
-        limit = self._limits[scope["path"].rstrip("/") in UPLOADS]
-        if not scope["path"].startswith("/v1/") or is_public(f"{scope['method']} {scope['path']}"):
-            limit = min(limit, STRANGERS_BYTES)
+        bound = bound_of(scope["method"], scope["path"])
+        limit = resolve(bound) if isinstance(bound, Setting) else min(bound, self._most)
         try:
             length = headers.get("content-length", "")
-            if length.isdecimal() and int(length[:20]) > limit:
+            size = int(length[:20]) if length.isdecimal() else limit
+            if size > limit:
                 raise _too_large(limit)
             if scope["path"].startswith("/v1/") and not is_public(f"{scope['method']} {scope['path']}"):
                 await to_thread.run_sync(self._admit, scope, headers)
         except Exception as error:  # noqa: BLE001 - the framework would call each of them unknown
             await (await _answer(request, error))(scope, receive, send)
             return
-        received, is_over = 0, False
+        caller: Caller | None = scope.setdefault("state", {}).get("caller")
+        owner = caller.tenant_id if caller else address_of(request)
+        try:
+            # Files go to the disk as they come: of them little is in memory.
+            async with self._platform.bodies.room_for(owner, 0 if bound is MAX_UPLOAD_BYTES else size) as room:
+                await self._pass_on(scope, receive, send, limit, room)
+        except Overloaded as error:
+            await error_response(request, error)(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, limit: int, room: BodyRoom) -> None:
+        request, received, is_over = Request(scope), 0, False
 
         async def bounded() -> Message:
             nonlocal received, is_over
@@ -318,6 +332,8 @@ class BodyLimitMiddleware:
                 return {"type": "http.disconnect"}
             message = await receive()
             received += len(message.get("body") or b"")
+            if not message.get("more_body"):
+                room.shrink(received)
             if received > limit:
                 is_over = True
                 await error_response(request, _too_large(limit))(scope, receive, send)
@@ -338,5 +354,6 @@ class BodyLimitMiddleware:
 
 
 def _too_large(limit: int) -> RequestTooLarge:
-    message = f"the body has more than {limit} bytes (gateway.max_body_bytes; gateway.max_upload_bytes for files)"
+    said = "the limit of this route, gateway.max_body_bytes, or gateway.max_upload_bytes for files"
+    message = f"the body has more than {limit} bytes ({said}); send less at once"
     return RequestTooLarge(message, field="body", limit=limit)

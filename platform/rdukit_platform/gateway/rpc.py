@@ -36,11 +36,13 @@ from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
 from rdukit_platform.api.jobs import LAST, follow_events
 from rdukit_platform.db.engine import AWAY
 from rdukit_platform.db.rows import check_limit
+from rdukit_platform.gateway.body_limits import JOB_BYTES
 from rdukit_platform.gateway.guard import check_permission
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
 from rdukit_platform.gateway.rpc_messages import event_message, job_message, line_message, request_from
 from rdukit_platform.jobs import service
+from rdukit_platform.jobs.schemas import Job
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEADER_BYTES, SILENCE_S
 from rdukit_platform.tenants.service import Caller
 
@@ -66,7 +68,7 @@ class JobsRpc:
 
     async def submit(self, caller: Caller, message: pb.SubmitRequest) -> AsyncIterator[pb.Job]:
         """Submit a job."""
-        yield job_message(await self._call(job_calls.submit_job, caller, request_from(message)))
+        yield job_message(await self._call(_submit, caller, message))
 
     async def get(self, caller: Caller, message: pb.JobRequest) -> AsyncIterator[pb.Job]:
         """Show one job."""
@@ -131,6 +133,10 @@ class JobsRpc:
         return await to_thread.run_sync(call, self._platform, caller, *arguments)
 
 
+def _submit(platform: Platform, caller: Caller, message: pb.SubmitRequest) -> Job:
+    return job_calls.submit_job(platform, caller, request_from(message))
+
+
 def methods_of(platform: Platform) -> Mapping[str, Method]:
     """Return each method of the service by its name."""
     methods = JobsRpc(platform)
@@ -146,7 +152,7 @@ async def start_rpc(platform: Platform, address: str, tls: TlsFiles | None) -> t
     server = grpc.aio.server(
         maximum_concurrent_rpcs=ALL_CALLS,
         options=[
-            ("grpc.max_receive_message_length", resolve(MAX_BODY_BYTES)),
+            ("grpc.max_receive_message_length", min(JOB_BYTES, resolve(MAX_BODY_BYTES))),
             ("grpc.max_metadata_size", resolve(MAX_HEADER_BYTES)),
             ("grpc.absolute_max_metadata_size", resolve(MAX_HEADER_BYTES)),
             ("grpc.max_concurrent_streams", MAX_CALLS),

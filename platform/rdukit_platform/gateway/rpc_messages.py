@@ -28,9 +28,9 @@ def request_from(message: pb.SubmitRequest) -> JobRequest:
     except ValidationError as refused:
         schema = JobRequest.model_json_schema()
         found = [{**each, "loc": ("body", *each["loc"])} for each in refused.errors()]
-        problems = find_malformed(found, body, {"body": schema}, schema.get("$defs", {}))
-        faults = [{"at": one["where"].removeprefix("body."), "message": one["problem"]} for one in problems]
-        raise refusal_of(problems, faults=faults) from refused
+        wrong = find_malformed(found, body, {"body": schema}, schema.get("$defs", {}))
+        faults = [{"at": one["where"].removeprefix("body."), "message": one["problem"]} for one in wrong.said]
+        raise refusal_of(wrong, faults=faults, others=wrong.others) from refused
 
 
 def job_message(job: Job) -> pb.Job:

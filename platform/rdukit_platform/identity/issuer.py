@@ -15,6 +15,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable
+from rdukit.http.answers import PLAIN, read_bounded, refuse_packed
 from rdukit.interfaces import Clock
 from rdukit.settings import resolve
 from rdukit_platform.identity.claims import (
@@ -220,15 +221,12 @@ class Issuer:
         try:
             with (
                 httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=context) as client,
-                client.stream(method, url, headers=dict(headers or {}) | {"Accept": "application/json"}, data=form)
-                as answer,
+                client.stream(
+                    method, url, headers={**(headers or {}), "Accept": "application/json", **PLAIN}, data=form
+                ) as answer,
             ):  # fmt: skip
-                body = bytearray()
-                for block in answer.iter_bytes():
-                    body += block
-                    if len(body) > MAX_BYTES:
-                        raise Unavailable(f"the issuer answers with more than {MAX_BYTES} bytes")
-                found = json.loads(bytes(body) or b"{}")
+                refuse_packed(answer.headers, "the issuer")
+                found = json.loads(read_bounded(answer.iter_raw(), MAX_BYTES, "the issuer") or b"{}")
                 return answer.status_code, found if isinstance(found, dict) else {}
         except (httpx.HTTPError, ValueError) as cause:
             logger.warning("the issuer does not answer url=%s error=%s", url, type(cause).__name__)

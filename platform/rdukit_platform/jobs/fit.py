@@ -1,15 +1,15 @@
 """Tiles of a request: chosen, and checked against what the node has and what the PEF was compiled for."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from sqlalchemy.orm import Session
 
 from rdukit.errors import IllegalValue
-from rdukit.pef.file import PefSummary, read_summary
+from rdukit.pef.file import PefSummary
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.jobs.pef_summary import summary_of
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
 from rdukit_platform.nodes.registry import read_capacities, read_linked
@@ -95,7 +95,7 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
     digest = None if is_on_host else _find_pef(session, tenant_id, request.inputs)
     needed = 0
     if digest is not None:
-        pef = summary_of(store, digest)
+        pef = summary_of(store, digest, tenant_id)
         check_averages(request.members, pef)
         needed = pef.tiles
     tiles = request.tiles
@@ -108,13 +108,6 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
         check_nodes(tiles, read_capacities(session), request.members, read_linked(session))
     check_pef(tiles, needed)
     return request
-
-
-@functools.lru_cache(maxsize=1024)
-def summary_of(store: BlobStore, digest: str) -> PefSummary:
-    """Return the summary of a PEF in the store, read once: what a blob holds does not change."""
-    with store.local(digest) as blob:
-        return read_summary(blob)
 
 
 def _find_pef(session: Session, tenant_id: str, inputs: Mapping[str, str]) -> str | None:

@@ -3,12 +3,14 @@
 Where requests are limited, work that is under way waits as it is told, and a first request is refused at once.
 """
 
+import gzip
 from collections.abc import Sequence
 
 import httpx
 import pytest
 
 from rdukit.errors import Overloaded, RdukitError, Unavailable
+from rdukit_platform.client import http
 from rdukit_platform.client.http import MAX_RATE_WAITS, ApiClient
 from support import shows
 
@@ -71,3 +73,25 @@ def test_parts_that_are_away_are_read_from_the_health_of_a_platform(status: int)
 def test_what_is_no_health_is_an_error(answer: httpx.Response, error: type[RdukitError]) -> None:
     with ApiClient("http://gateway", "t", httpx.MockTransport(lambda _: answer)) as client, pytest.raises(error):
         client.read_health()
+
+
+def test_a_packed_answer_is_refused_and_not_unpacked() -> None:
+    seen = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["accept-encoding"])
+        packed = httpx.ByteStream(gzip.compress(b" " * (1 << 20)))
+        return httpx.Response(400, headers={"content-encoding": "gzip"}, stream=packed)
+
+    with ApiClient("http://gateway", "t", httpx.MockTransport(answer)) as client:
+        for ask in (lambda: client.get("/v1/me"), lambda: list(client.lines("/v1/jobs/job-1/logs"))):
+            with pytest.raises(Unavailable, match="packed"):
+                ask()
+    assert seen == ["identity", "identity"]
+
+
+def test_a_long_answer_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 100)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=b"{" + b" " * 100 + b"}"))
+    with ApiClient("http://gateway", "t", transport) as client, pytest.raises(Unavailable, match="more than 100 bytes"):
+        client.get("/v1/me")

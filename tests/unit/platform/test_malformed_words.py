@@ -64,7 +64,7 @@ def test_of_a_body_that_is_not_json_it_is_said_where_and_why() -> None:
         "ctx": {"error": "Expecting value"},
     }
     problems = find_malformed([broken], {}, {}, {})
-    assert [one["problem"] for one in problems] == ["the body is not JSON: Expecting value, at character 7"]
+    assert [one["problem"] for one in problems.said] == ["the body is not JSON: Expecting value, at character 7"]
 
 
 def test_all_that_is_wrong_is_said_and_each_key_once() -> None:
@@ -72,3 +72,15 @@ def test_all_that_is_wrong_is_said_and_each_key_once() -> None:
     assert said(SweepRequest, body).split("; legal: ")[0] == "job.box is 7"
     assert said(SweepRequest, body).count("space.lr") == 1
     assert ".;" not in said(JobRequest, {**JOB, "zzz": 1, "yyy": 2})
+
+
+def test_the_first_twenty_keys_are_described_and_the_others_counted() -> None:
+    body = {**JOB, **{f"key{number}": 0 for number in range(50)}}
+    words = said(JobRequest, body)
+    assert words.count("there is no key") == 20
+    assert words.endswith("; and 30 more")
+
+
+def test_a_long_key_is_said_in_part() -> None:
+    words = said(JobRequest, {**JOB, "k" * 100_000: {"m" * 100_000: 1}})
+    assert len(words) < 1000

@@ -1,0 +1,73 @@
+"""Answers of others (boxes, issuers, gateways) that are read whole: bounded, and never unpacked.
+
+Whoever reads one asks for it as it is (``PLAIN``): a few packed bytes could become gigabytes.
+"""
+
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from typing import Final
+
+from rdukit.errors import RdukitError, Unavailable
+
+#: Header of a request whose answer is to come as it is.
+PLAIN: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
+
+#: Longest answer that a command reads whole.
+MAX_ANSWER_BYTES: Final = 256 << 20
+
+Refusal = Callable[[str], RdukitError]
+
+
+def refuse_packed(headers: Mapping[str, str], who: str, refusal: Refusal = Unavailable) -> None:
+    """Check that an answer is not packed. Pure.
+
+    Args:
+        who: the answer's sender, such as ``the box``.
+        refusal: makes the error.
+    Raises:
+        Unavailable: it is packed, though nobody asked for that.
+    """
+    packed = headers.get("content-encoding", "").strip().lower()
+    if packed not in {"", "identity"}:
+        raise refusal(f"{who} answers packed ({packed[:40]!r}); expected an answer without Content-Encoding")
+
+
+def read_bounded(blocks: Iterable[bytes], max_bytes: int, who: str, refusal: Refusal = Unavailable) -> bytes:
+    """Join the blocks of an answer.
+
+    Args:
+        blocks: as they come, not unpacked.
+        who, refusal: as of ``refuse_packed``.
+    Raises:
+        Unavailable: they have more than ``max_bytes``; no further one was asked for.
+    """
+    data = bytearray()
+    for block in blocks:
+        data += block
+        _check(len(data), max_bytes, who, refusal)
+    return bytes(data)
+
+
+async def read_bounded_async(
+    blocks: AsyncIterable[bytes], max_bytes: int, who: str, refusal: Refusal = Unavailable
+) -> bytes:
+    """Do ``read_bounded`` on an event loop."""
+    data = bytearray()
+    async for block in blocks:
+        data += block
+        _check(len(data), max_bytes, who, refusal)
+    return bytes(data)
+
+
+async def read_beginning(blocks: AsyncIterable[bytes], max_bytes: int) -> bytes:
+    """Return up to ``max_bytes`` of an answer; the rest is not asked for."""
+    data = bytearray()
+    async for block in blocks:
+        data += block
+        if len(data) >= max_bytes:
+            break
+    return bytes(data[:max_bytes])
+
+
+def _check(size: int, max_bytes: int, who: str, refusal: Refusal) -> None:
+    if size > max_bytes:
+        raise refusal(f"{who} gives an answer of more than {max_bytes} bytes")
