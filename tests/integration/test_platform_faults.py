@@ -120,7 +120,7 @@ def test_a_job_whose_hardware_fails_tells_it_and_goes_on_elsewhere(
     assert done["result"]["steps"] == EPOCHS * 8000 // 32
     assert done["result"]["resumed_from_step"] >= 50
     first, second = done["attempts"]
-    assert (first["outcome"], first["error"]["code"]) == ("box-failed", code)
+    assert (first["outcome"], first["error"]["code"]) == ("node-failed", code)
     assert first["error"]["detail"]["fault_uuid"] == uuid
     assert first["error"]["detail"]["component"].startswith(component)
     assert first["error"]["detail"]["recovery"]

@@ -41,6 +41,7 @@ from rdukit_platform.endpoints.routing import (
     ReadyReplica,
     choose_replica,
     choose_revision,
+    is_gone,
     is_inference,
     merge_models,
     path_at_box,
@@ -293,6 +294,8 @@ class EndpointCalls:
             refuse_packed(answer.headers, "the replica", OutputRefused)
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
+            if is_gone(answer.status_code, first):
+                raise Unavailable(f"the replica is not there any more: {read_words(first)}")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
             await self._done(target, replica, answer, forwarded, "timeout")
             self._count(request, target, replica.revision, Use(1, 1))

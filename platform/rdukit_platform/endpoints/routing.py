@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from rdukit.errors import NotFound
+from rdukit.errors import LeaseLost, LeaseWithdrawn, NotFound
 from rdukit_platform.endpoints.usage import read_object
 
 #: Headers of a request that a replica gets: no token, no cookie, no address of the caller.
@@ -127,6 +127,14 @@ def read_words(said: bytes) -> str:
     error = read_object(said).get("error")
     words = error.get("message") if isinstance(error, dict) else error
     return (words if isinstance(words, str) else said.decode(errors="replace"))[:500]
+
+
+def is_gone(status: int, said: bytes) -> bool:
+    """Return whether an answer says that its replica has lost its tiles, so that another one is to be asked."""
+    if status != LeaseLost.http_status:
+        return False
+    error = read_object(said).get("error")
+    return isinstance(error, dict) and error.get("code") in {LeaseLost.code, LeaseWithdrawn.code}
 
 
 def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:

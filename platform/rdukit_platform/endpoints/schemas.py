@@ -261,5 +261,5 @@ def _revision(row: EndpointRevisionRow, experts: Mapping[str, ExpertRow], use: U
 
 
 def _replica(row: EndpointReplicaRow) -> ReplicaView:
-    names = ("id", "revision", "reason", "message", "tiles", "created_at", "ready_at", "ended_at")
+    names = ("id", "revision", "reason", "message", "node", "tiles", "created_at", "ready_at", "ended_at")
     return ReplicaView.model_validate({**{name: getattr(row, name) for name in names}, "state": row.state})

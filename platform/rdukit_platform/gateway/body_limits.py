@@ -30,6 +30,7 @@ BODY_BYTES: Final[Mapping[str, int | Setting[int]]] = {
     "POST /v1/sweeps": MAX_BODY_BYTES,
     "POST /v1/uploads": MAX_BODY_BYTES,
     "PUT /v1/uploads/{upload_id}/files/{number}": MAX_BODY_BYTES,
+    "PUT /v1/uploads/{upload_id}/files": MAX_BODY_BYTES,
     "POST /v1/endpoints/{name}/{path:path}": MAX_BODY_BYTES,
     "POST /v1/artifacts": MAX_UPLOAD_BYTES,
     "POST /v1/boxes": MAX_UPLOAD_BYTES,

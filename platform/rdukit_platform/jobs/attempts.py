@@ -21,6 +21,8 @@ class AttemptOutcome(StrEnum):
     BOX_KILLED = "box-killed"
     #: The box ran, but was not ready in time or did not answer.
     BOX_SLOW = "box-slow"
+    #: Its node failed under it: the daemon did not answer or ended the lease, or hardware broke.
+    NODE_FAILED = "node-failed"
     #: The disk of its node had no room for what the box wrote.
     DISK_FULL = "disk-full"
     #: The worker's lease ran out.
@@ -51,16 +53,17 @@ RETRYABLE_CODES: Final = frozenset(
         "internal",
         "unavailable",
         "no-resources",
-        "lease-lost",
-        "lease-withdrawn",
         "runtime-error",
         "peer-lost",
         "cancelled",
         "conflict",
     }
-    # The hardware failed under it: the next attempt gets tiles that work.
-    | {code for code, error in all_error_classes().items() if issubclass(error, HwException)}
 )
+
+#: Codes by which a box tells that its node failed under it, not the job.
+NODE_CODES: Final = frozenset({"lease-lost", "lease-withdrawn"}) | {
+    code for code, error in all_error_classes().items() if issubclass(error, HwException)
+}
 
 #: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.
 FREE: Final = frozenset(
@@ -75,7 +78,13 @@ FREE: Final = frozenset(
 
 #: Outcomes that are the platform's or its host's doing. They count by themselves: so many of one job are the job's.
 LOST: Final = frozenset(
-    {AttemptOutcome.EXPIRED, AttemptOutcome.BOX_KILLED, AttemptOutcome.BOX_SLOW, AttemptOutcome.DISK_FULL}
+    {
+        AttemptOutcome.EXPIRED,
+        AttemptOutcome.BOX_KILLED,
+        AttemptOutcome.BOX_SLOW,
+        AttemptOutcome.DISK_FULL,
+        AttemptOutcome.NODE_FAILED,
+    }
 )
 
 #: Pause before the next admission after an outcome that is free.

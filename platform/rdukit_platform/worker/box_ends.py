@@ -13,7 +13,7 @@ import urllib3
 from rdukit.box.image import BoxEnd
 from rdukit.errors import ChildDied, DiskFull, RdukitError, Unavailable
 from rdukit_platform.backends.contract import BoxEventKind, RunningBox
-from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.attempts import NODE_CODES, AttemptOutcome
 from rdukit_platform.worker.patience import has_room, is_low
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def outcome_of_error(code: str, detail: Mapping[str, object], folder: Path) -> A
         return AttemptOutcome.BOX_KILLED  # its process was killed from outside, as the whole box may be
     if code == DiskFull.code and is_below(str(detail.get("path") or folder), folder) and is_low(folder):
         return AttemptOutcome.DISK_FULL
-    return AttemptOutcome.BOX_FAILED
+    return AttemptOutcome.NODE_FAILED if code in NODE_CODES else AttemptOutcome.BOX_FAILED
 
 
 def is_below(path: str, folder: Path) -> bool:

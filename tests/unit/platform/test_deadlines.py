@@ -97,7 +97,8 @@ def test_what_is_not_legal_is_refused(wrong: dict[str, object]) -> None:
 
 def test_what_to_retry_on_is_listed_where_it_is_wrong() -> None:
     with pytest.raises(
-        ValidationError, match="legal: box-failed, box-killed, box-lost, box-slow, disk-full, expired, and the"
+        ValidationError,
+        match="legal: box-failed, box-killed, box-lost, box-slow, disk-full, expired, node-failed, and the",
     ):
         request(retry={"on": ["box-eaten"]})
 

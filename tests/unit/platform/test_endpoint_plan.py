@@ -24,6 +24,7 @@ from rdukit_platform.endpoints.routing import (
     ReadyReplica,
     choose_replica,
     choose_revision,
+    is_gone,
     is_inference,
     merge_models,
     path_at_box,
@@ -360,3 +361,18 @@ def test_why_a_replica_refuses_is_read_of_the_forms_of_all_apis() -> None:
 )
 def test_only_inference_is_use(method: str, path: str, counts: bool) -> None:
     assert is_inference(method, path) is counts
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "is_so"),
+    [
+        (409, {"error": {"code": "lease-withdrawn", "message": "m"}}, True),
+        (409, {"error": {"code": "lease-lost", "message": "m"}}, True),
+        (409, {"error": {"code": "conflict", "message": "m"}}, False),
+        (409, {"error": "lease-lost"}, False),
+        (200, {"error": {"code": "lease-lost"}}, False),
+        (409, [], False),
+    ],
+)
+def test_a_replica_without_its_tiles_is_told_from_other_refusals(status: int, said: object, is_so: bool) -> None:
+    assert is_gone(status, orjson.dumps(said)) is is_so

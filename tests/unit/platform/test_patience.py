@@ -75,6 +75,8 @@ def test_a_box_that_could_not_write_is_at_fault_only_where_there_was_room(
     monkeypatch.setattr(box_ends, "is_low", lambda folder: True)
     assert outcome_of_error("disk-full", own, tmp_path) is AttemptOutcome.BOX_FAILED, "its own small disk"
     assert outcome_of_error("pef-mismatch", inside, tmp_path) is AttemptOutcome.BOX_FAILED
+    for code in ("lease-lost", "lease-withdrawn", "tile-fault", "dram-uncorrectable"):
+        assert outcome_of_error(code, {}, tmp_path) is AttemptOutcome.NODE_FAILED
     assert outcome_of_error("child-died", {"end": "killed"}, tmp_path) is AttemptOutcome.BOX_KILLED
     assert AttemptOutcome.DISK_FULL in LOST - FREE
     assert is_below("out/x", tmp_path) and not is_below(str(tmp_path.parent), tmp_path)

@@ -164,6 +164,10 @@ def test_a_retry_policy_names_what_is_tried_again() -> None:
     assert lost.reason is passing.reason is JobReason.NOT_RETRIED
     refused = judge(AttemptOutcome.BOX_FAILED, "illegal-value", failures=0, losses=0, **limits)
     assert refused.reason is JobReason.BOX_FAILED
+    node = judge(
+        AttemptOutcome.NODE_FAILED, "lease-lost", failures=0, losses=0, **{**limits, "rule": read_rule(None, 1.0)}
+    )
+    assert (node.event, node.failures, node.losses) == (JobEvent.RETRY, 0, 1), "no attempt is used up"
     free = judge(AttemptOutcome.INTERRUPTED, "unavailable", failures=0, losses=0, **limits)
     assert free.event is JobEvent.RETRY
     assert read_rule(None, 1.5) == RetryRule(1.5)
