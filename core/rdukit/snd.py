@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -235,18 +235,15 @@ class HeldLease(Closable):
     programs do by themselves. Otherwise the daemon would grant the tiles of a box that has not attached yet to others.
     """
 
-    def __init__(self, client: SndClient, lease: Mapping[str, Any], on_lost: Callable[[], None] | None = None) -> None:
+    def __init__(self, client: SndClient, lease: Mapping[str, Any]) -> None:
         """Take over ``client``, which holds ``lease``.
 
-        Args:
-            on_lost: called once, in the thread, if somebody else ends the lease.
         Raises:
             RdukitError: the daemon ended, and the lease with it.
         """
         self.id: Final = str(lease["id"])
         self._client = client
         self._token = str(lease["token"])
-        self._on_lost = on_lost
         if "keep" in client.call("hello").get("features", ()):
             client.call("keep", lease=self.id)
         # A daemon that starts beside other load takes its time; a request given up would end the lease.
@@ -295,8 +292,6 @@ class HeldLease(Closable):
                 pass
             except RdukitError as error:
                 logger.info("event=lease-lost lease=%s reason=%s", self.id, error)
-                if self._on_lost is not None and not self._is_over:
-                    self._on_lost()
                 return False
             if self._is_over:
                 until = min(until, time.monotonic() + resolve(SND_REATTACH_S))

@@ -165,3 +165,18 @@ def test_files_that_come_together_have_to_be_whole(gateway: GatewayUnderTest) ->
     assert gateway.ask("PUT", f"{place}?first=0", token, content=b"aaccc").json() == {"next": 3}, "an answer was lost"
     for query, data, status in ((0, b"aac", 400), (2, b"cccc", 404), (7, b"x", 404)):
         assert gateway.ask("PUT", f"{place}?first={query}", token, content=data).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"),
+    [("n" * 300, False), ("n" * 300, True), ("ä" * 130, True), ("/".join(["d" * 200] * 20), True)],
+)
+def test_a_name_that_no_file_system_takes_is_refused_at_upload(
+    gateway: GatewayUnderTest, name: str, is_folder: bool
+) -> None:
+    form = {"kind": "data", "folder": str(is_folder).lower()}
+    sent = gateway.refused("POST", "/v1/artifacts", gateway.admin, files=[("files", (name, b"x"))], data=form)
+    file = {"path": name, "bytes": 1, "digest": "0" * 64}
+    body = {"kind": "data", "name": "d", "folder": is_folder, "files": [file]}
+    for status, message in (sent, gateway.refused("POST", "/v1/uploads", gateway.admin, json=body)):
+        assert (status, name[:80] in message, "bytes; legal: up to 255" in message) == (400, True, True), message

@@ -145,9 +145,13 @@ def test_a_wrong_token_is_refused_and_the_right_one_gives_a_safe_cookie(
 def test_logging_out_and_revoking_the_token_end_the_session(client: httpx.Client, platform: Platform) -> None:
     log_in(client, first_token(platform))
     assert client.get("/console/", follow_redirects=False).status_code == 200
+    kept = client.cookies[COOKIE]
     client.post("/console/logout")
     assert client.get("/console/", follow_redirects=False).status_code == 303
+    stolen = client.get("/console/", headers={"Cookie": f"{COOKIE}={kept}"}, follow_redirects=False)
+    assert stolen.status_code == 303, "the server ended it, whoever has its cookie"
     log_in(client, first_token(platform))
+    assert client.get("/console/", follow_redirects=False).status_code == 200, "the token itself goes on"
     with platform.database.write() as session:
         for row in session.scalars(select(TokenRow)):
             row.revoked_at = time.time()

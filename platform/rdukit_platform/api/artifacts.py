@@ -11,7 +11,7 @@ from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.content_threads import reads_content
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, ArtifactsReader, ArtifactsWriter, Cursor, Limit, platform_of
-from rdukit_platform.artifacts.manifest import FolderEntry, FolderManifest
+from rdukit_platform.artifacts.manifest import FolderEntry, FolderManifest, check_lengths
 from rdukit_platform.artifacts.quota import check_quota, read_use
 from rdukit_platform.artifacts.removal import delete_artifact, pin_artifact, unpin_artifact
 from rdukit_platform.artifacts.service import (
@@ -74,6 +74,7 @@ def add(
     platform = platform_of(request)
     if not folder and len(files) != 1:
         raise InvalidArgument(f"{len(files)} files were sent; legal: exactly one, or any number with folder=true")
+    check_lengths(file.filename or "" for file in files)
     with platform.database.read() as session:
         check_quota(session, caller.tenant_id, sum(file.size or 0 for file in files))
     with platform.store.holding():

@@ -45,7 +45,7 @@ def note_refused_call(platform: Platform, caller: Caller | None, address: str, t
     # A token that has ended is known, but lets nobody in.
     cause = error.__cause__
     caller = cause.caller if isinstance(cause, TokenEnded) else caller
-    platform.audit.refuse(
+    platform.audit.note(
         AuditRecord(
             at=platform.clock.now(),
             action=Act.REQUEST,
@@ -62,7 +62,7 @@ def note_refused_call(platform: Platform, caller: Caller | None, address: str, t
 
 def note_refused_bytes(platform: Platform, address: str, target: str, error: RdukitError) -> None:
     """Record that what came on a connection was refused before it was a request. Touches no database."""
-    platform.audit.refuse(
+    platform.audit.note(
         AuditRecord(
             at=platform.clock.now(),
             action=Act.REQUEST,

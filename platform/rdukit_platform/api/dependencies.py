@@ -1,6 +1,7 @@
 """Dependencies of routes: the platform, a caller with a scope, and JSON bodies that have no key twice."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
@@ -11,12 +12,15 @@ from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
+from rdukit.errors import NotFound
+from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.bodies import read_body
 from rdukit_platform.api.context import Platform
+from rdukit_platform.audit.service import Act
 from rdukit_platform.identity.bearers import authenticate_bearer, is_jwt
 from rdukit_platform.tenants import scopes
 from rdukit_platform.tenants.roles import lacks_scope
-from rdukit_platform.tenants.service import Caller, authenticate
+from rdukit_platform.tenants.service import Caller, authenticate, find_tenant
 
 #: Names the tenant of a request that carries a token of the issuer's.
 TENANT_HEADER: Final = "Rdukit-Tenant"
@@ -28,6 +32,9 @@ Limit = Annotated[int, Query(description="Rows of a page, 1 to 200.")]
 Cursor = Annotated[str | None, Query(description="next_cursor of the page before.")]
 OtherTenant = Annotated[
     str | None, Query(description="Name or id of another tenant, for those who may manage it; by default one's own.")
+]
+ViewedTenant = Annotated[
+    str | None, Query(description="Name or id of another tenant, for administrators: it is looked at, and recorded.")
 ]
 IdempotencyKey = Annotated[
     str | None,
@@ -112,6 +119,31 @@ def _needs(scope: str) -> Callable[[Caller], Coroutine[Any, Any, Caller]]:
     return check
 
 
+def _views(scope: str) -> Callable[..., Coroutine[Any, Any, Caller]]:
+    async def check(request: Request, caller: Anyone, tenant: ViewedTenant = None) -> Caller:
+        if tenant is None or tenant in (caller.tenant_id, caller.tenant_name):
+            return check_scope(caller, scope)
+        return await run_in_threadpool(_view_tenant, request, check_scope(caller, scopes.ADMIN), tenant)
+
+    return check
+
+
+def _view_tenant(request: Request, caller: Caller, tenant: str) -> Caller:
+    """Return an administrator as who looks at another tenant's things, and record that it does.
+
+    Raises:
+        NotFound: there is no such tenant.
+    """
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        found = find_tenant(session, tenant)
+    if found is None:
+        raise NotFound(f"there is no tenant {tenant[:80]!r}; list them with: rdukit tenant list")
+    target = f"{request.method} {request.url.path}"
+    platform.audit.note(entry_of(request, caller, Act.VIEW_TENANT, target, found.id))
+    return replace(caller, tenant_id=found.id, tenant_name=found.name)
+
+
 async def _keeps_webhooks(caller: Anyone) -> Caller:
     # Who is told of jobs could read them.
     return check_scope(check_scope(caller, scopes.JOBS_READ), scopes.JOBS_WRITE)
@@ -124,12 +156,14 @@ async def _reads_nodes(caller: Anyone) -> Caller:
 Reader = Annotated[Caller, Depends(_needs(scopes.READ))]
 Admin = Annotated[Caller, Depends(_needs(scopes.ADMIN))]
 JobsReader = Annotated[Caller, Depends(_needs(scopes.JOBS_READ))]
+JobsViewer = Annotated[Caller, Depends(_views(scopes.JOBS_READ))]
 JobsWriter = Annotated[Caller, Depends(_needs(scopes.JOBS_WRITE))]
 ArtifactsReader = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_READ))]
 ArtifactsWriter = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_WRITE))]
 BoxesReader = Annotated[Caller, Depends(_needs(scopes.BOXES_READ))]
 BoxesWriter = Annotated[Caller, Depends(_needs(scopes.BOXES_WRITE))]
 EndpointsReader = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_READ))]
+EndpointsViewer = Annotated[Caller, Depends(_views(scopes.ENDPOINTS_READ))]
 EndpointsWriter = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_WRITE))]
 EndpointsCaller = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_CALL))]
 NodesReader = Annotated[Caller, Depends(_reads_nodes)]

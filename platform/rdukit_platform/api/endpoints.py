@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import (
     Cursor,
-    EndpointsReader,
+    EndpointsViewer,
     EndpointsWriter,
     Limit,
     StrictJsonRoute,
@@ -39,7 +39,7 @@ Name = Annotated[str, Path(description="Name of an endpoint.")]
 
 
 @router.get("")
-def list_(request: Request, caller: EndpointsReader, limit: Limit = 50, cursor: Cursor = None) -> EndpointPage:
+def list_(request: Request, caller: EndpointsViewer, limit: Limit = 50, cursor: Cursor = None) -> EndpointPage:
     """Return the tenant's endpoints, newest first."""
     platform = platform_of(request)
     with platform.database.read() as session:
@@ -63,7 +63,7 @@ def create(request: Request, caller: EndpointsWriter, body: EndpointRequest) -> 
 
 
 @router.get("/{name}")
-def show(request: Request, name: Name, caller: EndpointsReader) -> Endpoint:
+def show(request: Request, name: Name, caller: EndpointsViewer) -> Endpoint:
     """Show one endpoint with its revisions and replicas."""
     platform = platform_of(request)
     with platform.database.read() as session:

@@ -17,6 +17,7 @@ from rdukit_platform.api.dependencies import (
     Cursor,
     IdempotencyKey,
     JobsReader,
+    JobsViewer,
     JobsWriter,
     Limit,
     StrictJsonRoute,
@@ -80,7 +81,7 @@ def check(request: Request, caller: JobsWriter, body: JobRequest) -> CheckedJob:
 @router.get("/jobs")
 def list_(
     request: Request,
-    caller: JobsReader,
+    caller: JobsViewer,
     state: Annotated[str | None, Query(description=f"Only jobs in this state: {', '.join(JobState)}.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -95,7 +96,7 @@ def list_(
 
 
 @router.get("/jobs/{job_id}")
-def show(request: Request, job_id: str, caller: JobsReader) -> Job:
+def show(request: Request, job_id: str, caller: JobsViewer) -> Job:
     """Show one job with its attempts."""
     return job_calls.read_job(platform_of(request), caller, job_id)
 

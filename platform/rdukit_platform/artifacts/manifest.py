@@ -5,7 +5,7 @@ the files; both are left out where there are none. A folder is the same content 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -14,6 +14,9 @@ from rdukit.files.tree import is_utf8
 
 #: Files of an artifact that is sent, and empty folders in it.
 MAX_FILES: Final = 100_000
+#: Bytes that a file system takes for a file's name; and for a path in a folder, which itself lies somewhere.
+MAX_NAME_BYTES: Final = 255
+MAX_PATH_BYTES: Final = 3072
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,20 @@ def check_relative(text: str) -> str:
     if not is_utf8(text):
         raise InvalidArgument(f"the name {text!r} is not UTF-8; rename it")
     return text
+
+
+def check_lengths(paths: Iterable[str]) -> None:
+    """Refuse paths that are longer than file systems take them, so that nobody could have the folder again.
+
+    Raises:
+        InvalidArgument: one is; the message names it.
+    """
+    for path in paths:
+        if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in path.split("/")):
+            raise InvalidArgument(
+                f"the name {path[:80]!r}… has {len(path.encode())} bytes; legal: up to {MAX_NAME_BYTES} for a file or "
+                f"folder, {MAX_PATH_BYTES} for a path"
+            )
 
 
 def _describe(file: FolderEntry) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import ContentDamaged, InvalidArgument, NotFound, suggest
-from rdukit_platform.artifacts.manifest import FolderEntry
+from rdukit_platform.artifacts.manifest import MAX_NAME_BYTES, FolderEntry
 from rdukit_platform.artifacts.quota import check_quota
 from rdukit_platform.artifacts.store import BlobStore, Content
 from rdukit_platform.db.models import ArtifactRow, JobRow, LineageRow
@@ -109,8 +109,8 @@ def _check_kind(session: Session, tenant_id: str, kind: str) -> None:
 
 def plain_name(text: str | None) -> str | None:
     """Return a file's own name, without folders, as any file system takes it; ``None`` if nothing is left."""
-    name = re.sub(r"[^\w.+-]", "_", (text or "").replace("\\", "/").rsplit("/", 1)[-1])[-MAX_FILE_NAME:].lstrip(".-")
-    return name or None
+    name = re.sub(r"[^\w.+-]", "_", (text or "").replace("\\", "/").rsplit("/", 1)[-1])[-MAX_FILE_NAME:]
+    return name.encode()[-MAX_NAME_BYTES:].decode(errors="ignore").lstrip(".-") or None
 
 
 def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEntry:

@@ -23,7 +23,14 @@ from typing import BinaryIO, Final, Protocol
 
 from rdukit.errors import Conflict, ContentDamaged, InvalidArgument, NoResources, NotFound
 from rdukit.files.tree import check_kind, make_executable, read_tree
-from rdukit_platform.artifacts.manifest import FolderEntry, FolderManifest, make_manifest, read_manifest, write_manifest
+from rdukit_platform.artifacts.manifest import (
+    FolderEntry,
+    FolderManifest,
+    check_lengths,
+    make_manifest,
+    read_manifest,
+    write_manifest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +157,7 @@ class PendingContent(ABC):
         Raises:
             InvalidArgument: a path is none, or no folder could have all of them.
         """
+        check_lengths([entry.path for entry in entries])
         manifest = make_manifest(entries, empty_folders)
         data = write_manifest(manifest)
         digest = hashlib.sha256(data).hexdigest()

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_platform.artifacts.manifest import FolderEntry, make_manifest
+from rdukit_platform.artifacts.manifest import FolderEntry, check_lengths, make_manifest
 from rdukit_platform.artifacts.store import (
     BlobStore,
     Content,
@@ -203,5 +203,6 @@ def _check(files: Sequence[FolderEntry], empty_folders: Sequence[str], *, is_fol
     for file in files:
         if not _DIGEST.fullmatch(file.digest):
             raise InvalidArgument(f"{file.digest!r} is not a SHA-256 in hexadecimal")
+    check_lengths([*(file.path for file in files), *empty_folders])
     if is_folder:
         make_manifest(files, empty_folders)

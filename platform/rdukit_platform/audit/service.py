@@ -74,6 +74,8 @@ class Act(StrEnum):
     #: A token of the issuer's that an API call carried, seen for the first time.
     BEARER_LOGIN = "login.bearer"
     LOGOUT = "logout"
+    #: A look of an administrator at jobs or endpoints of a tenant that is not its own.
+    VIEW_TENANT = "tenant.view"
     SWITCH_TENANT = "console.tenant"
     #: A command that is let in, or kept out, by its code.
     DEVICE_LOGIN = "login.device"

@@ -1,4 +1,5 @@
-"""Writer of what no request waits for: refusals, of which many alike are one row with a count, and uses of tokens.
+"""Writer of what no request waits for: refusals and looks, of which many alike are one row with a count, and uses of
+tokens.
 
 A thread of the gateway or of a worker, a transaction a batch.
 """
@@ -28,7 +29,7 @@ MAX_WAITING: Final = 5000
 
 
 class AuditWriter:
-    """Takes refusals at any rate from any thread; the thread that writes them begins with the first one."""
+    """Takes refusals and looks at any rate from any thread; the thread that writes them begins with the first one."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
@@ -48,8 +49,8 @@ class AuditWriter:
         #: One writes at a time, so that a flush that returns has it all in the database.
         self._writing = threading.Lock()
 
-    def refuse(self, entry: AuditRecord) -> None:
-        """Record a refusal, soon. Touches no database."""
+    def note(self, entry: AuditRecord) -> None:
+        """Record a refusal, or a look at what is another tenant's, soon. Touches no database."""
         with self._lock:
             row = self._flood.note(entry)
             if row is not None:

@@ -17,7 +17,7 @@ from rdukit.errors import RdukitError
 from rdukit.units import format_seconds
 from rdukit_platform.cli.complete import ENDPOINTS
 from rdukit_platform.cli.job_files import watched
-from rdukit_platform.cli.token import Life
+from rdukit_platform.cli.token import VIEWED_TENANT, Life
 
 
 @click.group(cls=ExtensibleGroup)
@@ -90,10 +90,11 @@ def create(
 @endpoint.command("list")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
+@VIEWED_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
-def list_(limit: int, cursor: str | None, as_json: bool) -> None:
+def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> None:
     """List endpoints, newest first.
 
     Example: rdukit endpoint list --limit 10
@@ -102,7 +103,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
-        page = client.get("/v1/endpoints", limit=limit, cursor=cursor)
+        page = client.get("/v1/endpoints", limit=limit, cursor=cursor, tenant=tenant)
     if as_json:
         show.print_json(page)
         return
@@ -121,10 +122,11 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
 @endpoint.command("show")
 @click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
+@VIEWED_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
-def show_(name: str, as_json: bool) -> None:
+def show_(name: str, tenant: str | None, as_json: bool) -> None:
     """Show an endpoint: its state, revisions, replicas, and how much it was used.
 
     Example: rdukit endpoint show digits
@@ -133,7 +135,7 @@ def show_(name: str, as_json: bool) -> None:
     from rdukit_platform.client.http import ApiClient
 
     with ApiClient.of_home() as client:
-        found = client.get(_path(name))
+        found = client.get(_path(name), tenant=tenant)
         url = client.url
     if as_json:
         show.print_json(found)

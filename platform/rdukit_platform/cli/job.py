@@ -18,7 +18,7 @@ from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_opt
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, read_request, submit_body, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.job_trace import trace
-from rdukit_platform.cli.token import Life
+from rdukit_platform.cli.token import VIEWED_TENANT, Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
 if TYPE_CHECKING:
@@ -143,27 +143,27 @@ def _check_alone(option: str, allowed: Collection[str]) -> None:
     "--search", default=None, metavar="WORDS",
     help="Only jobs with all these words in name, box, verb, reason, labels or submitter, or at their id's beginning.",
 )  # fmt: skip
+@VIEWED_TENANT
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
 def list_(
-    state: str | None, labels: Sequence[str], search: str | None, limit: int, cursor: str | None, as_json: bool
-) -> None:
+    state: str | None, labels: Sequence[str], search: str | None, tenant: str | None, limit: int, cursor: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """List jobs, newest first.
 
     Example: rdukit job list --state failed --label project=genes --search "gpt2 ada@"
     """
     wanted = [f"{key}={value}" for key, value in parse_name_values("--label", labels).items()]
     with _client() as client:
-        page = client.get("/v1/jobs", state=state, label=wanted or None, q=search, limit=limit, cursor=cursor)
+        asked: dict[str, Any] = {"state": state, "label": wanted or None, "q": search, "tenant": tenant}
+        page = client.get("/v1/jobs", limit=limit, cursor=cursor, **asked)
         # A search looks through so many jobs at a time.
         while search and len(page["jobs"]) < limit and page["next_cursor"]:
-            more = client.get(
-                "/v1/jobs", state=state, label=wanted or None, q=search, limit=limit - len(page["jobs"]),
-                cursor=page["next_cursor"],
-            )  # fmt: skip
+            more = client.get("/v1/jobs", limit=limit - len(page["jobs"]), cursor=page["next_cursor"], **asked)
             page = {**more, "jobs": [*page["jobs"], *more["jobs"]]}
     show = _show()
     if as_json:
@@ -177,16 +177,17 @@ def list_(
 
 @job.command("show")
 @click.argument("job_id", shell_complete=JOBS)
+@VIEWED_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
-def show_(job_id: str, as_json: bool) -> bool:
+def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
     """Show one job with its attempts, inputs, outputs and result.
 
     Example: rdukit job show job-7k2m9x41abcd
     """
     with _client() as client:
-        found = client.get(f"/v1/jobs/{job_id}")
+        found = client.get(f"/v1/jobs/{job_id}", tenant=tenant)
     show = _show()
     if as_json:
         show.print_json(found)

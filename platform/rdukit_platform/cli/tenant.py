@@ -126,6 +126,10 @@ def create(
         show.print_json(made)
     else:
         click.echo(made["id"])
+        click.echo(
+            f"next, a token for whoever works there: rdukit token create --tenant {name} --scope write", err=True
+        )
+        click.echo("then with it: export RDUKIT_TOKEN=rdk_… && rdukit job submit logreg preprocess --wait", err=True)
 
 
 @tenant.command("set")

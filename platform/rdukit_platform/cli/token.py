@@ -31,6 +31,9 @@ class Life(click.ParamType[float]):
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 
+VIEWED_TENANT = click.option(
+    "--tenant", default=None, help="Of another tenant, id or name; needs the scope admin, and the audit log says so."
+)
 SCOPE_OPTION = click.option(
     "--scope", "scopes", type=Choice(SCOPES), multiple=True,
     help="What it allows; may repeat. Default: read and write.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
+from sqlalchemy import delete
 from starlette.responses import Response
 
 from rdukit.errors import PermissionDenied, Unauthenticated
@@ -18,6 +19,7 @@ from rdukit.files.atomic import write_atomic
 from rdukit_platform.api.audit_requests import entry_of
 from rdukit_platform.api.dependencies import check_scope, platform_of
 from rdukit_platform.audit.service import Act, record
+from rdukit_platform.db.models import EndedSessionRow
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, ENDPOINTS_WRITE, JOBS_WRITE, MEMBERS, READ, TOKENS
 from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
@@ -73,12 +75,27 @@ def find_visitor(request: Request) -> Caller | None:
     if session is None:
         return None
     with platform.database.read() as database:
+        if database.get(EndedSessionRow, hash_token(cookie or "")) is not None:
+            return None
         try:
             caller = authenticate_digest(database, session.token_sha256, platform.clock.now())
         except Unauthenticated:
             return None
     platform.audit.used(caller.token_id)
     return caller
+
+
+def end_session(request: Request, caller: Caller) -> None:
+    """End a session that a token opened: its cookie opens nothing any more, wherever it may be."""
+    platform = platform_of(request)
+    cookie, now = request.cookies.get(COOKIE, ""), platform.clock.now()
+    session = find_session(cookie, cookie_key(platform.home), now)
+    if session is None:
+        return
+    with platform.database.write() as database:
+        database.execute(delete(EndedSessionRow).where(EndedSessionRow.expires_at <= now))
+        database.merge(EndedSessionRow(cookie_sha256=hash_token(cookie), expires_at=session.expires_at))
+        record(database, entry_of(request, caller, Act.LOGOUT, caller.token_id))
 
 
 def check_same_site(request: Request) -> None:

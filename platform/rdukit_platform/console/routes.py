@@ -19,7 +19,15 @@ from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
 from rdukit_platform.artifacts.quota import read_use
 from rdukit_platform.artifacts.service import KINDS, get_artifact, list_artifacts
 from rdukit_platform.console import curve as picture
-from rdukit_platform.console.access import COOKIE, Visitor, check_same_site, find_visitor, give_cookie, log_in
+from rdukit_platform.console.access import (
+    COOKIE,
+    Visitor,
+    check_same_site,
+    end_session,
+    find_visitor,
+    give_cookie,
+    log_in,
+)
 from rdukit_platform.console.login_pages import login_form
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
@@ -112,11 +120,13 @@ def log_in_(request: Request, token: Annotated[str, Form()] = "", next: Annotate
 
 @router.post("/logout")
 def log_out(request: Request) -> Response:
-    """Forget the session; a user's ends, wherever its cookie may be."""
+    """End the session, wherever its cookie may be; the token that opened it stays valid."""
     check_same_site(request)
     caller = find_visitor(request)
     if caller is not None and caller.is_session:
         end_own_token(request, caller)
+    elif caller is not None:
+        end_session(request, caller)
     answer = RedirectResponse("/console/login", 303)
     answer.delete_cookie(COOKIE, path="/console")
     return answer

@@ -70,6 +70,15 @@ class OidcLoginRow(Base):
     expires_at: Mapped[float] = mapped_column(Double, index=True)
 
 
+class EndedSessionRow(Base):
+    """A session of the console that was opened with a token, and ended before its cookie did."""
+
+    __tablename__ = "ended_sessions"
+    cookie_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    #: When the cookie ends by itself, and the row goes.
+    expires_at: Mapped[float] = mapped_column(Double, index=True)
+
+
 class DeviceLoginRow(Base):
     """A command that waits until its user lets it in, in the console."""
 

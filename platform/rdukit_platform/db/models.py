@@ -25,6 +25,7 @@ from rdukit_platform.db.audit import AuditRow as AuditRow
 from rdukit_platform.db.base import BYTES
 from rdukit_platform.db.base import Base as Base
 from rdukit_platform.db.identity import DeviceLoginRow as DeviceLoginRow
+from rdukit_platform.db.identity import EndedSessionRow as EndedSessionRow
 from rdukit_platform.db.identity import MembershipRow as MembershipRow
 from rdukit_platform.db.identity import OidcLoginRow as OidcLoginRow
 from rdukit_platform.db.identity import OrganisationAdminRow as OrganisationAdminRow

@@ -122,7 +122,7 @@ def linked(
 
 def _record_refusal(context: WorkerContext, job: JobRow, part: AttemptPart, address: str, error: RdukitError) -> None:
     target = f"{job.id} attempt {job.attempt} part {part.number}"
-    context.audit.refuse(
+    context.audit.note(
         AuditRecord(
             context.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id, target, error.code,
             error.message, address,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
@@ -44,7 +44,7 @@ from rdukit_platform.endpoints.states import ReplicaReason
 from rdukit_platform.settings import ENDPOINT_DRAIN_S
 from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
-from rdukit_platform.worker.tiles import TileRequest, leased_tiles
+from rdukit_platform.worker.tiles import TileRequest, is_withdrawn, leased_tiles
 from rdukit_platform.worker.walls import check_walls
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,8 @@ class ReplicaRun:
         self._stop = threading.Event()
         self._is_interrupted = False
         self._is_draining = threading.Event()
-        #: Somebody else has ended the lease of its tiles.
-        self._is_withdrawn = threading.Event()
+        #: Of its tiles, as soon as it has them.
+        self._lease: Mapping[str, Any] = {}
 
     def interrupt(self) -> None:
         """End it because the worker stops."""
@@ -212,7 +212,7 @@ class ReplicaRun:
         snd, noted = self._context.home.snd_socket, None
         while not self._stop.is_set() and not self._is_draining.is_set():
             try:
-                lease, socket = stack.enter_context(leased_tiles(snd, asked, self._is_withdrawn.set))
+                lease, socket = stack.enter_context(leased_tiles(snd, asked))
             except (NoResources, Unavailable) as cause:
                 if cause.message != noted:
                     noted = cause.message
@@ -226,6 +226,7 @@ class ReplicaRun:
                 continue
             with self._context.database.write() as session:
                 replicas.note(session, self._fencing, LOADING, lease["tiles"])
+            self._lease = lease
             environment |= {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
             return socket
         raise Cancelled("it is not wanted any more")
@@ -259,8 +260,6 @@ class ReplicaRun:
         clock = self._context.clock
         probed_at, failures = clock.monotonic(), 0
         while not self._stop.wait(WATCH_S):
-            if self._is_withdrawn.is_set():
-                raise _Ended(ReplicaReason.WITHDRAWN, "its tiles were taken back, as a drain does at its deadline")
             if not self._is_up(box):
                 raise _Ended(ReplicaReason.BOX_LOST, last_words(box))
             if self._is_draining.is_set() and self._may_end():
@@ -269,6 +268,8 @@ class ReplicaRun:
                 probed_at = clock.monotonic()
                 with suppress(BackendUnavailable):
                     failures = 0 if box.is_ready() else failures + 1
+                if failures and is_withdrawn(self._context.home.snd_socket, self._lease):
+                    raise _Ended(ReplicaReason.WITHDRAWN, "its tiles were taken back, as a drain does at its deadline")
                 if failures >= PROBES:
                     raise _Ended(ReplicaReason.NOT_READY, "its box does not answer any more")
         raise _Ended(ReplicaReason.NOT_WANTED)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,13 +61,9 @@ def environment_of(leases: Sequence[LeasedTiles], part: LinkedPart | None = None
 
 
 @contextlib.contextmanager
-def leased_tiles(
-    socket: Path, asked: TileRequest, on_lost: Callable[[], None] | None = None
-) -> Iterator[tuple[dict[str, Any], Path]]:
+def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, Any], Path]]:
     """Lease tiles while the block lasts. Yields the lease and the socket for its box, which is of it only.
 
-    Args:
-        on_lost: called, in a thread, if somebody else ends the lease before the block does.
     Raises:
         NoResources: the tiles are not free.
         Unavailable: the node does not answer.
@@ -88,7 +84,7 @@ def leased_tiles(
         lease = lease or take(asked.wait_s, **more)
         # A worker that is root runs its boxes as somebody else.
         own = snd.own_socket(str(lease["id"]), "666" if os.geteuid() == 0 else "600")
-        with HeldLease(snd, lease, on_lost):
+        with HeldLease(snd, lease):
             yield lease, own
 
 

@@ -170,7 +170,7 @@ def test_the_writer_keeps_rows_while_the_database_is_away_and_counts_at_its_end(
     with fresh_database(tmp_path) as database:
         writer = AuditWriter(database, clock)
         for _ in range(100):
-            writer.refuse(refusal(clock.now()))
+            writer.note(refusal(clock.now()))
         writer.close()
         with database.read() as session:
             rows = session.scalars(select(AuditRow)).all()

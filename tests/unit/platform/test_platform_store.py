@@ -159,5 +159,5 @@ def test_paths_that_no_folder_can_hold_together_are_refused(store: FolderStore, 
 @given(st.text(max_size=300))
 def test_a_file_name_is_one_plain_part_and_keeps_its_ending(text: str) -> None:
     name = plain_name(text)
-    assert name is None or (check_relative(name) == name and "/" not in name and len(name.encode()) <= 4 * 128)
+    assert name is None or (check_relative(name) == name and "/" not in name and len(name.encode()) <= 255)
     assert (plain_name(text + "x.parquet") or "").endswith("x.parquet")
