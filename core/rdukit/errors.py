@@ -9,6 +9,9 @@ import errno
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
+#: Header of an answer whose body has no place for an error's code.
+ERROR_HEADER: Final = "x-rdukit-error"
+
 
 class RdukitError(Exception):
     """Something failed in a way that rdukit knows about."""

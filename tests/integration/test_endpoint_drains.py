@@ -120,7 +120,8 @@ def test_replicas_move_to_a_node_with_room_before_a_drain_ends_theirs(platform: 
         began = time.time()
         platform.client.post(f"/v1/nodes/{node}/drain", {"deadline_s": 300.0, "reason": "new DIMM"})
         wait_until(lambda: ready_nodes(platform) == [other], timeout_s=250)
-        old = next(one for one in replicas(platform) if one["node"] == node and (one["ended_at"] or 0) > began)
+        served_here = [one for one in replicas(platform) if one["node"] == node and one["ready_at"]]
+        (old,) = (one for one in served_here if (one["ended_at"] or 0) > began)
         new = next(one for one in replicas(platform) if one["node"] == other and one["state"] == "ready")
         assert (old["reason"], old["ended_at"] > new["ready_at"]) == ("drained", True)
     assert callers.failed == []

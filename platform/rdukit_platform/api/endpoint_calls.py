@@ -294,7 +294,7 @@ class EndpointCalls:
             refuse_packed(answer.headers, "the replica", OutputRefused)
             stream = answer.aiter_raw()
             first = await anext(stream, b"")
-            if is_gone(answer.status_code, first):
+            if is_gone(answer.status_code, answer.headers, first):
                 raise Unavailable(f"the replica is not there any more: {read_words(first)}")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
             await self._done(target, replica, answer, forwarded, "timeout")

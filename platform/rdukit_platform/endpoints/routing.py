@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from rdukit.errors import LeaseLost, LeaseWithdrawn, NotFound
+from rdukit.errors import ERROR_HEADER, NotFound
 from rdukit_platform.endpoints.usage import read_object
+from rdukit_platform.jobs.attempts import NODE_CODES
 
 #: Headers of a request that a replica gets: no token, no cookie, no address of the caller.
 PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
@@ -129,12 +130,13 @@ def read_words(said: bytes) -> str:
     return (words if isinstance(words, str) else said.decode(errors="replace"))[:500]
 
 
-def is_gone(status: int, said: bytes) -> bool:
-    """Return whether an answer says that its replica has lost its tiles, so that another one is to be asked."""
-    if status != LeaseLost.http_status:
+def is_gone(status: int, headers: Mapping[str, str], said: bytes) -> bool:
+    """Return whether an answer says that its replica's node failed under it, so that another one is to be asked."""
+    if status < 400:
         return False
     error = read_object(said).get("error")
-    return isinstance(error, dict) and error.get("code") in {LeaseLost.code, LeaseWithdrawn.code}
+    code = error.get("code") if isinstance(error, dict) else None
+    return bool(NODE_CODES & {str(code), headers.get(ERROR_HEADER, "")})
 
 
 def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:

@@ -59,6 +59,7 @@ from rdukit_platform.worker.inputs import (
     check_tiles,
     failure_of,
     find_fence,
+    hide_places,
     named_outputs,
     record_refusal,
 )
@@ -209,15 +210,14 @@ class AttemptRun:
         await_reason(self._part, error.get("code"), self._context.heartbeat.lease_s, self._stop)
         if self._stop.is_set():
             outcome, error = AttemptOutcome.INTERRUPTED, {"code": "unavailable", "message": "the worker was stopped"}
-        context = self._context
+        context, spans = self._context, self._trace.end(str(error.get("code")))
         try:
-            spans = self._trace.end(str(error.get("code")))
 
             def fail(session: Session) -> JobState:
                 now = context.clock.now()
                 execution.keep_spans(session, self._fencing, spans)
-                backoff_s, begun = context.backoff_s, self._start.begun
-                state = execution.fail(session, self._fencing, outcome, error, backoff_s, now, kept, begun)
+                told, begun = hide_places(error, self._folder, context.home.folder), self._start.begun
+                state = execution.fail(session, self._fencing, outcome, told, context.backoff_s, now, kept, begun)
                 if self._has_hit_wall or is_security_code(error.get("code")):
                     record_refusal(session, self._fencing.job_id, error, now)
                 return state

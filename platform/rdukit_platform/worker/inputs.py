@@ -224,6 +224,19 @@ def failure_of(
     return failed
 
 
+def hide_places(error: Mapping[str, object], folder: Path, home: Path) -> dict[str, object]:
+    """Return an error without places of the host (pure): a tenant sees what lies in its job's ``folder`` from there."""
+
+    def told(value: object) -> object:
+        if isinstance(value, str):
+            return value.replace(f"{folder}/", "").replace(str(folder), ".").replace(str(home), "<home>")
+        if isinstance(value, Mapping):
+            return {key: told(item) for key, item in value.items()}
+        return [told(item) for item in value] if isinstance(value, list | tuple) else value
+
+    return {key: told(value) for key, value in error.items()}
+
+
 def record_refusal(session: Session, job_id: str, error: Mapping[str, object], now: float) -> None:
     """Keep in the audit log that an attempt ended for what its box may not do."""
     job = session.get(JobRow, job_id)

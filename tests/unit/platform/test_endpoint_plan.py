@@ -364,15 +364,18 @@ def test_only_inference_is_use(method: str, path: str, counts: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "is_so"),
+    ("status", "code", "said", "is_so"),
     [
-        (409, {"error": {"code": "lease-withdrawn", "message": "m"}}, True),
-        (409, {"error": {"code": "lease-lost", "message": "m"}}, True),
-        (409, {"error": {"code": "conflict", "message": "m"}}, False),
-        (409, {"error": "lease-lost"}, False),
-        (200, {"error": {"code": "lease-lost"}}, False),
-        (409, [], False),
+        (409, "", {"error": {"code": "lease-withdrawn", "message": "m"}}, True),
+        (409, "", {"error": {"code": "tile-fault", "message": "m"}}, True),
+        (409, "", {"error": {"code": "conflict", "message": "m"}}, False),
+        (409, "lease-withdrawn", {"error": "its tiles were drained"}, True),
+        (409, "numerical-trap", {"error": "lease-lost"}, False),
+        (200, "lease-lost", {"error": {"code": "lease-lost"}}, False),
+        (409, "", [], False),
     ],
 )
-def test_a_replica_without_its_tiles_is_told_from_other_refusals(status: int, said: object, is_so: bool) -> None:
-    assert is_gone(status, orjson.dumps(said)) is is_so
+def test_a_replica_whose_node_failed_is_told_from_other_refusals(
+    status: int, code: str, said: object, is_so: bool
+) -> None:
+    assert is_gone(status, {"x-rdukit-error": code}, orjson.dumps(said)) is is_so
