@@ -39,6 +39,14 @@ def find_number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def find_infinite(value: object, path: tuple[str | int, ...] = ()) -> tuple[tuple[str | int, ...], float] | None:
+    """Return the first number in a value that JSON lacks, and where it is; ``None``: there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (path, value)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for key, item in items if (found := find_infinite(item, (*path, key)))), None)
+
+
 def json_text(value: object) -> str:
     """Encode ``value`` on one line, with words for what JSON lacks."""
     try:

@@ -248,14 +248,6 @@ class _Reader:
         self._found.faults.append(Diagnostic(_mark(event), path, message))
 
 
-def find_infinite(value: object, path: Path = ()) -> tuple[Path, float] | None:
-    """Return the first number in a value that JSON lacks, and where it is; ``None``: there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else (path, value)
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return next((found for key, item in items if (found := find_infinite(item, (*path, key)))), None)
-
-
 def _other_meaning(text: str) -> str | None:
     """Say what YAML 1.1 readers take a plain ``text`` for, and what to write for that; None if the same as 1.2."""
     word = _TRUTH_OF_1_1.get(text.lower())

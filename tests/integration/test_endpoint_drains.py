@@ -120,9 +120,13 @@ def test_replicas_move_to_a_node_with_room_before_a_drain_ends_theirs(platform: 
         began = time.time()
         platform.client.post(f"/v1/nodes/{node}/drain", {"deadline_s": 300.0, "reason": "new DIMM"})
         wait_until(lambda: ready_nodes(platform) == [other], timeout_s=250)
-        served_here = [one for one in replicas(platform) if one["node"] == node and one["ready_at"]]
-        (old,) = (one for one in served_here if (one["ended_at"] or 0) > began)
+
+        def ended() -> list[dict[str, Any]]:
+            return [one for one in replicas(platform) if one["ready_at"] and (one["ended_at"] or 0) > began]
+
+        wait_until(lambda: bool(ended()), timeout_s=120)
+        (old,) = ended()
         new = next(one for one in replicas(platform) if one["node"] == other and one["state"] == "ready")
-        assert (old["reason"], old["ended_at"] > new["ready_at"]) == ("drained", True)
+        assert (old["node"], old["reason"], old["ended_at"] > new["ready_at"]) == (node, "drained", True)
     assert callers.failed == []
     platform.client.post(f"/v1/nodes/{node}/uncordon", {})

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from rdukit.errors import InvalidArgument, RdukitError, RequestTooLarge
+from rdukit.errors import ERROR_HEADER, InvalidArgument, RdukitError, RequestTooLarge
 from rdukit.settings import resolve
 from rdukit.strict_json import refuse_duplicates
 from rdukit.telemetry.model import SpanContext
@@ -145,11 +145,11 @@ class RestInference:
             headers.append((b"inference-header-content-length", b"%d" % length))
         return headers, text
 
-    def refuse(self, name: str, error: RdukitError) -> bytes:
-        """Return the body for a request that is refused or failed."""
+    def refuse(self, name: str, error: RdukitError) -> tuple[bytes, tuple[bytes, bytes]]:
+        """Return the body for a request that is refused or failed, and a header with the error's code."""
         if self._log.is_on:
             self._log.add("rest", name, "", error.http_status, 0, 0, 0)
-        return orjson.dumps({"error": error.message})
+        return orjson.dumps({"error": error.message}), (ERROR_HEADER.encode(), error.code.encode())
 
 
 def _number(text: bytes) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from rdukit.errors import ERROR_HEADER, InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.access import Access, AccessLog
 from rdukit_serving.models.repository import (
@@ -68,8 +68,7 @@ class OpenInferenceApp:
             allow = (b"allow", error.legal.encode())
             await _answer(send, 405, orjson.dumps({"error": str(error)}), allow)
         except RdukitError as error:
-            code = (ERROR_HEADER.encode(), error.code.encode())
-            await _answer(send, error.http_status, self._inference.refuse(self._repository.name, error), code)
+            await _answer(send, error.http_status, *self._inference.refuse(self._repository.name, error))
         except Exception as error:  # the request's boundary
             logger.error("request broke path=%s", path, exc_info=error)
             await _answer(send, 500, b'{"error":"the box failed; its log has more"}')

@@ -158,7 +158,8 @@ class FastPathRequest:
             self._refuse(error)
 
     def _refuse(self, error: RdukitError) -> None:
-        self._respond(error.http_status, [JSON], self._fast_path.inference.refuse(self._name, error))
+        body, code = self._fast_path.inference.refuse(self._name, error)
+        self._respond(error.http_status, [JSON, code], body)
 
     def _break(self, error: BaseException) -> None:
         logger.error("request broke model=%s", self._name, exc_info=error)

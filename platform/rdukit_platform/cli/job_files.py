@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
-from rdukit.strict_yaml import Diagnostic, find_infinite, read_documents
+from rdukit.strict_json import find_infinite
+from rdukit.strict_yaml import Diagnostic, read_documents
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -27,6 +27,7 @@ from rdukit.files.tree import TreeFile, is_utf8
 from rdukit.http.answers import MAX_ANSWER_BYTES, PLAIN, read_bounded, refuse_packed
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
+from rdukit.strict_json import find_infinite
 from rdukit_platform.catalog.model import check_files
 from rdukit_platform.client.contexts import find_place
 from rdukit_platform.settings import Home, current_home
@@ -323,6 +324,11 @@ class ApiClient(Closable):
         self._http.close()
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        strange = find_infinite(arguments.get("json"))
+        if strange is not None:
+            place, number = strange
+            key = ".".join(map(str, place))
+            raise InvalidArgument(f"{key} is {number}, and no number that a request can have; legal: a finite number")
         for waits_left in range(MAX_RATE_WAITS if self._was_served else 0, -1, -1):
             answer = self._request(method, path, arguments)
             pause_s = _rate_pause_s(answer) if waits_left else None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from rdukit.errors import Overloaded, RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable
 from rdukit_platform.client import http
 from rdukit_platform.client.http import MAX_RATE_WAITS, ApiClient
 from support import shows
@@ -95,3 +95,11 @@ def test_a_long_answer_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=b"{" + b" " * 100 + b"}"))
     with ApiClient("http://gateway", "t", transport) as client, pytest.raises(Unavailable, match="more than 100 bytes"):
         client.get("/v1/me")
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_a_number_that_json_lacks_is_refused_by_its_place_and_nothing_is_sent(number: float) -> None:
+    with ApiClient("http://gateway", "t", httpx.MockTransport(lambda request: OK)) as client:
+        with pytest.raises(InvalidArgument, match=r"^parameters\.rates\.1 is (inf|nan), .*legal: a finite number"):
+            client.post("/v1/jobs", {"parameters": {"rates": [1, number]}})
+        assert client.post("/v1/jobs", {"parameters": {"rates": [1, 2.5]}}) == {"id": "x"}
