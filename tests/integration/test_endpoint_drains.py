@@ -112,7 +112,7 @@ def test_a_drain_that_ends_leases_fails_no_call(platform: PlatformUnderTest, ser
 
 def test_replicas_move_to_a_node_with_room_before_a_drain_ends_theirs(platform: PlatformUnderTest, served: str) -> None:
     platform.client.post(f"/v1/endpoints/{served}/update", {"replicas": 1})
-    wait_until(lambda: len(ready_nodes(platform)) == 1, timeout_s=180)
+    wait_until(lambda: [one["state"] for one in replicas(platform) if not one["ended_at"]] == ["ready"], timeout_s=180)
     (node,) = ready_nodes(platform)
     other = {"one": "two", "two": "one"}[node]
     with Callers(platform, served) as callers:
