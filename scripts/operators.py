@@ -4,27 +4,35 @@
 one case. ``page`` sums files up, puts the outcome into docs/operators.json, in place of what stands there of the same
 operators in the same modes, dtypes and kernels, and writes the page from it; without files it writes the page alone.
 ``natives`` prints the operators that native kernels computed right in every case of files that has them.
-Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
+``blame DIGEST model.pef`` tells for which operators the kernel check refuses a section: one of its kernels' digests
+begins with DIGEST. Each operator is built natively alone; if all are right alone, ever shorter beginnings are.
+Exit status 1 if a case was wrong, an operator is to blame, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
 stale.
 """
 
 import argparse
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from opdb import page
+from opdb.blame import blame, find_unit
 from opdb.sweep import Plan, prepare_environment, read_records, run_in_children, run_plan
+from rdukit.errors import RdukitError
+from rdukit.pef.file import read_pef
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["sweep", "child", "page", "natives"])
-    parser.add_argument("files", nargs="*", type=Path, help="result files, for page and natives")
+    parser.add_argument("what", choices=["sweep", "child", "page", "natives", "blame"])
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="result files, for page and natives; digest and PEF, for blame"
+    )
     parser.add_argument("--out", type=Path, default=Path("operators.jsonl"), help="result file")
     parser.add_argument("--slice", default="1/1", help="every so many-th operator, such as 3/20")
     parser.add_argument("--only", default="", help="operators, separated by commas")
@@ -96,11 +104,26 @@ def print_natives(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def print_blame(arguments: argparse.Namespace) -> int:
+    if len(arguments.files) != 2:
+        print("blame takes a digest and a PEF: scripts/operators.py blame 3f2a model.pef", file=sys.stderr)
+        return 2
+    digest, pef = arguments.files
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            blamed = blame(find_unit(read_pef(pef), str(digest)), Path(folder))
+    except RdukitError as refusal:
+        print(refusal, file=sys.stderr)
+        return refusal.exit_status
+    print("\n".join(map(str, blamed)) or "right: no native operator of this section differs")
+    return int(bool(blamed))
+
+
 def main() -> int:
     arguments = parse()
-    return {"sweep": sweep, "child": judge_cases, "page": write_page, "natives": print_natives}[arguments.what](
-        arguments
-    )
+    return {
+        "sweep": sweep, "child": judge_cases, "page": write_page, "natives": print_natives, "blame": print_blame,
+    }[arguments.what](arguments)  # fmt: skip
 
 
 if __name__ == "__main__":

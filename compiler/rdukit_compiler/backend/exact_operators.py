@@ -10,6 +10,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from rdukit_compiler.backend.exact_interpolations import INTERPOLATIONS
+
 Number = bool | int | float
 Operand = torch.Tensor | Number
 aten = torch.ops.aten
@@ -120,17 +122,28 @@ def _next_after(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def _in_whole_lanes(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form that looks for the place of an extreme among numbers of 32 bits: of narrower ones a vector of
-    inductor's holds more than the loop fills.
+    """Return a form that looks for an extreme, or its place, among numbers of 32 bits: of narrower ones a vector of
+    inductor's holds more than the loop fills (pytorch issue 191499).
     """
 
     def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if x.dtype not in {torch.bool, torch.uint8, torch.int8, torch.int16}:
             return NotImplemented
         found = operator(x.to(torch.int32), *args, **kwargs)
-        return found if isinstance(found, torch.Tensor) else (found[0].to(x.dtype), found[1])
+        if isinstance(found, torch.Tensor):
+            return found if operator in _PLACES else found.to(x.dtype)
+        return found[0].to(x.dtype), found[1]
 
     return form
+
+
+#: Operators that return places.
+_PLACES: Final = frozenset({aten.argmin.default, aten.argmax.default})
+
+
+def _any(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Of uint8 torch returns uint8; inductor returns truth values (pytorch issue 198081)."""
+    return torch.any(x != 0, *args, **kwargs).to(torch.uint8) if x.dtype == torch.uint8 else NotImplemented
 
 
 def _average_pool_gradient(
@@ -166,12 +179,51 @@ def _smooth_l1_gradient(
     return torch.where(off <= -beta, -share * gradient, torch.where(off >= beta, share * gradient, inside))
 
 
+def _hardswish_gradient(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the gradient; a number that is none is not above three."""
+    is_narrow = x.dtype in {torch.bfloat16, torch.float16}
+    wide, at = (gradient.float(), x.float()) if is_narrow else (gradient, x)
+    made = torch.where(at >= 3, wide, wide * (at / 3 + 0.5))
+    return torch.where(at <= -3, torch.zeros_like(made), made).to(gradient.dtype)
+
+
+def _binary_cross_entropy(x: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """Refuse what is no probability, as torch does (pytorch issue 193757); the operator stays."""
+    for value, name in ((x, "input"), (target, "target")):
+        are_probabilities = ((value >= 0) & (value <= 1)).all()
+        aten._assert_async.msg(are_probabilities, f"all elements of {name} should be between 0 and 1")
+    return NotImplemented
+
+
 def _soft_margin_gradient(
     gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:  # fmt: skip
     share = 1.0 / x.numel() if reduction == 1 else 1.0
     power = torch.exp(-target * x)
     return target * -share * power / (power + 1) * gradient
+
+
+def _in_memory_of_its_own(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a form that writes into a copy, where several elements are one in memory: inductor writes there, as no one
+    else reads it (pytorch issue 183986).
+    """
+
+    def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not _overlaps(x):
+            return NotImplemented
+        return operator(x.clone(memory_format=torch.contiguous_format), *args, **kwargs)
+
+    return form
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    """Return whether elements may lie at the same place in memory."""
+    reach = 0
+    for step, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n > 1):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 #: Classes of labels up to which all pairs are compared at once.
@@ -240,45 +292,14 @@ def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
-def _interpolate(axes: int) -> Callable[..., Any]:
-    """Return the form of a linear interpolation: inductor adds a share of the difference of two neighbours, which is
-    NaN where both are infinite, or one is and does not count.
-    """
-
-    def form(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
-        if x.dtype not in {torch.float32, torch.float64}:
-            return NotImplemented
-        made = x
-        for axis, size, scale in zip(
-            range(-1, -axes - 1, -1), reversed(sizes), [*reversed(scales), *[None] * axes], strict=False
-        ):
-            made = _interpolate_along(made, axis, size, align_corners, scale)
-        return made
-
-    return form
-
-
-def _interpolate_along(x: torch.Tensor, axis: int, size: int, align_corners: bool, scale: float | None) -> torch.Tensor:
-    given = x.shape[axis]
-    if size == given:  # torch adds nothing times itself, which is NaN of infinity
-        return x + x * 0
-    places = torch.arange(size, dtype=x.dtype)
-    if align_corners:
-        step = (given - 1) / (size - 1) if size > 1 else 0.0
-        places, last = places * step, (size - 1) * step
-    else:
-        step = 1 / scale if scale is not None and scale > 0 else given / size
-        places, last = ((places + 0.5) * step - 0.5).clamp_min(0), (size - 0.5) * step - 0.5
-    first = places.to(torch.int64)
-    share = places - first
-    if last > given - 0.01:  # else all lie within, whatever is rounded
-        first, share = first.clamp_max(given - 1), (places - first.clamp_max(given - 1)).clamp(0, 1)
-    share = share.reshape([-1] + [1] * (-axis - 1))
-    ahead = [None] * (x.dim() + axis)
-    before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, (first + 1).clamp_max(given - 1)))
-    made: torch.Tensor = before * (1 - share) + after * share
-    return made
-
+#: Operators that write into what they are given first, or into a copy of it.
+_WRITING: Final = (
+    aten.index_put.default, aten._unsafe_index_put.default, aten.index_copy.default, aten.index_fill.int_Scalar,
+    aten.index_fill.int_Tensor, aten.index_add.default, aten.index_reduce.default, aten.scatter.src,
+    aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_add.default,
+    aten.scatter_reduce.two, aten.masked_scatter.default, aten.put.default, aten.slice_scatter.default,
+    aten.select_scatter.default, aten.diagonal_scatter.default,
+)  # fmt: skip
 
 #: Operator → its form.
 FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
@@ -301,16 +322,24 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.nextafter.default: _next_after,
     aten.var_mean.correction: _with_mean(torch.var),
     aten.std_mean.correction: _with_mean(torch.std),
-    aten.upsample_linear1d.default: _interpolate(1),
-    aten.upsample_bilinear2d.default: _interpolate(2),
-    aten.upsample_trilinear3d.default: _interpolate(3),
+    **INTERPOLATIONS,
+    **{operator: _in_memory_of_its_own(operator) for operator in _WRITING},
     aten.min.dim: _in_whole_lanes(aten.min.dim),
     aten.max.dim: _in_whole_lanes(aten.max.dim),
     aten.argmin.default: _in_whole_lanes(aten.argmin.default),
     aten.argmax.default: _in_whole_lanes(aten.argmax.default),
+    aten.min.default: _in_whole_lanes(aten.min.default),
+    aten.max.default: _in_whole_lanes(aten.max.default),
+    aten.amin.default: _in_whole_lanes(aten.amin.default),
+    aten.amax.default: _in_whole_lanes(aten.amax.default),
+    aten.any.default: _any,
+    aten.any.dim: _any,
+    aten.any.dims: _any,
     aten.avg_pool2d_backward.default: _average_pool_gradient,
     aten.avg_pool3d_backward.default: _average_pool_gradient,
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.hardswish_backward.default: _hardswish_gradient,
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _multilabel_margin_gradient,

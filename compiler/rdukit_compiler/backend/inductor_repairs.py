@@ -36,7 +36,8 @@ def repaired() -> Iterator[None]:
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield what is replaced: its owner, its name, and what stands there instead."""
-    from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppVecKernel, CppVecOverrides
+    from torch._inductor import lowering
+    from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
     from torch._inductor.ir import StorageBox
     from torch._inductor.scheduler import SchedulerNode
 
@@ -45,8 +46,17 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     for kind in (CppKernel, CppVecKernel):
         yield kind, "store", _adding_in_one_thread(kind.store)
     yield CppKernelProxy, "codegen_loops_impl", _in_one_thread_if_adding(CppKernelProxy.codegen_loops_impl)
+    yield CppKernelProxy, "aggregate_reduction_buffers", _with_tails(CppKernelProxy.aggregate_reduction_buffers)
     for name, written in _VECTORS.items():
         yield CppVecOverrides, name, staticmethod(_named(name, written))
+    yield lowering, "_max_pool_with_offsets", _with_last_none(lowering._max_pool_with_offsets)
+    yield CppKernel, "get_to_dtype_expr", _by_instruction(CppKernel.get_to_dtype_expr)
+    yield CppVecKernel, "arange", _in_long_steps(CppVecKernel.arange)
+    yield CppOverrides, "erfinv", staticmethod(_named("erfinv", _VECTORS["erfinv"]))
+    yield CppOverrides, "floordiv", staticmethod(_named_of_two("floordiv", "rdukit::floor_quotient({a}, {b})"))
+    yield CppOverrides, "truncdiv", staticmethod(_named_of_two("truncdiv", "rdukit::quotient({a}, {b})"))
+    for name, written in {"floordiv": "floor_quotient", "truncdiv": "quotient"}.items():
+        yield CppVecOverrides, name, staticmethod(_of_whole(getattr(CppVecOverrides, name), written))
 
 
 def _keeping_renames(recompute: Callable[..., None]) -> Callable[..., None]:
@@ -106,6 +116,104 @@ def _named(name: str, written: str) -> Callable[[Any], str]:
 
     write.__name__ = name  # by which the scalar form is found
     return write
+
+
+def _named_of_two(name: str, written: str) -> Callable[[Any, Any], str]:
+    def write(a: Any, b: Any) -> str:
+        return written.format(a=a, b=b)
+
+    write.__name__ = name
+    return write
+
+
+def _of_whole(former: Callable[[Any, Any], Any], function: str) -> Callable[[Any, Any], Any]:
+    """Return a form of a quotient of vectors: whole numbers by our function, in lanes that hold none by one."""
+
+    def write(a: Any, b: Any) -> Any:
+        if a.dtype.is_floating_point:
+            return former(a, b)
+        from torch._inductor.virtualized import V
+
+        vector = f"decltype({b})"
+        return f"rdukit::{function}({a}, {vector}::set({vector}(1), {b}, {V.kernel.num_elems}))"
+
+    write.__name__ = former.__name__
+    return write
+
+
+def _with_last_none(pool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a maximum pooling that takes the place of the last NaN in a window, as torch's does, for any window that
+    is written out; inductor takes the first one's.
+    """
+
+    def pooled(*args: Any, **kwargs: Any) -> Any:
+        from torch._inductor import config, ir
+
+        former = getattr(ir, _COMBINE)
+
+        def chosen(kind: str, dtype: Any, *more: Any) -> Any:
+            return _later_largest if kind == "argmax" else former(kind, dtype, *more)
+
+        setattr(ir, _COMBINE, chosen)
+        try:
+            with config.patch(unroll_reductions_threshold=_MOST_WRITTEN_OUT):
+                return pool(*args, **kwargs)
+        finally:
+            setattr(ir, _COMBINE, former)
+
+    return pooled
+
+
+#: Function of ``torch._inductor.ir`` that says how two values are reduced.
+_COMBINE: Final = "get_reduction_combine_fn"
+#: One more than the elements of the largest window that inductor pools itself; torch's kernel pools larger ones.
+_MOST_WRITTEN_OUT: Final = 26
+
+
+def _later_largest(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return value and place of the larger of two, of which ``b`` comes later: of equal ones the first, but NaN."""
+    from torch._inductor.virtualized import ops
+
+    is_later = ops.logical_or(ops.gt(b[0], a[0]), ops.ne(b[0], b[0]))
+    return ops.where(is_later, b[0], a[0]), ops.where(is_later, b[1], a[1])
+
+
+def _by_instruction(convert: Callable[..., str]) -> Callable[..., str]:
+    """Return a ``get_to_dtype_expr`` that makes one float a number of 64 bits as the processor does, also where the
+    C++ compiler knows the number (pytorch issue 151510).
+    """
+
+    def written(self: Any, source: Any, dtype: Any, source_dtype: Any, rounding: bool = False) -> str:
+        if str(dtype) == "torch.int64" and str(source_dtype) in {"torch.float32", "torch.float64"}:
+            return f"rdukit::whole_of({source})"
+        return convert(self, source, dtype, source_dtype, rounding)
+
+    return written
+
+
+def _in_long_steps(arange: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Return an ``arange`` whose steps are of 64 bits: products of a literal of 32 wrap (pytorch issue 183901)."""
+
+    def written(self: Any, index: Any, step: Any) -> Any:
+        return arange(self, index, f"int64_t({step})")
+
+    return written
+
+
+def _with_tails(aggregate: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``aggregate_reduction_buffers`` that stores sums of what a tiled loop leaves over by themselves.
+
+    Inductor looks at the next loop to see whether a tile holds sums. Where it is a later one, whole vectors of sums are
+    stored for the rest of the outer loop, over the next row's and beyond the end (pytorch issue 196681).
+    """
+
+    def aggregated(self: Any, sums_are_inner: bool, outer_loop: Any) -> None:
+        if outer_loop is not None and not outer_loop.is_reduction:
+            loops = self.loop_nest.loops
+            sums_are_inner = any(loop.is_reduction for loop in loops[loops.index(outer_loop) + 1 :])
+        aggregate(self, sums_are_inner, outer_loop)
+
+    return aggregated
 
 
 def _adding_in_one_thread(store: Any) -> Any:

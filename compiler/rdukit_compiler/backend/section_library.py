@@ -29,8 +29,9 @@ SOURCES: Final = Path(__file__).parent / "native_source"
 #: What the code of a section calls; in a running program they are loaded already.
 _TORCH_LIBRARIES: Final = ("libtorch_cpu.so", "libc10.so")
 
-#: Each function may be left out by the linker; warnings are about code that inductor wrote. Its flags let -0 be 0.
-_OBJECT_FLAGS: Final = ("-ffunction-sections", "-fdata-sections", "-w", "-fsigned-zeros", f"-I{SOURCES}")
+#: Each function may be left out by the linker; warnings are about code that inductor wrote. Its flags let -0 be 0, and
+#: whole numbers that grow too large be anything (pytorch issue 190764).
+_OBJECT_FLAGS: Final = ("-ffunction-sections", "-fdata-sections", "-w", "-fsigned-zeros", "-fwrapv", f"-I{SOURCES}")
 _NOT_WANTED: Final = ("-Wall", "-pedantic", "-fno-omit-frame-pointer")
 #: Reads and writes outside of tensors, and what C++ leaves undefined, end the program with the place. Vectors are read
 #: from wherever their first number lies.

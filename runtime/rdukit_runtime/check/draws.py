@@ -100,7 +100,8 @@ def draw(spec: TensorSpec, role: InputRole | None, chosen: InputSet, number: int
         return torch.rand(spec.shape, generator=generator).sort(-1).values.mul(4).sub(2).to(dtype)
     if not (dtype.is_floating_point or dtype.is_complex):
         least = 0 if dtype == torch.uint8 else -3
-        return torch.randint(least, 4, spec.shape, generator=generator).to(dtype)
+        made = torch.randint(least, 4, spec.shape, generator=generator)
+        return (made.masked_fill(made == 0, 4) if role is not None and role.kind == "divisor" else made).to(dtype)
     if dtype.is_complex:
         return torch.view_as_complex(_numbers((*spec.shape, 2), None, chosen, generator)).to(dtype)
     return _numbers(spec.shape, role, chosen, generator).to(dtype)

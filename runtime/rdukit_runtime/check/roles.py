@@ -16,7 +16,8 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, parse_operator
 class InputRole:
     """Values that an input may have.
 
-    ``kind``: ``index`` (whole, from ``least`` up to below ``limit``), ``probability``, ``positive``, ``sorted``.
+    ``kind``: ``index`` (whole, from ``least`` up to below ``limit``), ``probability``, ``positive``, ``sorted``,
+    ``divisor`` (not zero, if whole).
     """
 
     kind: str
@@ -103,6 +104,7 @@ READERS: Final[Mapping[tuple[str, int], Find]] = {
     ("aten.nll_loss_backward", 2): _target(1, 5), ("aten.nll_loss2d_backward", 2): _target(1, 5),
     ("aten.multi_margin_loss", 1): _target(0, 9), ("aten.multi_margin_loss_backward", 2): _target(1, 9),
     ("aten.multilabel_margin_loss_forward", 1): _labels, ("aten.multilabel_margin_loss_backward", 2): _labels,
+    **{(f"aten.{word}", 1): _always("divisor") for word in ("div", "floor_divide", "remainder", "fmod")},
     ("aten.one_hot", 0): _number_at(1),
     ("aten.bernoulli", 0): _always("probability"), ("aten.multinomial", 0): _always("probability"),
     ("aten.binary_cross_entropy", 0): _always("probability"), ("aten.binary_cross_entropy", 1): _always("probability"),

@@ -15,8 +15,15 @@ AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
 MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
 
 
+#: Operators that add up: a sum of large numbers may be small, and its own last bit says little of its rounding.
+_SUMS: Final = frozenset(
+    {torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.default, torch.ops.aten.mean.dim}
+)
+
+
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one.
+    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one; that of a
+    sum by a part of what is added up.
 
     With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
     """
@@ -35,6 +42,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Of narrow operands torch may add up in their dtype what it returns in a wider one, as layer norm's gradients.
         operands = () if func is torch.ops.aten._to_copy.default else args
         narrow = max((torch.finfo(t.dtype).eps for t in operands if is_floating(t)), default=0.0)
+        if func in _SUMS and is_floating(made) and is_floating(args[0]):
+            added = func(args[0].abs(), *args[1:], **(kwargs or {}))
+            part = torch.rand(made.shape, generator=self._generator).mul_(2 * self._size).sub_(self._size)
+            made = (made + added * part).to(made.dtype)
         if isinstance(made, list | tuple):
             return type(made)(self._moved(item, narrow, is_write=False) for item in made)
         return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))

@@ -207,3 +207,24 @@ def test_units_and_verdicts_come_back_from_json() -> None:
     assert verdict_from_json(verdict.to_json()) == verdict
     with pytest.raises(ValueError, match="verdict"):
         verdict_from_json(b"[]")
+
+
+def test_a_sum_that_cancels_may_be_off_by_the_rounding_of_what_it_adds_up() -> None:
+    mean = Unit(kernel([("aten.mean.default", Ref("x"))], ["v0"], x=("float32", (200, 500))))
+
+    def added_by_halves(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        return [sum(part.sum() for part in inputs[0].flatten().split(50)) / inputs[0].numel()]  # type: ignore[list-item]
+
+    assert judge(mean, Side(added_by_halves, None)).outcome is Outcome.RIGHT
+    lost = Side(lambda inputs, scalars: [inputs[0][:-1].sum() / inputs[0].numel()], None)
+    assert judge(mean, lost).outcome is Outcome.REFUSED
+
+
+def test_whole_numbers_are_not_divided_by_zero() -> None:
+    divided = kernel(
+        [("aten.floor_divide.default", Ref("x"), Ref("y"))], ["v0"], x=("int32", (40,)), y=("int32", (40,))
+    )
+    roles = find_all_roles(Unit(divided))
+    for chosen in ALL_SETS:
+        assert bool((draw(divided.inputs[1], roles["y"], chosen, 1) != 0).all())
+    assert judge(Unit(divided), side(Unit(divided))).sets == len(ALL_SETS)

@@ -41,7 +41,8 @@ RDUKIT_INLINE Lanes exp_of(Lanes x) {
   return is_zero ? Lanes{} : p * (Lanes)exponent;
 }
 
-RDUKIT_INLINE Lanes sigmoid_of(Lanes x) { return 1.0f / (1.0f + exp_of(-x)); }
+// Zero where e^-x is beyond all numbers, which exp_of does not say: as a factor of large gradients it shows.
+RDUKIT_INLINE Lanes sigmoid_of(Lanes x) { return x < -88.722839f ? Lanes{} : 1.0f / (1.0f + exp_of(-x)); }
 
 RDUKIT_INLINE Lanes tanh_of(Lanes x) {
   Lanes z = x * x;

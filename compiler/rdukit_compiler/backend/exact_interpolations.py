@@ -1,0 +1,137 @@
+"""Interpolations that inductor computes wrongly, as ``exact_operators`` has other operators: at infinity, of narrow
+numbers, and where the nearest element is taken by another factor than the sizes have.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _interpolate(axes: int) -> Callable[..., Any]:
+    """Return the form of a linear interpolation: inductor adds a share of the difference of two neighbours, which is
+    NaN where both are infinite, or one is and does not count.
+
+    Of narrow numbers torch computes in f32; for one axis and for three it rounds shares.
+    """
+
+    def form(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
+        if not x.is_floating_point():
+            return NotImplemented
+        made = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
+        shares = made.dtype if axes == 2 else x.dtype
+        for axis, size, scale in zip(
+            range(-1, -axes - 1, -1), reversed(sizes), [*reversed(scales), *[None] * axes], strict=False
+        ):
+            made = _interpolate_along(made, axis, size, align_corners, scale, shares)
+        return made.to(x.dtype)
+
+    return form
+
+
+def _interpolate_along(
+    x: torch.Tensor, axis: int, size: int, align_corners: bool, scale: float | None, shares: torch.dtype
+) -> torch.Tensor:
+    """Interpolate along one axis; a share is rounded to ``shares``, as the other neighbour's is."""
+    given = x.shape[axis]
+    if size == given:  # torch adds nothing times itself, which is NaN of infinity
+        return x + x * 0
+    places = torch.arange(size, dtype=x.dtype)
+    if align_corners:
+        step = (given - 1) / (size - 1) if size > 1 else 0.0
+        places, last = places * step, (size - 1) * step
+    else:
+        step = 1 / scale if scale is not None and scale > 0 else given / size
+        places, last = ((places + 0.5) * step - 0.5).clamp_min(0), (size - 0.5) * step - 0.5
+    first = places.to(torch.int64)
+    share = places - first
+    if last > given - 0.01:  # else all lie within, whatever is rounded
+        first, share = first.clamp_max(given - 1), (places - first.clamp_max(given - 1)).clamp(0, 1)
+    share = share.to(shares).reshape([-1] + [1] * (-axis - 1))
+    rest = (1 - share).to(x.dtype)
+    ahead = [None] * (x.dim() + axis)
+    before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, (first + 1).clamp_max(given - 1)))
+    made: torch.Tensor = before * rest + after * share.to(x.dtype)
+    return made
+
+
+def _nearest(axes: int, shift: float) -> Callable[..., Any]:
+    """Return the form of an interpolation that takes the nearest element: as far as torch does not go by the sizes.
+
+    Inductor goes by the factors also along an axis that keeps its size, and counts in other digits (pytorch issues
+    198201 and 175154).
+    """
+
+    def form(x: torch.Tensor, sizes: Sequence[int], *scales: float | None) -> Any:
+        given = x.shape[-axes:]
+        if _are_whole(given, sizes, scales):
+            return NotImplemented
+        is_last = axes == 3 and x.is_contiguous(memory_format=torch.channels_last_3d)
+        made = x
+        for number, each in enumerate(_nearest_places(given, sizes, scales, shift, by_sizes=axes == 2 or is_last)):
+            made = aten._unsafe_index(made, [*[None] * (x.dim() - axes + number), each])
+        return made
+
+    return form
+
+
+def _nearest_gradient(axes: int, shift: float) -> Callable[..., Any]:
+    def form(
+        gradient: torch.Tensor, sizes: Sequence[int], of: Sequence[int], *scales: float | None
+    ) -> Any:  # fmt: skip
+        given = of[-axes:]
+        if _are_whole(given, sizes, scales) or gradient.dtype in {torch.bfloat16, torch.float16}:
+            return NotImplemented
+        made = gradient
+        for number, places in enumerate(_nearest_places(given, sizes, scales, shift)):
+            axis = gradient.dim() - axes + number
+            shape = [*made.shape[:axis], given[number], *made.shape[axis + 1 :]]
+            made = torch.zeros(shape, dtype=made.dtype).index_add(axis, places, made)
+        return made
+
+    return form
+
+
+def _are_whole(given: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None]) -> bool:
+    """Return whether each size is a multiple of the former by the factor that is given, if one is."""
+    factors = [*scales, *[None] * len(sizes)]
+    return all(
+        size % old == 0 and factor in {None, size / old}
+        for old, size, factor in zip(given, sizes, factors, strict=False)
+    )  # fmt: skip
+
+
+def _nearest_places(
+    given: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None], shift: float, by_sizes: bool = True
+) -> list[torch.Tensor]:
+    """Return for each axis which of its elements is the nearest, as torch counts: in f32.
+
+    Args:
+        by_sizes: where a size is the former or twice as large, it alone decides: in two axes, and in gradients.
+    """
+    made = []
+    for old, size, factor in zip(given, sizes, [*scales, *[None] * len(sizes)], strict=False):
+        places = torch.arange(size)
+        if by_sizes and shift == 0 and size in {old, 2 * old}:
+            made.append(places // (size // old))
+            continue
+        step = 1 / factor if factor is not None and factor > 0 else old / size
+        near = ((places.to(torch.float32) + shift) * step).floor()
+        made.append(near.to(torch.int64).clamp_max(old - 1))
+    return made
+
+
+#: Operator → its form.
+INTERPOLATIONS: Final[Mapping[Any, Callable[..., Any]]] = {
+    aten.upsample_linear1d.default: _interpolate(1),
+    aten.upsample_bilinear2d.default: _interpolate(2),
+    aten.upsample_trilinear3d.default: _interpolate(3),
+    **{
+        getattr(aten, f"{name}{axes}d{part}").default: form(axes, shift)
+        for name, shift in (("upsample_nearest", 0.0), ("_upsample_nearest_exact", 0.5))
+        for axes in (1, 2, 3)
+        for part, form in (("", _nearest), ("_backward", _nearest_gradient))
+    },
+}

@@ -1,0 +1,69 @@
+"""What public reports say that torch's code generator computes wrongly is right natively, and the manual lists it."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rdukit.pef.units import Outcome, Unit
+from rdukit_runtime.check.judge import Side, judge
+from support import shows
+from support.built_kernels import Built, agree, build
+from support.upstream_reports import REPORTS, number_of
+
+pytestmark = [
+    shows("native", "upstream-reports"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
+]
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-reports.md"
+#: A part that shows the most kinds; the rest are built in the long tier.
+SHORT = ("198201", "196681 sum", "191499 min uint8", "183901", "183986 index_put", "180771")
+#: Reports of a zero's sign, or of numbers near zero: each number is compared by itself.
+BY_ITSELF = ("194347", "189799", "189801", "183606", "186281", "161944", "198133", "197895", "126848")
+#: Largest difference over the largest number, by dtype: f32 as the kernel check has it, of narrow ones one last bit.
+NEAR = {torch.float32: 4e-6, torch.float64: 1e-12, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+
+@pytest.fixture(scope="module")
+def built(request: pytest.FixtureRequest) -> Iterator[dict[str, Built]]:
+    """Build the cases that run, in one batch."""
+    named = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
+    yield build({name: REPORTS[name] for name in dict.fromkeys(named) if name in REPORTS})
+
+
+def is_near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether NaN and infinity stand at the same places, and the rest differs by rounding."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not ours.is_floating_point():
+        return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    finite = theirs.isfinite()
+    same = torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours[theirs.isinf()], theirs[theirs.isinf()])
+    size = theirs[finite].double().abs().max() if bool(finite.any()) else 0
+    return same and bool(((ours - theirs)[finite].double().abs() <= NEAR[theirs.dtype] * size).all())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in REPORTS]
+)
+def test_a_reported_function_is_torchs(built: dict[str, Built], name: str) -> None:
+    native, portable = built[name].results()
+    compare = agree if number_of(name) in BY_ITSELF else is_near
+    assert len(native) == len(portable)
+    for ours, theirs in zip(native, portable, strict=True):
+        assert compare(ours, theirs), (ours, theirs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_kernel_check_refuses_none_of_them(built: dict[str, Built], name: str) -> None:
+    case = built[name]
+    verdict = judge(Unit(case.graph), Side(case.native, None))
+    assert verdict.outcome is not Outcome.REFUSED, verdict.reason
+
+
+def test_the_manual_lists_the_reports_that_are_tried() -> None:
+    tried = {number_of(name) for name in REPORTS} - {""}
+    assert tried <= set(re.findall(r"\b\d{5,6}\b", PAGE.read_text()))
