@@ -105,7 +105,7 @@ class SambaSession:
                 evaluation, why = find_evaluation(model, inputs, traced, self._watched)
             graphs += [TracedGraph(evaluation, evaluates=traced.graph.name)] if evaluation is not None else []
             embedded = {**embedded, NO_EVALUATION: why} if why else embedded
-        embedded = embed_constants(embedded, [traced])
+        embedded = embed_constants(embedded, [traced], [each.graph for each in graphs])
         self.pef_path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
         return self.pef_path
 
@@ -134,7 +134,7 @@ class SambaSession:
             config["arch"] = arch
         self.pef_path = compile_traced(
             [TracedGraph(graph) for graph in cut], name or "multigraph", config, True,
-            embed_constants(pef_metadata or {}, self.traced.values()),
+            embed_constants(pef_metadata or {}, self.traced.values(), cut),
             self.multigraph.regions(),
         )  # fmt: skip
         return self.pef_path
