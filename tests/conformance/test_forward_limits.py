@@ -1,7 +1,9 @@
 """What forward cannot do on the device is refused with what would be legal; what comes from the host is told."""
 
 import copy
+import importlib
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,22 @@ def test_numbers_that_the_host_draws_are_told_and_those_of_torch_are_drawn_in_ev
     assert "draws from" not in caplog.text
     compile_model(Model(lambda m, y: y * random.random()), samba.randn(3, 4, name="x"), None, tmp_path)
     assert "forward of model draws from Python's random: it did so once" in caplog.text
+
+
+@pytest.mark.parametrize("draws", [False, True], ids=["imports", "draws"])
+def test_numpy_random_that_forward_is_the_first_to_import_is_told_only_if_it_draws(
+    draws: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = importlib.import_module("numpy.random")
+    generator.set_state(generator.RandomState().get_state())
+    monkeypatch.delitem(sys.modules, "numpy.random")
+
+    def importing(m: Any, y: Any) -> Any:
+        sys.modules["numpy.random"] = generator
+        return y + (generator.rand(4) > 2).sum() if draws else y
+
+    compile_model(Model(importing), samba.randn(3, 4, name="x"), None, tmp_path)
+    assert ("draws from numpy.random" in caplog.text) is draws
 
 
 def test_a_copy_that_forward_makes_has_no_gradient_as_in_torch(tmp_path: Path) -> None:

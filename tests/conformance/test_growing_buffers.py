@@ -9,6 +9,8 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit.errors import CompileError, TraceError
 from sambaflow.samba import utils
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.utils import trace_multigraph
 from support import shows
 
 pytestmark = shows("surface", "training-loops-model")
@@ -77,6 +79,41 @@ def test_a_new_process_grows_the_table_again_and_takes_the_pef(tmp_path: Path) -
     samba.session.close()
 
 
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_a_part_of_a_grown_table_that_the_program_keeps_is_read_in_all_its_graphs(graphs: int, tmp_path: Path) -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    class Keeps(Rotary):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] not in kept:
+                if x.shape[1] > self.length:
+                    self.fill(x.shape[1])
+                kept[x.shape[1]] = self.table[: x.shape[1]] * 2.0
+            made: torch.Tensor = self.lin(x) * kept[x.shape[1]]
+            return made
+
+    torch.manual_seed(0)
+    given, weights = [torch.randn(2, 9, 6) for _ in range(graphs)], Rotary().state_dict()
+    for pef in ("", str(tmp_path / "t" / "t.pef")):
+        samba.session.reset()
+        kept.clear()
+        model = Keeps()
+        model.load_state_dict(weights)
+        samba.from_torch_model_(model)
+        inputs = [samba.from_torch_tensor(x, name=f"x{number}") for number, x in enumerate(given)]
+        outputs = [trace_multigraph(model, x, trace_prefix=x.sn_name) for x in inputs]
+        for x, output in zip(inputs, outputs, strict=True):
+            samba.session.add_graph(FwdGraph(x, output, x.sn_name))
+        if not pef:
+            samba.session.compile_multigraph(name="t", config_dict={**OPTIONS, "output_folder": str(tmp_path)})
+    samba.session.init_multigraph_runtime(pef)
+    for x, output, plain in zip(inputs, outputs, given, strict=True):
+        made = samba.to_torch(samba.session.run(x, output, graph_name=x.sn_name)[0])
+        expected = nn.functional.linear(plain, weights["lin.weight"], weights["lin.bias"]) * model.table * 2.0
+        torch.testing.assert_close(made, expected, atol=1e-6, rtol=1e-6)  # f32, the same operators
+    samba.session.close()
+
+
 def test_a_table_that_depends_on_an_input_is_refused(tmp_path: Path) -> None:
     class Follows(Rotary):
         def fill(self, length: int) -> None:
@@ -102,8 +139,49 @@ def test_a_buffer_that_grows_with_every_call_is_refused(tmp_path: Path) -> None:
             self.seen = torch.cat([self.seen, torch.zeros(1)])
             return x + self.seen.sum()
 
-    with pytest.raises(TraceError, match="another shape at every call"):
+    with pytest.raises(TraceError, match="another shape or dtype at every call"):
         run(Grows(), torch.randn(2, 3), tmp_path)
+
+
+def test_a_table_that_grows_in_the_dtype_of_the_input_is_read_in_it(tmp_path: Path) -> None:
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(4.0), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(self.table) < x.shape[1] or self.table.dtype != x.dtype:
+                self.register_buffer("table", torch.arange(x.shape[1]).to(x.dtype) / 3, persistent=False)
+            return x * self.table
+
+    for x in (torch.randn(2, 4).bfloat16(), torch.randn(2, 6).bfloat16()):
+        model = Narrow()
+        made = run(model, x, tmp_path)
+        assert made.dtype == torch.bfloat16 == model.table.dtype
+        assert torch.equal(made, x * (torch.arange(x.shape[1]).bfloat16() / 3))
+
+
+@pytest.mark.parametrize("how", ["assigned", "in place", "in another dtype"])
+def test_a_buffer_that_grows_and_counts_is_refused(how: str, tmp_path: Path) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if how == "in another dtype":
+                self.seen = self.seen + 1.0
+            elif how == "assigned":
+                self.seen = self.seen + torch.ones(3)
+            else:
+                self.seen = self.seen if self.seen.shape == (3,) else torch.zeros(3)
+                self.seen += 1.0
+            return x + self.seen.sum()
+
+    with pytest.raises(
+        TraceError, match="'counts__seen' another shape or dtype at its first call, and changes it at the next"
+    ):
+        run(Counts(), torch.randn(2, 3), tmp_path)
 
 
 def test_a_layer_is_normalized_after_conversion_and_trains(tmp_path: Path) -> None:

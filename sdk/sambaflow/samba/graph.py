@@ -35,14 +35,16 @@ class FwdGraph(SambaGraph):
             no tensors are left out. They are flattened depth first, each name once.
         name: unique in a session.
     Raises:
-        InvalidArgument: a torch tensor is among them, or ``stop`` holds no tensor.
+        InvalidArgument: a torch tensor is among them, or ``stop`` holds no tensor and ``start`` does.
+    Source: the public Model Zoo adds a graph of neither for a model that generates several tokens at once; such a graph
+        computes nothing, is not compiled, and does not run.
     """
 
     def __init__(self, start: Any, stop: Any, name: str) -> None:
         super().__init__(name)
         self.start: tuple[SambaTensor, ...] = _flat(start, f"start of graph {name!r}")
         self.stop: tuple[SambaTensor, ...] = _flat(stop, f"stop of graph {name!r}")
-        if not self.stop:
+        if self.start and not self.stop:
             raise InvalidArgument(f"stop of graph {name!r} holds no SambaTensor; pass what trace_multigraph returned")
 
 

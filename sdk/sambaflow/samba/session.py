@@ -28,6 +28,7 @@ from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
 from sambaflow.sessions.spatial import find_batches, first_batch
+from sambaflow.tracing.tied_weights import compiled_apart
 from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class SambaSession:
         inference = bool(config.get("inference")) if inference is None else inference
         if not optimizer_list(chosen):
             inference = True
-        traced = self._trace(model, inputs, name)
+        traced = self._trace(model, inputs)
         groups = () if inference else trained_groups(traced, chosen)
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
         graphs = [TracedGraph(traced.graph, groups)]
@@ -105,7 +106,7 @@ class SambaSession:
                 evaluation, why = find_evaluation(model, inputs, traced, self._watched)
             graphs += [TracedGraph(evaluation, evaluates=traced.graph.name)] if evaluation is not None else []
             embedded = {**embedded, NO_EVALUATION: why} if why else embedded
-        embedded = embed_constants(embedded, [traced])
+        embedded = embed_constants(embedded, [traced], [each.graph for each in graphs])
         self.pef_path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
         return self.pef_path
 
@@ -134,8 +135,7 @@ class SambaSession:
             config["arch"] = arch
         self.pef_path = compile_traced(
             [TracedGraph(graph) for graph in cut], name or "multigraph", config, True,
-            embed_constants(pef_metadata or {}, self.traced.values()),
-            self.multigraph.regions(),
+            embed_constants(pef_metadata or {}, self.traced.values(), cut), self.multigraph.regions(),
         )  # fmt: skip
         return self.pef_path
 
@@ -157,10 +157,10 @@ class SambaSession:
         finally:
             self.tracing = False
 
-    def _trace(self, model: nn.Module, inputs: Any, name: str | None) -> TracedModel:
+    def _trace(self, model: nn.Module, inputs: Any, apart: Mapping[str, str] | None = None) -> TracedModel:
         graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
         with self._while_tracing(), watching_modes(model) as watched:
-            traced = trace_model(model, inputs, graph_name)
+            traced = trace_model(model, inputs, graph_name, apart=apart)
             self._watched = watched()
         if not hasattr(model, "run"):
             model.run = LegacyRun(model)  # type: ignore[assignment]
@@ -207,7 +207,7 @@ class SambaSession:
         path = str(pef or self.pef_path)
         spatial = find_batches(inputs, path) if str(mapping).lower() == "spatial" else None
         inputs = inputs if spatial is None else first_batch(inputs, spatial)
-        traced = self._trace(model, inputs, None)
+        traced = self._trace(model, inputs, compiled_apart(model, path))
         optimizers = optimizer_list(optim)
         loaded = self._keep(
             LoadedPef.open(

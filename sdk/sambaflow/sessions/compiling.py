@@ -25,6 +25,7 @@ from rdukit_compiler import (
     PRECISION,
     CompileOptions,
     ConsoleReporter,
+    ModelGraph,
     TracedGraph,
     compile_graphs,
 )
@@ -47,15 +48,20 @@ SILENT: Final = "none"
 _MAX_CONSTANT_BYTES: Final = 1 << 20
 
 
-def embed_constants(metadata: Mapping[str, Any], traced: Iterable[TracedModel]) -> Mapping[str, Any]:
-    """Return a PEF's metadata with the values that it reads and no checkpoint holds; the same if there are none.
+def embed_constants(
+    metadata: Mapping[str, Any], traced: Iterable[TracedModel], graphs: Iterable[ModelGraph]
+) -> Mapping[str, Any]:  # fmt: skip
+    """Return a PEF's metadata with the values that ``graphs`` read and no checkpoint holds; the same if there are none.
 
     Values without data, and those that are large, are named only: whoever serves the PEF refuses it then.
     """
+    read = {name for graph in graphs for operator in graph.operators for name in operator.inputs}
     known: dict[str, torch.Tensor] = {}
     names: set[str] = set()
     for model in traced:
         for symbol, name in model.unsaved.items():
+            if symbol not in read:
+                continue
             value = model.state[symbol].detach()
             if value.is_meta or value.is_complex() or value.nbytes > _MAX_CONSTANT_BYTES:
                 names.add(name)

@@ -223,10 +223,11 @@ class MultiGraph:
         Raises:
             InvalidArgument: no graph was added. CompileError: a graph cannot be cut, or regions clash.
         """
-        if not self.graphs:
+        computing = [graph for graph in self.graphs.values() if graph.stop]
+        if not computing:
             raise InvalidArgument("no graph was added; call samba.session.add_graph(FwdGraph(start, stop, name)) first")
         self._follow_consumers()
-        cut = [self.cut(graph) for graph in self.graphs.values()]
+        cut = [self.cut(graph) for graph in computing]
         regions = self.regions()
         return fit_to_regions(cut, regions)
 

@@ -95,9 +95,9 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
                 f"forward assigns parameter {place.path!r}; parameters change by the optimizer only: compute with "
                 "another tensor, or keep the value in a buffer"
             )
-        if new is None or new.dtype != place.original.dtype:
-            raise TraceError(_changed_form(place, "None" if new is None else f"{new.dtype} {list(new.shape)}"))
-        if new.shape != place.original.shape:
+        if new is None:
+            raise TraceError(_changed_form(place, "None"))
+        if (new.shape, new.dtype) != (place.original.shape, place.original.dtype):
             grown.append(Grown(place, new))
             continue
         found[id(place.original)] = place, new
@@ -109,7 +109,7 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A buffer to which forward gave another shape, such as a table that a longer input needs.
+    """A buffer to which forward gave another shape or dtype, such as a table that a longer input needs.
 
     As on the host, it happens once: the buffer gets its new value before forward is traced again.
     """
@@ -117,20 +117,27 @@ class Grown:
     place: Replaced
     value: torch.Tensor
 
-    def keep(self, node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> None:
+    def keep(self, node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
         """Give the module the value that ``node`` computes of ``known``: the buffers, whose values the host has.
+
+        Returns:
+            The value.
 
         Raises:
             TraceError: it depends on inputs or parameters.
         """
         now = f"{self.value.dtype} {list(self.value.shape)}"
         if self.place.original.is_meta:
-            self.place.table[self.place.key] = torch.empty(self.value.shape, dtype=self.value.dtype, device="meta")
-            return
-        try:
-            self.place.table[self.place.key] = _computed(node, known)
-        except _UnknownValue as cause:
-            raise TraceError(f"{_changed_form(self.place, now)}, unless its value depends on buffers only") from cause
+            value = torch.empty(self.value.shape, dtype=self.value.dtype, device="meta")
+        else:
+            try:
+                value = _computed(node, known)
+            except _UnknownValue as cause:
+                raise TraceError(
+                    f"{_changed_form(self.place, now)}, unless its value depends on buffers only"
+                ) from cause
+        self.place.table[self.place.key] = value
+        return value
 
 
 class _UnknownValue(Exception):

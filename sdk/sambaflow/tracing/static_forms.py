@@ -204,7 +204,7 @@ def device_randomness(model: str) -> Iterator[None]:
     with replaced(*((owner, name, _refusing(name)) for owner in (torch, torch.random) for name in _SEEDS)):
         yield
     after = _host_states()
-    drawn = [word for word, state in after.items() if word not in before or not _are_equal(before[word], state)]
+    drawn = [word for word, state in after.items() if not _are_equal(before.get(word) or _as_imported(state), state)]
     if drawn:
         logger.warning(
             "[warning Samba]: forward of %s draws from %s: it did so once, while traced, and every run uses those "
@@ -218,6 +218,11 @@ def _host_states() -> dict[str, Any]:
     if (of_numpy := sys.modules.get("numpy.random")) is not None:  # numpy imports it when it is first used
         states["numpy.random"] = of_numpy.get_state()
     return states
+
+
+def _as_imported(state: Any) -> Any:
+    """Return numpy's ``state`` with the position of a generator that has drawn nothing: its import chose the seed."""
+    return *state[:2], *sys.modules["numpy.random"].RandomState().get_state()[2:]
 
 
 def _are_equal(one: Any, other: Any) -> bool:
