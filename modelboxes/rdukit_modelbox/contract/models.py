@@ -13,10 +13,13 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
+from rdukit.pef.file import LoadedPef
+from rdukit.pef.model import SymbolKind
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, check_compiler_version
 from rdukit_modelbox.contract.parameter import holds
 from rdukit_modelbox.contract.validation import Problem
+from rdukit_serving.checks import find_tables, forward_sections
 from rdukit_serving.shape import Shape, shape_of
 from rdukit_serving.strict_yaml.schema_errors import suggest
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
@@ -90,13 +93,24 @@ def read_shape(box: Box, pef: Path) -> Shape:
         PefError: the file cannot be read.
         PefMismatch: no ModelBox compiled it, or one with another model did.
     """
-    shape = shape_of(read_pef(pef).pef, str(pef))
+    loaded = read_pef(pef)
+    shape = replace(shape_of(loaded.pef, str(pef)), tables=_tables_of(loaded))
     if shape.model != model_name_of(box):
         raise PefMismatch(
             f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
         )
     # An earlier version wrote the sizes alone.
     return shape if shape.identity else replace(shape, identity=entry_of(box).identity(shape.sizes))
+
+
+def _tables_of(loaded: LoadedPef) -> dict[str, int]:
+    """Return rows of the smallest table that each input of integers chooses from, by its name."""
+    pef = loaded.pef
+    inputs = [symbol.name for symbol in pef.symbols.values() if symbol.kind is SymbolKind.INPUT]
+    found: dict[str, int] = {}
+    for graph in pef.main_graphs():
+        found |= find_tables(pef, loaded.kernels, forward_sections(pef, graph), inputs)
+    return found
 
 
 def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:

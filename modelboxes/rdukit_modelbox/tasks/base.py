@@ -54,6 +54,11 @@ class TaskData(Protocol):
         ...
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the features of a row in their order; empty where there are none, or they have no names."""
+        ...
+
+    @property
     def tokenizer(self) -> str:
         """Return what stands for the tokenizer, as ``tokenizer_digest`` has it; empty where it is not known."""
         ...
@@ -83,7 +88,7 @@ class Task(Protocol):
         """Return the data set in ``folder``, for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
+            NotFound, InvalidArgument: there is none, it is damaged, or not one for this shape, by ``data_rules``.
         """
         ...
 
@@ -105,9 +110,10 @@ class Task(Protocol):
 
 
 def with_names(shape: Shape, data: TaskData) -> Shape:
-    """Return the shape of a PEF whose model's identity also has the data set's classes and tokenizer."""
+    """Return the shape of a PEF whose model's identity also has the data set's classes, columns and tokenizer."""
     assert shape.identity is not None
-    return replace(shape, identity=replace(shape.identity, classes=data.classes, tokenizer=data.tokenizer))
+    named = replace(shape.identity, classes=data.classes, columns=data.columns, tokenizer=data.tokenizer)
+    return replace(shape, identity=named)
 
 
 def evaluation_split(data: TaskData) -> str | None:
