@@ -44,7 +44,8 @@ def refused_by_train(box: str, folder: Path, dataset: Path, words: str, **sizes:
 def test_a_data_set_of_other_sizes_is_refused_by_their_names(
     box: str, sizes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    made = run_verb(box, "preprocess", tmp_path / "data", **({} if box == "mlp" else {"samples": 20}))
+    few: dict[str, Any] = {} if box == "mlp" else {"samples": 20}
+    made = run_verb(box, "preprocess", tmp_path / "data", **few)
     refused_by_train(box, tmp_path, made.outputs["dataset"], words, **sizes)
 
 
@@ -131,7 +132,8 @@ def test_columns_of_a_table_travel_with_the_checkpoint(tmp_path: Path) -> None:
     kept = run_verb("mlp", "train", tmp_path / "run", {"pef": pef, "dataset": datasets[0]}, max_steps=1).outputs
     asked = {"pef": pef, "dataset": datasets[1], "checkpoint": kept["checkpoint"]}
     words = "columns: height, weight in the checkpoint .*, weight, height in the PEF with its data set"
-    for verb in ("evaluate", "infer", "train"):
+    more: dict[str, dict[str, Any]] = {"evaluate": {}, "infer": {}, "train": {"continue_as": "weights"}}
+    for verb, parameters in more.items():
         with pytest.raises(InvalidArgument, match=words):
-            run_verb("mlp", verb, tmp_path / "no", asked, **({"continue_as": "weights"} if verb == "train" else {}))
+            run_verb("mlp", verb, tmp_path / "no", asked, **parameters)
     assert run_verb("mlp", "evaluate", tmp_path / "yes", {**asked, "dataset": datasets[0]}).figures["samples"]
