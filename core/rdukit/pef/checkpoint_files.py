@@ -81,8 +81,10 @@ def checkpoint_file(checkpoint: Path, which: str = "newest", *, verify: bool = T
     ``verify``: compare its digest, which reads all of it.
 
     Raises:
-        NotFound: there is no such pointer. InvalidArgument: it, or the file that it names, is damaged.
+        NotFound: there is no such file, folder or pointer. InvalidArgument: it, or the file that it names, is damaged.
     """
+    if not checkpoint.exists():
+        raise NotFound(f"there is no checkpoint {checkpoint}; legal: a safetensors file, or a folder that train made")
     return checkpoint if checkpoint.is_file() else find_checkpoint_file(checkpoint, which, verify=verify)
 
 

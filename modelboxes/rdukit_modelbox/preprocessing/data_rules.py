@@ -13,7 +13,7 @@ from rdukit_zoo.registry import IGNORED, SizeValue
 
 @dataclass(frozen=True, slots=True)
 class ValueLimit:
-    """What integers choose from, such as classes or the rows of a table: they are from 0 to below ``count``."""
+    """Limit of integers that choose from something, classes or rows of a table: they are from 0 to below ``count``."""
 
     count: int
     #: The model's size that says so; empty: none does.

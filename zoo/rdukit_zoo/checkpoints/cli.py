@@ -17,7 +17,7 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_tables
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target
-from rdukit.pef.checkpoint_files import LATEST, PREFIX, checkpoint_file
+from rdukit.pef.checkpoint_files import LATEST, PREFIX, checkpoint_file, read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.folder import (
     CONFIG,
@@ -29,7 +29,7 @@ from rdukit_zoo.checkpoints.folder import (
     open_weights,
     save_hub_folder,
 )
-from rdukit_zoo.checkpoints.stamp import find_identity, stamp_checkpoint, trained_sizes
+from rdukit_zoo.checkpoints.stamp import find_identity, identity_said, stamp_checkpoint, trained_sizes
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model
 
 Readers = Mapping[str, Callable[[], torch.Tensor]]
@@ -118,8 +118,11 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         return
     if model_name is None:
         raise InvalidArgument(f"{source} has no {CONFIG}; name its model of the zoo by --model")
-    entry, identity = get_model(model_name), find_identity(source)
-    chosen = _chosen_sizes(entry, {} if identity is None else identity.sizes, variant, sizes)
+    entry = get_model(model_name)
+    header = None if source.is_dir() and not (source / LATEST).is_file() else read_header(checkpoint_file(source))
+    identity = None if header is None else identity_said(header, entry)
+    written = {} if header is None or identity is None else {**header.trained_sizes, **identity.sizes}
+    chosen = _chosen_sizes(entry, written, variant, sizes)
     if identity is None:
         click.echo(f"{source} does not say what model it is of: taking the sizes as they are given", err=True)
     else:

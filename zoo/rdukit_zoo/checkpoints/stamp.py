@@ -9,7 +9,14 @@ from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target, sha256_of_file, write_json_atomic
-from rdukit.pef.checkpoint_files import ADAPTER_PARTS, LATEST, checkpoint_file, read_header, read_pointers
+from rdukit.pef.checkpoint_files import (
+    ADAPTER_PARTS,
+    LATEST,
+    CheckpointHeader,
+    checkpoint_file,
+    read_header,
+    read_pointers,
+)
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same
 from rdukit_zoo.registry import ModelEntry, Sizes
 
@@ -40,6 +47,15 @@ def find_identity(path: Path) -> ModelIdentity | None:
     return read_header(checkpoint_file(path, verify=False)).identity
 
 
+def identity_said(header: CheckpointHeader, entry: ModelEntry) -> ModelIdentity | None:
+    """Return the model that a header says: its identity, or that of the sizes that an earlier version wrote down.
+
+    Raises:
+        InvalidArgument: these are not sizes of the model that ``entry`` is.
+    """
+    return header.identity or (entry.identity(header.trained_sizes) if header.trained_sizes else None)
+
+
 def trained_sizes(path: Path) -> Sizes:
     """Return the sizes that a box of an earlier version wrote beside the position of its training; empty: none."""
     return dict(read_header(checkpoint_files(path)[0]).trained_sizes)
@@ -57,9 +73,10 @@ def stamp_checkpoint(path: Path, entry: ModelEntry, sizes: Sizes, identity: Mode
     files = checkpoint_files(path)
     for file in files:
         header = read_header(file)
-        if header.identity is not None:
+        said = identity_said(header, entry)
+        if said is not None:
             require_same(
-                header.identity, identity, f"the checkpoint {file.name}", "the options",
+                said, identity, f"the checkpoint {file.name}", "the options",
                 "give the sizes that the checkpoint says",
             )  # fmt: skip
         _check_shapes(file, header.shapes, wanted)
