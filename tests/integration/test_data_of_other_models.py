@@ -137,3 +137,26 @@ def test_columns_of_a_table_travel_with_the_checkpoint(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match=words):
             run_verb("mlp", verb, tmp_path / "no", asked, **parameters)
     assert run_verb("mlp", "evaluate", tmp_path / "yes", {**asked, "dataset": datasets[0]}).figures["samples"]
+
+
+def test_a_split_smaller_than_a_batch_is_judged_by_its_rows_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    rows = [f"{n % 7},{n % 3},{n % 2}" for n in range(40)]
+    (tmp_path / "rows.csv").write_text("\n".join(["height,weight,label", *rows]) + "\n")
+    sizes: dict[str, Any] = {"num_features": 2, "num_classes": 2, "hidden_size": 4}
+    few, none = (
+        run_verb("mlp", "preprocess", tmp_path / f"data-{ratio}", {"data": tmp_path / "rows.csv"}, test_ratio=ratio)
+        for ratio in (0.2, 0.0)
+    )
+    pef = run_verb("mlp", "compile", tmp_path / "pef", batch_size=16, **sizes).outputs["pef"]
+    asked = {"pef": pef, "dataset": few.outputs["dataset"]}
+    trained = run_verb("mlp", "train", tmp_path / "run", asked, max_steps=1)
+    given = {**asked, "checkpoint": trained.outputs["checkpoint"]}
+    judged = run_verb("mlp", "evaluate", tmp_path / "judged", given)
+    assert few.figures["test_samples"] == judged.figures["samples"] == 8
+    assert trained.figures["held_out_loss"] == judged.figures["held_out_loss"]
+    for verb in ("infer", "evaluate"):
+        with pytest.raises(InvalidArgument, match="no samples in a (test|dev or test) split"):
+            run_verb("mlp", verb, tmp_path / "no", {**given, "dataset": none.outputs["dataset"]})
+    larger = run_verb("mlp", "compile", tmp_path / "larger", batch_size=64, **sizes).outputs["pef"]
+    with pytest.raises(InvalidArgument, match="has 32 training samples, a batch is 64"):
+        run_verb("mlp", "train", tmp_path / "no", {**asked, "pef": larger})

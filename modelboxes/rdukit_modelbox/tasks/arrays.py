@@ -19,7 +19,7 @@ from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.arrays import KIND, ArrayDataset, array_forms, open_arrays, sizes_made_for
 from rdukit_modelbox.preprocessing.data_rules import check_sizes
 from rdukit_modelbox.preprocessing.datasets import read_manifest
-from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured, require_samples, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import Tensors, load_parameters
@@ -97,6 +97,7 @@ class ArrayTask:
             inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
         )
         split = str(parameters["split"])
+        require_samples(data, split)
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])
         try:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
@@ -119,6 +120,18 @@ def with_names(shape: Shape, data: TaskData) -> Shape:
 def evaluation_split(data: TaskData) -> str | None:
     """Return the split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
     return next((split for split in ("dev", "test") if data.count(split)), None)
+
+
+def require_samples(data: TaskData, split: str) -> None:
+    """Refuse a split without samples: there is no figure of it.
+
+    Raises:
+        InvalidArgument: it has none.
+    """
+    if not data.count(split):
+        raise InvalidArgument(
+            f"the data set has no samples in a {split} split; preprocess again, or choose another split"
+        )
 
 
 def measured(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values
 from rdukit_modelbox.preprocessing.datasets import SPLITS, Dataset, Samples, load_dataset
-from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, with_names
+from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, require_samples, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
@@ -141,6 +141,7 @@ class Classification:
             inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
         )
         split = str(parameters["split"])
+        require_samples(data, split)
         samples = data.dataset.split(split)
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])
