@@ -119,6 +119,45 @@ def test_indices_beyond_a_table_of_an_own_model_are_refused_whatever_their_name(
     refused_by_train(str(box), tmp_path, made.outputs["dataset"], words)
 
 
+OWN_CLASSIFIER = """
+import torch.nn.functional as F
+from torch import nn
+
+import sambaflow.samba as samba
+from rdukit_zoo.registry import ModelEntry
+
+
+class Leaves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.answer = nn.Linear(4, 3)
+
+    def forward(self, leaf, species=None):
+        logits = self.answer(leaf)
+        return logits if species is None else (F.cross_entropy(logits, species), logits)
+
+
+def make_inputs(batch_size):
+    leaf = samba.randn(batch_size, 4, name="leaf", batch_dim=0)
+    return leaf, samba.randint(3, (batch_size,), name="species", batch_dim=0)
+
+
+def make_model():
+    return ModelEntry("leaves", "Leaves", "image-classification", "ours", "ours", {}, Leaves, make_inputs)
+"""
+
+
+def test_classes_beyond_the_output_of_an_own_model_are_refused_without_a_size_that_says_them(tmp_path: Path) -> None:
+    box = tmp_path / "leaves"
+    box.mkdir()
+    (box / "modelbox.yaml").write_text(OWN_BOX.replace("sites", "leaves").replace("regression", "image-arrays"))
+    (box / "model.py").write_text(OWN_CLASSIFIER)
+    np.savez(tmp_path / "leaves.npz", leaf=np.zeros((20, 4), np.float32), species=np.arange(20) % 4)
+    made = run_verb(str(box), "preprocess", tmp_path / "data", {"data": tmp_path / "leaves.npz"})
+    words = "species has the value 3; legal: 0 to 2, as there are 3 to choose from"
+    refused_by_train(str(box), tmp_path, made.outputs["dataset"], words)
+
+
 def test_columns_of_a_table_travel_with_the_checkpoint(tmp_path: Path) -> None:
     rows = [f"{n % 7},{n % 3},{'good' if n % 2 else 'bad'}" for n in range(40)]
     (tmp_path / "rows.csv").write_text("\n".join(["height,weight,label", *rows]) + "\n")

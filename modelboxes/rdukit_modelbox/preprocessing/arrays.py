@@ -44,32 +44,32 @@ class ArrayForm:
 
 
 def array_forms(
-    entry: ModelEntry, sizes: Mapping[str, SizeValue], tables: Mapping[str, int] | None = None
+    entry: ModelEntry, sizes: Mapping[str, SizeValue], choices: Mapping[str, int] | None = None
 ) -> list[ArrayForm]:
     """Return the arrays that a model of these sizes trains with, in the order of its inputs.
 
-    ``tables``: rows of the tables that arrays choose from, as a PEF's graphs have them.
+    ``choices``: how many rows or classes arrays choose from, as a PEF's graphs have it.
     """
     dummies = entry.make_inputs(1, **sizes)
     target = None if entry.task in WITHOUT_TARGET else str(dummies[-1].sn_name)
     forms = []
     for dummy in dummies:
         name, dtype = str(dummy.sn_name), str(dummy.dtype).removeprefix("torch.")
-        limit = None if dummy.dtype.is_floating_point else _limit(entry, sizes, name, name == target, tables or {})
+        limit = None if dummy.dtype.is_floating_point else _limit(entry, sizes, name, name == target, choices or {})
         forms.append(ArrayForm(name, tuple(dummy.shape[1:]), dtype, limit))
     return forms
 
 
 def _limit(
-    entry: ModelEntry, sizes: Mapping[str, SizeValue], name: str, is_target: bool, tables: Mapping[str, int]
+    entry: ModelEntry, sizes: Mapping[str, SizeValue], name: str, is_target: bool, choices: Mapping[str, int]
 ) -> ValueLimit | None:  # fmt: skip
-    """Return what the integers of an array choose from: as the entry says, or classes if a target, or a table."""
+    """Return what the integers of an array choose from: as the entry says, or classes if a target, or the PEF."""
     size = entry.limits.get(name, CLASSES if is_target else "")
     if isinstance(size, int):
         return ValueLimit(size, "", is_target)
     if size in sizes:
         return ValueLimit(int(sizes[size]), size, is_target)
-    return ValueLimit(tables[name]) if name in tables else None
+    return ValueLimit(choices[name], "", is_target) if name in choices else None
 
 
 def sizes_made_for(

@@ -63,7 +63,7 @@ class ArrayTask:
             NotFound, InvalidArgument: there is none, it is damaged, or its arrays or their values are not the model's.
         """
         check_sizes(sizes_made_for(read_manifest(folder, KIND), entry, shape.sizes), shape.sizes)
-        return open_arrays(folder, array_forms(entry, shape.sizes, shape.tables))
+        return open_arrays(folder, array_forms(entry, shape.sizes, shape.choices))
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Return loss and figures of a split, each over all its samples.

@@ -230,7 +230,10 @@ def _model_of(path: Path) -> dict[str, Any]:
     identity = find_identity(path)
     if identity is not None:
         sizes = " ".join(f"{key}={value}" for key, value in identity.sizes.items())
-        known = {"classes": ", ".join(identity.classes), "tokenizer": identity.tokenizer}
+        known = {
+            "classes": ", ".join(identity.classes), "columns": ", ".join(identity.columns),
+            "tokenizer": identity.tokenizer,
+        }  # fmt: skip
         return {"model": identity.architecture, "sizes": sizes, **{k: v for k, v in known.items() if v}}
     if not (path / CONFIG).is_file():
         return {}
