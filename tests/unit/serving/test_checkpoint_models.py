@@ -13,8 +13,10 @@ from safetensors.torch import save_file
 from rdukit.errors import InvalidArgument
 from rdukit.pef.checkpoint_files import PREFIX, TRAINING_KEY, read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, tokenizer_digest
+from rdukit_serving.device.adapters import read_adapter
 from rdukit_serving.device.parameters import check_tokenizer, load_parameters
 from rdukit_serving.shape import Shape
+from rdukit_serving.text.chat_template import check_draft_tokens
 from support import shows
 
 pytestmark = shows("checkpoints", "inference")
@@ -66,6 +68,26 @@ def test_a_checkpoint_is_compared_with_the_sizes_of_an_earlier_pef(
     with caplog.at_level(logging.WARNING):
         load_parameters(write(tmp_path / "b.safetensors", None, OWN), wanted=earlier)
     assert len(caplog.records) == 1 and "compile it again" in caplog.records[0].message
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    parts = {"layer.lora_A": torch.zeros(1, 3), "layer.lora_B": torch.zeros(2, 1), "layer.lora_scale": torch.ones(1)}
+    save_file(parts, tmp_path / "a.safetensors", metadata=metadata_of(replace(OWN, sizes={"heads": 8})))
+    assert list(read_adapter(tmp_path / "a.safetensors")[0]) == ["layer"]
+    with pytest.raises(InvalidArgument, match=r"heads .*: 8 in the checkpoint .*, 4 in the PEF"):
+        read_adapter(tmp_path / "a.safetensors", SHAPE)
+
+
+def test_a_draft_without_a_tokenizer_was_trained_with_the_models(tmp_path: Path) -> None:
+    ours, theirs = (json.dumps({"model": {"vocab": {word: 0}}}) for word in "ab")
+    model, draft = tmp_path / "model", tmp_path / "draft"
+    for folder, words in ((model, ours), (draft, theirs)):
+        folder.mkdir()
+        write(folder / "a.safetensors", None, replace(OWN, tokenizer=tokenizer_digest(words)))
+    (model / "tokenizer.json").write_text(ours)
+    with pytest.raises(InvalidArgument, match=r"tokenizer: .* in the checkpoint a\.safetensors"):
+        check_draft_tokens(model / "a.safetensors", draft / "a.safetensors")
+    check_draft_tokens(model / "a.safetensors", write(draft / "b.safetensors"))
 
 
 def test_a_tokenizer_beside_a_checkpoint_is_the_one_that_it_says(tmp_path: Path) -> None:
