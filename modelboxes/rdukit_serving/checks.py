@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import KernelGraph, Ref
-from rdukit.pef.model import Pef
+from rdukit.pef.model import Graph, Pef, SectionType
 from rdukit_serving.signature import KNOWN, InferRequest, InferResponse, RawTensor, ServedSignature, ServedTensor
 
 
@@ -102,6 +102,12 @@ _SAME_NUMBERS: Final = frozenset(
         "aten.squeeze.default", "aten.squeeze.dim", "aten.expand.default", "aten.slice.Tensor", "aten.select.int",
     )
 )  # fmt: skip
+
+
+def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
+    """Return ids of the graph's ``fwd`` sections, in schedule order."""
+    kinds = {section.id: section.type for section in pef.sections}
+    return tuple(number for number in graph.schedule if kinds[number] is SectionType.FWD)
 
 
 def find_tables(

@@ -116,6 +116,8 @@ class Shape:
     #: The model that was compiled; None in a PEF of an earlier version.
     identity: ModelIdentity | None = None
     tensors: TensorNames = TensorNames()
+    #: Input of integers → how many rows or classes it chooses from, where the graphs were read, too; no metadata.
+    choices: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def features(self) -> int:

@@ -4,7 +4,6 @@ Numbers under the f32 switch equal torch's to 1e-5: the same operators in the sa
 """
 
 import copy
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rdukit.errors import InvalidArgument, PefMismatch, ShapeMismatch, Unsupport
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import shows
+from support.pages import code_blocks, read_page
 from support.programs import Loaded, load_model
 
 pytestmark = shows("pytorch", "training-loops-model")
@@ -278,6 +278,4 @@ def test_state_that_is_changed_in_part_is_refused_at_compile(tmp_path: Path) -> 
 
 
 def test_the_manuals_examples_run() -> None:
-    page = Path(__file__).parents[2] / "docs/training-loops-model.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    exec("\n".join(blocks), {"__name__": "example"})
+    exec("\n".join(code_blocks(read_page("training-loops-model.md"))), {"__name__": "example"})

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +9,13 @@ import pytest
 from rdukit import errors
 from sambaflow import samba
 from support import shows
+from support.pages import code_blocks, read_page
 
 pytestmark = shows("surface", "training-loops")
 
-PAGE = (Path(__file__).parents[2] / "docs/training-loops.md").read_text()
+PAGE = read_page("training-loops.md")
 #: Title → the code of its section.
-SECTIONS = {
-    part.partition("\n")[0]: "\n".join(re.findall(r"```python\n(.*?)```", part, re.DOTALL))
-    for part in PAGE.split("\n## ")[1:]
-}
+SECTIONS = {part.partition("\n")[0]: "\n".join(code_blocks(part)) for part in PAGE.split("\n## ")[1:]}
 PROGRAM = "The loop"
 
 

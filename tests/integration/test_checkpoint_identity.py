@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef import read_pef
+from rdukit.pef.file import BOX_KEY
 from rdukit_serving.device.loaded_model import LoadedModel
-from rdukit_serving.device.parameters import load_parameters, read_identity
+from rdukit_serving.device.parameters import load_parameters, match_parameters, read_identity
 from rdukit_serving.text.program import TextProgram
 from rdukit_zoo.checkpoints.cli import checkpoint
 from rdukit_zoo.checkpoints.folder import save_hub_folder
@@ -156,6 +159,12 @@ def test_a_hugging_face_file_without_its_tables_and_one_with_two_heads_are_refus
     tensors = load_file(tmp_path / "m.safetensors")
     save_file({**tensors, "lm_head.weight": tensors["lm_head.weight"] + 1}, tmp_path / "untied.safetensors")
     refused("tie_word_embeddings", lambda: TextProgram(pef, tmp_path / "untied.safetensors"))
+    loaded = read_pef(pef).pef
+    said = {k: v for k, v in json.loads(loaded.metadata[BOX_KEY]).items() if k not in {"identity", "buffers", "tied"}}
+    earlier = replace(loaded, metadata={**loaded.metadata, BOX_KEY: json.dumps(said)})
+    assert match_parameters(earlier, tensors) == match_parameters(loaded, tensors)
+    stored = load_file(tmp_path / "hub" / "model.safetensors")
+    refused("no tensor for .*rotary", lambda: match_parameters(earlier, stored))
 
 
 def test_classes_of_texts_travel_with_the_checkpoint(tmp_path: Path) -> None:

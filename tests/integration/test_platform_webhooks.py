@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.webhooks.dispatcher import WebhookSender
 from rdukit_platform.webhooks.service import create_webhook
 from support import shows, wait_until
+from support.pages import code_blocks, read_page
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 
 pytestmark = shows("webhooks", "audit")
@@ -223,8 +223,7 @@ def test_another_tenant_and_one_who_only_reads_change_nothing(gateway: GatewayUn
 
 
 def test_the_page_verifies_as_it_says(gateway: GatewayUnderTest, receiver: Receiver) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
-    program = page.split("```python\n")[1].split("```")[0]
+    program = code_blocks(read_page("webhooks.md"))[0]
     token = gateway.token("reader-of-the-page", "read", "write")
     made = add(gateway, token, receiver.url)
     send_test(gateway, token, made["id"])

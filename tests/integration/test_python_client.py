@@ -13,23 +13,24 @@ from rdukit.errors import Cancelled, Conflict, DeadlineExceeded, IllegalValue, I
 from rdukit_platform.client import AsyncPlatform, Platform
 from rdukit_platform.tenants.service import find_tenant
 from support import shows, wait_until
+from support.pages import code_blocks, read_page
 from support.platform.gateway import Example, gateway_under_test
 from support.platform.processes import platform_under_test, run_rdukit, short_folder
 
 pytestmark = shows("python-client", "job", "webhook", "jobs", "sweeps", "endpoints", "experts", "webhooks")
 
-PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
+PAGE = "python-client.md"
 
 
 @pytest.mark.long
 def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = code_blocks(read_page(PAGE))
     with short_folder() as home, platform_under_test(home, None, {"RDUKIT_KERNELS": "portable"}):
         monkeypatch.setenv("RDUKIT_HOME", str(home))
         monkeypatch.chdir(tmp_path)
         names: dict[str, Any] = {}
         for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), names)
+            exec(compile(block, PAGE, "exec"), names)
         wait_until(lambda: names["platform"].tenants.own().tiles == 0)
         names["platform"].close()
     said = capsys.readouterr().out

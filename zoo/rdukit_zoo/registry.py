@@ -167,6 +167,8 @@ class ModelEntry:
     free_sizes: frozenset[str] = frozenset()
     #: Writes out sizes that stand for others, such as 0 for as many as there are heads.
     written_out: "Callable[[Sizes], Sizes]" = dict
+    #: Array of integers → the size, or the number, that its values are below; a target's is ``num_classes`` by default.
+    limits: "Mapping[str, str | int]" = field(default_factory=dict)
     #: What it reads, such as text or images; by default what its task says.
     modality: str = ""
 

@@ -1,12 +1,12 @@
 """Identity of a model: what makes two sets of weights mean the same function. A checkpoint and a PEF both carry it.
 
-Shapes do not tell: heads, epsilons, windows, rotary angles and tying change the numbers and no shape. Pure; who reads
-or writes files is ``rdukit_serving.device.parameters`` and ``rdukit_zoo.checkpoints``.
+Shapes do not tell: heads, epsilons, windows, rotary angles and tying change the numbers and no shape. Pure;
+``checkpoint_files`` reads it from files.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ HUB_NAMES: Final = {
     "is_tied": "tie_word_embeddings", "window": "sliding_window", "heads": "num_attention_heads",
     "key_value_heads": "num_key_value_heads", "rotary_base": "rope_theta",
 }  # fmt: skip
+#: Names of a list that a message shows.
+_SHOWN: Final = 8
 
 #: Value of a size, as JSON has it.
 IdentityValue = int | float | str | bool
@@ -26,7 +28,7 @@ IdentityValue = int | float | str | bool
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Architecture, sizes, names of classes and tokenizer of a model; an empty one of the latter two is not known."""
+    """Architecture, sizes, names of classes and columns, and tokenizer of a model; what is empty is not known."""
 
     architecture: str
     #: Each size that changes what is computed, written out: none stands for another.
@@ -34,11 +36,14 @@ class ModelIdentity:
     classes: tuple[str, ...] = ()
     #: As ``tokenizer_digest`` has it.
     tokenizer: str = ""
+    #: Features of a row in their order, of a model that was trained on a table.
+    columns: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the identity without what is not known."""
         found: dict[str, Any] = {"architecture": self.architecture, "sizes": dict(self.sizes)}
         found |= {"classes": list(self.classes)} if self.classes else {}
+        found |= {"columns": list(self.columns)} if self.columns else {}
         return found | ({"tokenizer": self.tokenizer} if self.tokenizer else {})
 
 
@@ -66,6 +71,7 @@ def identity_from_json(value: object) -> ModelIdentity:
         return ModelIdentity(
             str(value["architecture"]), {str(name): size for name, size in sizes.items()},
             tuple(str(name) for name in value.get("classes", ())), str(value.get("tokenizer", "")),
+            tuple(str(name) for name in value.get("columns", ())),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as cause:
         raise InvalidArgument(f"the identity of a model is damaged: {cause!r}; write it anew") from cause
@@ -90,7 +96,7 @@ def metadata_of(identity: ModelIdentity) -> dict[str, str]:
 
 
 def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[IdentityDifference, ...]:
-    """Return what both say and say differently: of two architectures only that, else sizes, classes and tokenizer.
+    """Return what both say and say differently: of two architectures only that, else the rest by name.
 
     A size that only one of them knows is none: models of one family need not have all of them.
     """
@@ -101,8 +107,9 @@ def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[Identity
         for name, value in one.sizes.items()
         if name in other.sizes and other.sizes[name] != value
     ]
-    if one.classes and other.classes and one.classes != other.classes:
-        found.append(IdentityDifference("classes", ", ".join(one.classes), ", ".join(other.classes)))
+    for name, names, others in (("classes", one.classes, other.classes), ("columns", one.columns, other.columns)):
+        if names and others and names != others:
+            found.append(IdentityDifference(name, *_first_differing(names, others)))
     if one.tokenizer and other.tokenizer and one.tokenizer != other.tokenizer:
         found.append(IdentityDifference("tokenizer", one.tokenizer[:12], other.tokenizer[:12]))
     return tuple(found)
@@ -136,6 +143,20 @@ def tokenizer_digest(text: str) -> str:
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise InvalidArgument(f"the tokenizer is damaged: {cause!r}; legal: a tokenizer.json") from cause
     return hashlib.sha256(known.encode()).hexdigest()
+
+
+def _first_differing(names: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
+    """Return both lists in words, long ones from the first name on that differs."""
+    at = next(
+        (at for at, (a, b) in enumerate(zip(names, others, strict=False)) if a != b), min(len(names), len(others))
+    )
+    start = at if max(len(names), len(others)) > _SHOWN else 0
+
+    def told(words: Sequence[str]) -> str:
+        shown = ", ".join(words[start : start + _SHOWN]) + (", …" if len(words) > start + _SHOWN else "")
+        return f"… {shown} ({len(words)} of them)" if start else shown
+
+    return told(names), told(others)
 
 
 def _named(name: str) -> str:

@@ -26,12 +26,12 @@ from tokenizers import Tokenizer
 import rdukit
 from rdukit.cli import exit_on_error
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
+from rdukit.pef.checkpoint_files import LATEST
 from rdukit.pef.identity import metadata_of
 from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
-from rdukit_serving.device.parameters import LATEST
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import (

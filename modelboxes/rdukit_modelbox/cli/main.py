@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from rdukit.cli.commands import ExtensibleGroup
+from rdukit.pef.checkpoint_files import LATEST
 from rdukit.settings import home_folder
 from rdukit_modelbox.cli.contract import COMMANDS
 from rdukit_modelbox.cli.fork_server import fork_server
@@ -124,7 +125,7 @@ def run(
 
 def is_hub_folder(path: Path) -> bool:
     """Return whether the path is a folder as ``save_pretrained`` writes it, and no checkpoint of a box."""
-    return (path / "config.json").is_file() and not (path / "latest.json").is_file()
+    return (path / "config.json").is_file() and not (path / LATEST).is_file()
 
 
 def _prepare(folder: str, context: int | None, precision: str) -> dict[str, str]:

@@ -13,10 +13,13 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
+from rdukit.pef.file import LoadedPef
+from rdukit.pef.model import SymbolKind
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, check_compiler_version
 from rdukit_modelbox.contract.parameter import holds
 from rdukit_modelbox.contract.validation import Problem
+from rdukit_serving.checks import find_tables, forward_sections
 from rdukit_serving.shape import Shape, shape_of
 from rdukit_serving.strict_yaml.schema_errors import suggest
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
@@ -26,6 +29,8 @@ MODULE_NAME: Final = "rdukit_box_module"
 #: Parameter of compile that names published sizes, and its value for the box's own small ones.
 VARIANT: Final = "variant"
 TINY: Final = "tiny"
+#: Tasks whose target is a class, where the output has a score for each.
+CLASS_TASKS: Final = frozenset({"image-classification", "sequence-classification", "segmentation"})
 
 
 def entry_of(box: Box) -> ModelEntry:
@@ -90,13 +95,34 @@ def read_shape(box: Box, pef: Path) -> Shape:
         PefError: the file cannot be read.
         PefMismatch: no ModelBox compiled it, or one with another model did.
     """
-    shape = shape_of(read_pef(pef).pef, str(pef))
+    loaded = read_pef(pef)
+    shape = shape_of(loaded.pef, str(pef))
+    shape = replace(shape, choices=_choices_of(loaded, shape.task))
     if shape.model != model_name_of(box):
         raise PefMismatch(
             f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
         )
     # An earlier version wrote the sizes alone.
     return shape if shape.identity else replace(shape, identity=entry_of(box).identity(shape.sizes))
+
+
+def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
+    """Return how many values each input of integers chooses from, by its name: rows of its smallest table, or classes.
+
+    The target [B, …] of a task of classes is compared with an output [B, classes, …], as torch's cross entropy has it.
+    """
+    pef = loaded.pef
+    inputs = [symbol.name for symbol in pef.symbols.values() if symbol.kind is SymbolKind.INPUT]
+    found: dict[str, int] = {}
+    for graph in pef.main_graphs():
+        found |= find_tables(pef, loaded.kernels, forward_sections(pef, graph), inputs)
+        if task in CLASS_TASKS and graph.inputs and graph.outputs:
+            target, output = (pef.symbols[names[-1]] for names in (graph.inputs, graph.outputs))
+            rows, *classes_and_rest = output.shape or (0,)
+            if target.host_dtype.startswith("int") and (rows, *classes_and_rest[1:]) == target.shape:
+                # A single score is no choice: its targets may be 0 and 1.
+                found |= {target.name: count for count in classes_and_rest[:1] if count > 1}
+    return found
 
 
 def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,14 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target, sha256_of, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_zoo.registry import IGNORED, WITHOUT_TARGET, ModelEntry, SizeValue
+from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
 
 KIND: Final = "arrays"
+#: Size that says how many classes there are.
+CLASSES: Final = "num_classes"
 Arrays = Mapping[str, NDArray[Any]]
 #: What a manifest says beside numbers: ``classes`` by name, and what stands for the ``tokenizer``.
 Names = Mapping[str, object]
@@ -36,18 +39,54 @@ class ArrayForm:
     name: str
     shape: tuple[int, ...]
     dtype: str
+    #: Of integers that choose from something. The model says it, not the data.
+    limit: ValueLimit | None = field(default=None, compare=False)
 
 
-def array_forms(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> list[ArrayForm]:
-    """Return the arrays that a model of these sizes trains with, in the order of its inputs."""
-    return [
-        ArrayForm(str(dummy.sn_name), tuple(dummy.shape[1:]), str(dummy.dtype).removeprefix("torch."))
-        for dummy in entry.make_inputs(1, **sizes)
-    ]
+def array_forms(
+    entry: ModelEntry, sizes: Mapping[str, SizeValue], choices: Mapping[str, int] | None = None
+) -> list[ArrayForm]:
+    """Return the arrays that a model of these sizes trains with, in the order of its inputs.
+
+    ``choices``: how many rows or classes arrays choose from, as a PEF's graphs have it.
+    """
+    dummies = entry.make_inputs(1, **sizes)
+    target = None if entry.task in WITHOUT_TARGET else str(dummies[-1].sn_name)
+    forms = []
+    for dummy in dummies:
+        name, dtype = str(dummy.sn_name), str(dummy.dtype).removeprefix("torch.")
+        limit = None if dummy.dtype.is_floating_point else _limit(entry, sizes, name, name == target, choices or {})
+        forms.append(ArrayForm(name, tuple(dummy.shape[1:]), dtype, limit))
+    return forms
 
 
-#: Arrays of integers, and the size that says how many values they have: classes and tokens.
-LIMITS: Final = {"label": "num_classes", "tokens": "vocabulary", "types": "token_types", "labels": "vocabulary"}
+def _limit(
+    entry: ModelEntry, sizes: Mapping[str, SizeValue], name: str, is_target: bool, choices: Mapping[str, int]
+) -> ValueLimit | None:  # fmt: skip
+    """Return what the integers of an array choose from: as the entry says, or classes if a target, or the PEF."""
+    size = entry.limits.get(name, CLASSES if is_target else "")
+    if isinstance(size, int):
+        return ValueLimit(size, "", is_target)
+    if size in sizes:
+        return ValueLimit(int(sizes[size]), size, is_target)
+    return ValueLimit(choices[name], "", is_target) if name in choices else None
+
+
+def sizes_made_for(
+    manifest: Mapping[str, Any], entry: ModelEntry, sizes: Mapping[str, SizeValue]
+) -> dict[str, SizeValue]:  # fmt: skip
+    """Return the sizes that a data set was made for and that its arrays depend on; none of an earlier version.
+
+    ``sizes``: of the model that it is compared with.
+    """
+    said: dict[str, SizeValue] = manifest.get("sizes") or {}
+    forms = array_forms(entry, sizes)
+    differing = {name: value for name, value in said.items() if name in sizes and sizes[name] != value}
+    return {
+        name: value
+        for name, value in differing.items()
+        if name == CLASSES or array_forms(entry, {**sizes, name: value}) != forms
+    }
 
 
 class ArrayDataset:
@@ -59,6 +98,7 @@ class ArrayDataset:
         self.names = [str(form["name"]) for form in manifest["arrays"]]
         self.digest = sha256_of(" ".join(str(manifest[split]["sha256"]) for split in SPLITS).encode())
         self.classes: tuple[str, ...] = tuple(str(name) for name in manifest.get("classes", ()))
+        self.columns: tuple[str, ...] = ()
         self.tokenizer = str(manifest.get("tokenizer", ""))
         self._arrays = {
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
@@ -87,23 +127,16 @@ class ArrayDataset:
             rows[count:] = np.resize(rows[:count], batch_size - count)
             yield count, {name: np.ascontiguousarray(self._arrays[split][name][rows]) for name in self.names}
 
-    def check_values(self, sizes: Mapping[str, SizeValue]) -> None:
+    def check(self, forms: Sequence[ArrayForm]) -> None:
         """Refuse labels beyond the classes and indices beyond a table.
 
         Raises:
             InvalidArgument: names the array, the value and what is legal.
         """
         for split, arrays in self._arrays.items():
-            for name, values in arrays.items():
-                limit = int(sizes.get(LIMITS.get(name, ""), 0))
-                if not limit or not values.size or not np.issubdtype(values.dtype, np.integer):
-                    continue
-                wrong = values[((values < 0) & (values != IGNORED)) | (values >= limit)]
-                if wrong.size:
-                    raise InvalidArgument(
-                        f"the {split} split's {name} has the value {wrong.flat[0]}; legal: 0 to {limit - 1}, as "
-                        f"{LIMITS[name]} is {limit}; correct the data, or compile with a larger {LIMITS[name]}"
-                    )
+            for form in forms:
+                if form.limit is not None:
+                    check_values(f"the {split} split's {form.name}", arrays[form.name], form.limit)
 
     def keep_with(self, checkpoint: Path) -> None:
         """Keep nothing: arrays are served as they come."""
@@ -113,7 +146,7 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
     """Open the data set in ``folder``.
 
     Raises:
-        NotFound: there is none. InvalidArgument: it is damaged, or its arrays are not those of the model.
+        NotFound: there is none. InvalidArgument: it is damaged, or its arrays or their values are not the model's.
     """
     manifest = read_manifest(folder, KIND)
     try:
@@ -125,6 +158,7 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
     except (KeyError, TypeError, ValueError, OSError) as cause:
         raise InvalidArgument(f"{folder} is no data set of arrays, or is damaged: {cause}") from cause
     _check_forms(found, forms, str(folder))
+    dataset.check(forms)
     return dataset
 
 
@@ -158,7 +192,7 @@ def preprocess_arrays(
             source += f", drift {drift:g}"
     context.check_cancelled()
     context.progress(Progress("write", 1, 2))
-    folder = _write(output / "dataset", forms, splits, {"source": source, **said})
+    folder = _write(output / "dataset", forms, splits, {"source": source, "sizes": sizes, **said})
     context.progress(Progress("write", 2, 2))
     counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
     context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
@@ -243,6 +277,9 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
     for name, values in found.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             raise InvalidArgument(f"{data.name}: {name} has values that are not finite numbers")
+    for form in forms:
+        if form.limit is not None:
+            check_values(f"{data.name}: {form.name}", found[form.name], form.limit)
     return found
 
 

@@ -64,6 +64,8 @@ class Dataset:
     digest: str
     #: Names of the classes in their order; empty where they are numbers.
     names: tuple[str, ...] = ()
+    #: Features in their order, of a table: names of numeric columns, then each value of each categorical one.
+    columns: tuple[str, ...] = ()
 
     def split(self, name: str) -> Samples:
         """Return the split called ``train`` or ``test``."""
@@ -165,7 +167,7 @@ def load_dataset(folder: Path) -> Dataset:
             train=train, test=test, features=int(manifest["features"]), classes=int(manifest["classes"]),
             normalize=str(manifest["normalize"]), source=str(manifest["source"]),
             digest=sha256_of(f"{manifest['train']['sha256']} {manifest['test']['sha256']}".encode()),
-            names=class_names(manifest.get("labels") or {}),
+            names=class_names(manifest.get("labels") or {}), columns=_column_names(manifest),
         )  # fmt: skip
     except (KeyError, TypeError) as cause:
         raise InvalidArgument(f"{folder / MANIFEST} lacks {cause}; preprocess again") from cause
@@ -175,6 +177,12 @@ def class_names(labels: Mapping[str, int]) -> tuple[str, ...]:
     """Return the names of classes in their order; none where each name is the number of its class."""
     ordered = tuple(sorted(labels, key=lambda name: labels[name]))
     return () if all(name == str(labels[name]) for name in ordered) else ordered
+
+
+def _column_names(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    numeric = (manifest.get("columns") or {}).get("numeric") or ()
+    named = [f"{column}={value}" for column, values in (manifest.get("categories") or {}).items() for value in values]
+    return (*numeric, *named)
 
 
 def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:
@@ -193,19 +201,6 @@ def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("kind", "rows") != kind:
         raise InvalidArgument(f"{folder / MANIFEST} is not of format {FORMAT}, {kind}; preprocess again")
     return manifest
-
-
-def check_dataset_fits(dataset: Dataset, features: int, classes: int) -> None:
-    """Refuse a data set that was not made for this model.
-
-    Raises:
-        InvalidArgument: features or classes differ.
-    """
-    if (dataset.features, dataset.classes) != (features, classes):
-        raise InvalidArgument(
-            f"the data set has {dataset.features} features and {dataset.classes} classes, the PEF's model takes "
-            f"{features} and {classes}"
-        )
 
 
 def _load_split(folder: Path, name: str, manifest: dict[str, Any]) -> Samples:

@@ -99,10 +99,11 @@ class TokenSplit:
             self._files.append(_open(folder / str(entry["name"]), int(entry["rows"]), length))
             self._starts.append(self._rows)
             self._rows += int(entry["rows"])
-        self._held: TokenRows | None = None
+        #: All rows, of a small split.
+        self.held: TokenRows | None = None
         if 0 < self._rows * length * 8 <= HELD_BYTES:
             parts = [(file[IDS][:], file[TYPES][:]) for file in self._files]
-            self._held = TokenRows(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+            self.held = TokenRows(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
             self.close()
 
     def __len__(self) -> int:
@@ -110,8 +111,8 @@ class TokenSplit:
 
     def take(self, rows_B: NDArray[np.int64]) -> TokenRows:
         """Return the rows with these numbers, in their order."""
-        if self._held is not None:
-            return TokenRows(self._held.input_ids_BL[rows_B], self._held.token_type_ids_BL[rows_B])
+        if self.held is not None:
+            return TokenRows(self.held.input_ids_BL[rows_B], self.held.token_type_ids_BL[rows_B])
         ids, types = [], []
         for row in rows_B.tolist():
             index = bisect.bisect_right(self._starts, row) - 1

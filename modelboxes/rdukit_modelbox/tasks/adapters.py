@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.device.parameters import ADAPTER_PARTS, Tensors, merge_adapters
+from rdukit.pef.checkpoint_files import ADAPTER_PARTS
+from rdukit_serving.device.parameters import Tensors, merge_adapters
 from rdukit_serving.shape import SizeValue
 
 

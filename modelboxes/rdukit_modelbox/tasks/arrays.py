@@ -16,8 +16,10 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import atomic_target, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
-from rdukit_modelbox.preprocessing.arrays import ArrayDataset, array_forms, open_arrays
-from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
+from rdukit_modelbox.preprocessing.arrays import KIND, ArrayDataset, array_forms, open_arrays, sizes_made_for
+from rdukit_modelbox.preprocessing.data_rules import check_sizes
+from rdukit_modelbox.preprocessing.datasets import read_manifest
+from rdukit_modelbox.tasks.base import Scores, TaskData, measured, require_samples, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import Tensors, load_parameters
@@ -60,9 +62,8 @@ class ArrayTask:
         Raises:
             NotFound, InvalidArgument: there is none, it is damaged, or its arrays or their values are not the model's.
         """
-        data = open_arrays(folder, array_forms(entry, shape.sizes))
-        data.check_values(shape.sizes)
-        return data
+        check_sizes(sizes_made_for(read_manifest(folder, KIND), entry, shape.sizes), shape.sizes)
+        return open_arrays(folder, array_forms(entry, shape.sizes, shape.choices))
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Return loss and figures of a split, each over all its samples.
@@ -96,6 +97,7 @@ class ArrayTask:
             inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
         )
         split = str(parameters["split"])
+        require_samples(data, split)
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])
         try:

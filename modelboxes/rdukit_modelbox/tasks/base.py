@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
@@ -54,6 +55,11 @@ class TaskData(Protocol):
         ...
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the features of a row in their order; empty where there are none, or they have no names."""
+        ...
+
+    @property
     def tokenizer(self) -> str:
         """Return what stands for the tokenizer, as ``tokenizer_digest`` has it; empty where it is not known."""
         ...
@@ -83,7 +89,7 @@ class Task(Protocol):
         """Return the data set in ``folder``, for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
+            NotFound, InvalidArgument: there is none, it is damaged, or not one for this shape, by ``data_rules``.
         """
         ...
 
@@ -105,14 +111,27 @@ class Task(Protocol):
 
 
 def with_names(shape: Shape, data: TaskData) -> Shape:
-    """Return the shape of a PEF whose model's identity also has the data set's classes and tokenizer."""
+    """Return the shape of a PEF whose model's identity also has the data set's classes, columns and tokenizer."""
     assert shape.identity is not None
-    return replace(shape, identity=replace(shape.identity, classes=data.classes, tokenizer=data.tokenizer))
+    named = replace(shape.identity, classes=data.classes, columns=data.columns, tokenizer=data.tokenizer)
+    return replace(shape, identity=named)
 
 
 def evaluation_split(data: TaskData) -> str | None:
     """Return the split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
     return next((split for split in ("dev", "test") if data.count(split)), None)
+
+
+def require_samples(data: TaskData, split: str) -> None:
+    """Refuse a split without samples: there is no figure of it.
+
+    Raises:
+        InvalidArgument: it has none.
+    """
+    if not data.count(split):
+        raise InvalidArgument(
+            f"the data set has no samples in a {split} split; preprocess again, or choose another split"
+        )
 
 
 def measured(figures: Mapping[str, Any]) -> dict[str, Any]:

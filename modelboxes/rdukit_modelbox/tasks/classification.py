@@ -15,8 +15,9 @@ from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.strict_json import json_text
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
-from rdukit_modelbox.preprocessing.datasets import Dataset, Samples, check_dataset_fits, load_dataset
-from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, with_names
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values
+from rdukit_modelbox.preprocessing.datasets import SPLITS, Dataset, Samples, load_dataset
+from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, require_samples, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
@@ -85,7 +86,7 @@ class RowData:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self.digest = dataset.digest
-        self.classes = dataset.names
+        self.classes, self.columns = dataset.names, dataset.columns
         self.tokenizer = ""
 
     def split(self, name: str) -> Samples | None:
@@ -115,7 +116,10 @@ class Classification:
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> RowData:
         """Return a data set that preprocess made of rows with labels."""
         dataset = load_dataset(folder)
-        check_dataset_fits(dataset, shape.features, shape.classes)
+        check_sizes({"num_features": dataset.features, "num_classes": dataset.classes}, shape.sizes)
+        limit = ValueLimit(shape.classes, "num_classes")
+        for split in SPLITS:
+            check_values(f"the {split} split's label", dataset.split(split).labels_N, limit)
         return RowData(dataset)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
@@ -137,6 +141,7 @@ class Classification:
             inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data)
         )
         split = str(parameters["split"])
+        require_samples(data, split)
         samples = data.dataset.split(split)
         program = ModelProgram(shape, entry=entry)
         program.load(inputs["pef"])

@@ -19,7 +19,7 @@ from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.tasks.texts import TextData, open_texts
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.device.parameters import check_checkpoint, load_parameters
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities
@@ -53,6 +53,7 @@ class LanguageModelling:
             raise InvalidArgument(
                 f"the data set has no sequences in its {split} split; preprocess with dev_ratio above 0"
             )
+        check_checkpoint(with_names(shape, data), inputs["checkpoint"], str(parameters.get("use", "newest")))
         if str(parameters.get("figure", "perplexity")) == "continuations":
             shape.require(SERVE, "figure=continuations")
             return write_continuations(context, data, split, parameters, inputs, output)

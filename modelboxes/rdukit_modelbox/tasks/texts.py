@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef.identity import tokenizer_digest
-from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, load_token_dataset
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values
+from rdukit_modelbox.preprocessing.token_dataset import IDS, TokenDataset, load_token_dataset
 from rdukit_modelbox.tasks.base import Batch
 from rdukit_serving.shape import IGNORED, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
@@ -28,6 +29,7 @@ class TextData:
         self._limit = limit
         self.digest: str = dataset.digest
         self.classes: tuple[str, ...] = ()
+        self.columns: tuple[str, ...] = ()
         self.tokens_per_sample: int = dataset.max_seq_length
 
     @cached_property
@@ -106,6 +108,10 @@ def open_texts(shape: Shape, folder: Path) -> TextData:
             f"the data set's tokenizer has {dataset.vocab_size} tokens, the PEF's model {vocabulary}; "
             f"compile with a larger vocabulary"
         )
+    limit = ValueLimit(vocabulary, "vocabulary")
+    for name, split in dataset.splits.items():
+        if split.held is not None:
+            check_values(f"the {name} split's {IDS}", split.held.input_ids_BL, limit)
     return TextData(dataset)
 
 

@@ -19,9 +19,10 @@ from safetensors.torch import save
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of, write_atomic, write_json_atomic
-from rdukit.pef.identity import ModelIdentity, identity_in, metadata_of
+from rdukit.pef.checkpoint_files import BEST, LATEST, PREFIX, TRAINING_KEY, find_checkpoint_file, read_header
+from rdukit.pef.identity import ModelIdentity, metadata_of
 from rdukit_modelbox.training.options import Judged
-from rdukit_serving.device.parameters import BEST, LATEST, Tensors, find_checkpoint_file
+from rdukit_serving.device.parameters import Tensors
 from rdukit_serving.shape import SizeValue
 
 FORMAT: Final = 1
@@ -85,7 +86,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
 
     ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
     """
-    tensors = {f"parameter/{name}": tensor for name, tensor in checkpoint.parameters.items()}
+    tensors = {f"{PREFIX}{name}": tensor for name, tensor in checkpoint.parameters.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in _flatten(checkpoint.optimizer["state"]).items()}
     tensors["random/torch"] = checkpoint.random
     header = {
@@ -95,7 +96,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
         "param_groups": checkpoint.optimizer["param_groups"],
     }
     copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    metadata = {"format": str(FORMAT), "rdukit": json.dumps(header)}
+    metadata = {"format": str(FORMAT), TRAINING_KEY: json.dumps(header)}
     if checkpoint.model is not None:
         metadata |= metadata_of(checkpoint.model)
     data = save(copies, metadata=metadata)
@@ -133,19 +134,19 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         InvalidArgument: it, or the file that it names, is damaged.
     """
     path = find_checkpoint_file(folder, which)
+    found = read_header(path)
     try:
+        header = json.loads(found.metadata[TRAINING_KEY])
         with safe_open(path, framework="pt") as stream:
-            metadata = stream.metadata()
-            header = json.loads(metadata["rdukit"])
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         return Checkpoint(
             step=int(header["step"]),
-            parameters=_under("parameter/", tensors),
+            parameters=_under(PREFIX, tensors),
             optimizer={"state": _unflatten(_under("optimizer/", tensors)), "param_groups": header["param_groups"]},
             random=tensors["random/torch"],
             identity=Identity(**header["identity"]),
             totals=_totals(header["totals"]),
-            model=identity_in(metadata),
+            model=found.identity,
         )
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause

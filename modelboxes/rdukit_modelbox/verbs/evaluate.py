@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured, with_names
+from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured, require_samples, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
@@ -57,8 +56,6 @@ def run_evaluate(
 
 
 def _split_of(data: TaskData, asked: str) -> str:
-    split = evaluation_split(data) if asked == HELD_OUT else asked
-    if split is None or not data.count(split):
-        wanted = "dev or test split" if asked == HELD_OUT else f"{asked} split"
-        raise InvalidArgument(f"the data set has no samples in a {wanted}; preprocess again, or choose another split")
+    split = evaluation_split(data) or "dev or test" if asked == HELD_OUT else asked
+    require_samples(data, split)
     return split

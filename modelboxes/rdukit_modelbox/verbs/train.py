@@ -23,7 +23,7 @@ from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
-from rdukit_serving.device.parameters import check_model, load_parameters
+from rdukit_serving.device.parameters import check_checkpoint, load_parameters
 from rdukit_serving.shape import TRAIN, Shape
 
 
@@ -71,6 +71,8 @@ def run_train(
             "checkpoint with continue_as=weights"
         )
     folder = output / "checkpoint"
+    if "checkpoint" in inputs and not has_checkpoint(folder):
+        check_checkpoint(shape, inputs["checkpoint"])
 
     program = ModelProgram(shape, options.seed, entry)
     program.load(inputs["pef"])
@@ -178,7 +180,6 @@ def _starting_point(
         program.parameters_to_device(load_parameters(given, wanted=shape)[1])
         return _at_the_beginning(identity)
     found = load_checkpoint(given)
-    check_model(shape, found.model, given)
     difference = identity.find_difference(found.identity)
     if difference is not None:
         raise InvalidArgument(

@@ -16,15 +16,15 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef import Pef
+from rdukit.pef.checkpoint_files import ADAPTER_PARTS
 from rdukit_serving.device.parameters import (
-    ADAPTER_PARTS,
     LayerUpdate,
     Tensors,
     load_parameters,
     match_parameters,
     split_adapters,
 )
-from rdukit_serving.shape import shape_of
+from rdukit_serving.shape import Shape, shape_of
 
 PEFT_CONFIG: Final = "adapter_config.json"
 PEFT_FILE: Final = "adapter_model.safetensors"
@@ -36,17 +36,18 @@ _PLAIN: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def read_adapter(path: Path) -> tuple[Mapping[str, LayerUpdate], Tensors]:
+def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, LayerUpdate], Tensors]:
     """Read an adapter: the updates by layer, and the other tensors of the file, by which its weights are known.
 
-    ``path`` is a checkpoint that train made with ``lora_rank``, or a folder of PEFT's, which has no others.
+    ``path`` is a checkpoint that train made with ``lora_rank``, or a folder of PEFT's, which has no others and does not
+    say what model it is of. ``wanted`` is the shape of the PEF that it is for.
 
     Raises:
         NotFound: there is no such checkpoint.
         InvalidArgument: it is damaged, has no adapter, or does what is not served; names that.
     """
     is_peft = path.is_dir() and (path / PEFT_CONFIG).is_file()
-    _, found = load_parameters(path / PEFT_FILE if is_peft else path)
+    _, found = load_parameters(path / PEFT_FILE) if is_peft else load_parameters(path, wanted=wanted)
     if is_peft:
         found = _named_as_ours(found, _peft_scale(path / PEFT_CONFIG))
     updates, others = split_adapters(found)
@@ -96,7 +97,8 @@ def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Ten
         InvalidArgument: one does not fit into this PEF, or was trained beside other weights.
         NotFound: as ``read_adapter``.
     """
-    text = shape_of(pef, pef.name).text
+    shape = shape_of(pef, pef.name)
+    text = shape.text
     room, most = (text.adapters, text.adapter_rank) if text is not None else (0, 0)
     if len(adapters) > room:
         raise InvalidArgument(
@@ -112,7 +114,7 @@ def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Ten
     known = match_parameters(pef, [*base, *placed])
     placed = {name: value for name, value in placed.items() if name in known}
     for number, (name, path) in enumerate(adapters.items()):
-        updates, others = read_adapter(path)
+        updates, others = read_adapter(path, shape)
         changed = [key for key, value in others.items() if key in base and not _are_alike(value, base[key])]
         if changed:
             raise InvalidArgument(f"adapter {name!r} was trained beside other weights: {changed[0]} differs")

@@ -15,11 +15,16 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
 from rdukit.pef.file import BOX_KEY
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType, Symbol, SymbolKind
+from rdukit.pef.model import NO_EVALUATION, Graph, Pef, Symbol, SymbolKind
 from rdukit_runtime.application import Application, open_application
 from rdukit_runtime.engine.program import HostTensors, RunTimes
-from rdukit_serving.checks import class_count, find_tables
-from rdukit_serving.device.parameters import check_tied, match_parameters, open_parameters, read_constants
+from rdukit_serving.checks import class_count, find_tables, forward_sections
+from rdukit_serving.device.parameters import (
+    check_stored_ties,
+    match_parameters,
+    open_parameters,
+    read_constants,
+)
 from rdukit_serving.shape import TRAIN, shape_of
 from rdukit_serving.signature import BY_TORCH_NAME, ServedSignature, ServedTensor
 
@@ -59,7 +64,7 @@ class LoadedModel:
                 self._graph,
                 serving,
                 properties_of(self._application, time.perf_counter() - began),
-                serving.get("labels") or self._classes,
+                self._labels(serving.get("labels") or ()),
                 lambda: read_pef(pef).kernels,
             )
         except BaseException:
@@ -125,6 +130,15 @@ class LoadedModel:
         """Release the lease."""
         self._application.close()
 
+    def _labels(self, named: Sequence[str]) -> Sequence[str]:
+        """Return the names of classes: the box's, which must be those that the checkpoint says, or these."""
+        if named and self._classes and tuple(named) != self._classes:
+            raise InvalidArgument(
+                f"classes: {', '.join(self._classes)} in the checkpoint, {', '.join(named)} in the box's "
+                "serving.labels; name the classes as the checkpoint does, in its order, or leave serving.labels out"
+            )
+        return named or self._classes
+
     def _upload(self, checkpoint: Path | None) -> None:
         pef = self._application.pef
         for symbol, value in read_constants(pef).items():
@@ -139,8 +153,7 @@ class LoadedModel:
         shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
         with open_parameters(checkpoint, wanted=shape) as stored:
             if shape is not None:
-                tied = {name for group in shape.tensors.tied for name in group}
-                check_tied(shape.tensors, {name: stored.read(name) for name in stored.names if name in tied})
+                check_stored_ties(shape.tensors, stored)
             self._classes = stored.identity.classes if stored.identity is not None else ()
             for name, symbol in match_parameters(pef, stored.names).items():
                 self._program.write(symbol, stored.read(name))
@@ -198,12 +211,6 @@ def _view(memory: memoryview, offset: int, spec: ServedTensor, rows: int) -> tor
 
 #: Format from which on a training PEF has an evaluation graph, where it needs one.
 EVALUATES_SINCE: Final = (1, 4)
-
-
-def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
-    """Return ids of the graph's ``fwd`` sections, in schedule order."""
-    kinds = {section.id: section.type for section in pef.sections}
-    return tuple(number for number in graph.schedule if kinds[number] is SectionType.FWD)
 
 
 def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -4,32 +4,27 @@ A checkpoint says ``encoder.0.weight``; the compiler calls the same tensor ``<mo
 """
 
 import base64
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 
-from rdukit.errors import InvalidArgument, NotFound, PefMismatch
-from rdukit.files.atomic import sha256_of_file
+from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef.checkpoint_files import ADAPTER_PARTS, CheckpointHeader, checkpoint_file, read_header
 from rdukit.pef.file import BOX_KEY
-from rdukit.pef.identity import ModelIdentity, identity_in, require_same
+from rdukit.pef.identity import IdentityValue, ModelIdentity, require_same, tokenizer_digest
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE, Pef, SymbolKind, flatten_paths
 from rdukit_serving.shape import Shape, TensorNames, shape_of
 
 logger = logging.getLogger(__name__)
 
-LATEST: Final = "latest.json"
-BEST: Final = "best.json"
-
 Tensors = Mapping[str, torch.Tensor]
-#: What a linear layer has beside its weight where it was trained by an update of low rank.
-ADAPTER_PARTS: Final = (".lora_A", ".lora_B", ".lora_scale")
 
 
 def load_parameters(checkpoint: Path, which: str = "newest", wanted: Shape | None = None) -> tuple[int, Tensors]:
@@ -68,23 +63,18 @@ def open_parameters(
         NotFound: as ``find_checkpoint_file``. InvalidArgument: as there, or the checkpoint is of another model than
             the PEF whose shape is ``wanted``.
     """
-    path = checkpoint if checkpoint.is_file() else find_checkpoint_file(checkpoint, which)
-    unreadable = f"{path} is not a checkpoint that this version can read"
+    path = checkpoint_file(checkpoint, which)
+    header = read_header(path)
+    if wanted is not None:
+        compare_models(wanted, header, path)
+        _warn_of_unknown(wanted, header, path)
     try:
         with safe_open(path, framework="pt") as stream:
-            metadata = stream.metadata() or {}
-            try:
-                ours = metadata.get("rdukit")
-                step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
-            except (ValueError, KeyError, TypeError) as cause:
-                raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
-            identity = identity_in(metadata)
-            if wanted is not None:
-                check_model(wanted, identity, path)
-            names = [name.removeprefix(prefix) for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
-            yield StoredParameters(step, names, lambda name: stream.get_tensor(prefix + name), identity)
+            yield StoredParameters(
+                header.step, list(header.shapes), lambda name: stream.get_tensor(header.prefix + name), header.identity
+            )
     except SafetensorError as cause:
-        raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
+        raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
 
 
 def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | None:
@@ -93,31 +83,73 @@ def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | No
     Raises:
         NotFound, InvalidArgument: as ``find_checkpoint_file``.
     """
-    with open_parameters(checkpoint, which) as stored:
-        return stored.identity
+    return read_header(checkpoint_file(checkpoint, which, verify=False)).identity
 
 
-def check_model(wanted: Shape, identity: ModelIdentity | None, checkpoint: Path) -> None:
-    """Refuse a checkpoint of another model than the PEF; warn where one of them does not say which it is of.
+def check_checkpoint(wanted: Shape, checkpoint: Path, which: str = "newest") -> None:
+    """Refuse a checkpoint of another model than the PEF by its header, before anything is loaded.
+
+    Raises:
+        NotFound, InvalidArgument: as ``find_checkpoint_file`` and ``compare_models``.
+    """
+    path = checkpoint_file(checkpoint, which, verify=False)
+    compare_models(wanted, read_header(path), path)
+
+
+def compare_models(wanted: Shape, header: CheckpointHeader, checkpoint: Path) -> None:
+    """Refuse a checkpoint of another model than the PEF.
+
+    An earlier version wrote down sizes without what they stand for: those that are not 0 are compared.
 
     Raises:
         InvalidArgument: names each value that differs.
     """
-    if identity is not None and wanted.identity is not None:
-        has_data = wanted.identity.classes or wanted.identity.tokenizer
-        require_same(
-            identity, wanted.identity, f"the checkpoint {checkpoint.name}",
-            "the PEF with its data set" if has_data else "the PEF",
-            "compile with the checkpoint's values, or take a checkpoint of this model",
-        )  # fmt: skip
-    elif identity is None:
+    known = header.identity or wanted.identity
+    if known is None:
+        return
+    ours = wanted.identity or _of_sizes(known, wanted.sizes)
+    require_same(
+        header.identity or _of_sizes(known, header.trained_sizes), ours, f"the checkpoint {checkpoint.name}",
+        "the PEF with its data set" if ours.classes or ours.columns or ours.tokenizer else "the PEF",
+        "compile with the checkpoint's values, or take a checkpoint of this model",
+    )  # fmt: skip
+
+
+def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) -> None:
+    """Warn where checkpoint or PEF do not say which model they are of."""
+    if header.identity is None:
         logger.warning(
-            "checkpoint=%s does not say what model it is of: only names and shapes are compared; write it by "
-            "'rdukit checkpoint stamp'",
+            "checkpoint=%s does not say what model it is of: only names, shapes and known sizes are compared; write it "
+            "by 'rdukit checkpoint stamp'",
             checkpoint,
         )
-    else:
-        logger.warning("the PEF does not say what model it is of: only names and shapes are compared; compile it again")
+    elif wanted.identity is None:
+        logger.warning(
+            "the PEF does not say what model it is of: only names, shapes and known sizes are compared; "
+            "compile it again"
+        )
+
+
+def _of_sizes(known: ModelIdentity, sizes: Mapping[str, IdentityValue]) -> ModelIdentity:
+    """Return the identity that sizes give; one that is 0 may stand for another, and is not known."""
+    return ModelIdentity(
+        known.architecture, {name: value for name, value in sizes.items() if value != 0 or value is False}
+    )
+
+
+def check_tokenizer(checkpoint: Path, file: Path) -> None:
+    """Refuse a tokenizer that is not the one that a checkpoint says.
+
+    Raises:
+        NotFound, InvalidArgument: it is another; as ``read_identity``, or the tokenizer is damaged.
+    """
+    identity = read_identity(checkpoint)
+    if identity is None or not identity.tokenizer:
+        return
+    require_same(
+        identity, replace(identity, tokenizer=tokenizer_digest(file.read_text())), f"the checkpoint {checkpoint.name}",
+        str(file), "put the tokenizer there that the checkpoint was trained with",
+    )  # fmt: skip
 
 
 def check_tied(names: TensorNames, parameters: Tensors) -> None:
@@ -137,29 +169,10 @@ def check_tied(names: TensorNames, parameters: Tensors) -> None:
                 )
 
 
-def find_checkpoint_file(folder: Path, which: str) -> Path:
-    """Find the file that a pointer names, and compare its digest.
-
-    Raises:
-        NotFound: there is no such pointer. InvalidArgument: it, or the file that it names, is damaged.
-    """
-    if which not in {"newest", "previous", "best"}:
-        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, previous, best")
-    pointer = BEST if which == "best" else LATEST
-    try:
-        named = json.loads((folder / pointer).read_text())
-        if which == "previous":
-            named = named["previous"]
-        path = folder / Path(str(named["file"])).name
-        digest = str(named["sha256"])
-    except FileNotFoundError as cause:
-        why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder that train made"
-        raise NotFound(f"{folder} has no {pointer}; {why}") from cause
-    except (ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
-    if not path.is_file() or sha256_of_file(path) != digest:
-        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
-    return path
+def check_stored_ties(names: TensorNames, stored: StoredParameters) -> None:
+    """Refuse as ``check_tied``, and read only the tensors that may differ."""
+    tied = {name for group in names.tied for name in group}
+    check_tied(names, {name: stored.read(name) for name in stored.names if name in tied})
 
 
 class LayerUpdate(NamedTuple):
@@ -268,10 +281,18 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
 
 
 def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
-    """Return the symbols of buffers that a checkpoint holds; none of a PEF that does not say them."""
-    if BOX_KEY not in pef.metadata:
-        return set()
-    found = {_find(wanted, tail) for tail in flatten_paths(shape_of(pef, pef.name).tensors.buffers).values()}
+    """Return the symbols of buffers that a checkpoint holds.
+
+    A PEF of an earlier version, or of a program without a box, does not name them: it needs those that no section
+    writes, such as tables of rotary angles, and that it does not hold itself.
+    """
+    shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
+    if shape is None or shape.identity is None:
+        written = {name for section in pef.sections for name in section.outputs}
+        return (
+            {name for name in wanted if pef.symbols[name].kind is SymbolKind.BUFFER} - written - {*read_constants(pef)}
+        )
+    found = {_find(wanted, tail) for tail in flatten_paths(shape.tensors.buffers).values()}
     return {symbol for symbol in found if symbol is not None}
 
 

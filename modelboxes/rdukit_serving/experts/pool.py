@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from rdukit.errors import RdukitError, RuntimeFault, Unavailable
 from rdukit.files.atomic import sha256_of
 from rdukit.files.home import make_folder
+from rdukit.pef.checkpoint_files import LATEST
 from rdukit.settings import resolve
 from rdukit_serving.experts.legalizer import loadable
 from rdukit_serving.experts.process import ExpertLine, ExpertProcess
@@ -317,7 +318,7 @@ class ExpertPool:
 
 def _checkpoint_key(checkpoint: Path) -> str:
     """Return a key that changes with the parameters of a checkpoint."""
-    pointer = checkpoint / "latest.json"
+    pointer = checkpoint / LATEST
     if pointer.is_file():
         return f"{checkpoint}:{sha256_of(pointer.read_bytes())}"
     status = checkpoint.stat()

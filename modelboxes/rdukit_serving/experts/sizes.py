@@ -257,7 +257,14 @@ def check_checkpoints(found: FoundBundle) -> None:
         NotFound, InvalidArgument: one does not; names the expert, or the configuration whose draft it is.
     """
     from rdukit_serving.device.adapters import place_adapters  # torch: what only serves needs none
-    from rdukit_serving.device.parameters import load_parameters, match_parameters, merge_adapters, open_parameters
+    from rdukit_serving.device.parameters import (
+        check_stored_ties,
+        check_tokenizer,
+        load_parameters,
+        match_parameters,
+        merge_adapters,
+        open_parameters,
+    )
 
     pefs = {name: read_pef(each.pef).pef for name, each in found.configurations.items()}
     for name, configuration in found.configurations.items():
@@ -271,8 +278,11 @@ def check_checkpoints(found: FoundBundle) -> None:
     for name, expert in found.experts.items():
         try:
             pef = pefs[expert.configuration.name]
-            with open_parameters(expert.checkpoint, wanted=shape_of(pef, pef.name)) as stored:
+            shape = shape_of(pef, pef.name)
+            with open_parameters(expert.checkpoint, wanted=shape) as stored:
                 match_parameters(pef, stored.names)
+                check_stored_ties(shape.tensors, stored)
+            check_tokenizer(expert.checkpoint, companion(expert.checkpoint, TOKENIZER_FILE))
             if expert.adapters:
                 base = merge_adapters(load_parameters(expert.checkpoint)[1])
                 place_adapters(pef, base, expert.adapters)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of
+from rdukit.pef.checkpoint_files import LATEST
 from rdukit.settings import resolve
 from rdukit_serving.models.repository import BringFile, Repository
 from rdukit_serving.models.version import ModelVersion, VersionState
@@ -246,6 +247,6 @@ _NUMPY: Final = {"FP32": "<f4", "FP64": "<f8", "FP16": "<f2"}
 def model_key(pef: Path, checkpoint: Path) -> str:
     """Return a key that changes whenever the PEF or the checkpoint's latest step does."""
     stat = pef.stat()
-    latest = checkpoint / "latest.json"
+    latest = checkpoint / LATEST
     digest = sha256_of(latest.read_bytes()) if latest.is_file() else ""
     return f"{pef}:{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}:{checkpoint}:{digest}"

@@ -220,7 +220,10 @@ def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
     """
     from tokenizers import Tokenizer  # others need the names of the files only
 
+    from rdukit_serving.device.parameters import check_tokenizer
+
     file, other = companion(checkpoint, TOKENIZER_FILE), companion(draft, TOKENIZER_FILE)
+    check_tokenizer(draft, other if other.is_file() else file)
     if not other.is_file() or sha256_of_file(file) == sha256_of_file(other):
         return
     try:

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError, RuntimeFault
 from rdukit.settings import resolve
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt, decode, encode
+from rdukit_serving.device.parameters import check_tokenizer
 from rdukit_serving.settings import SPECULATION
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens, companion
 from rdukit_serving.text.constraints import Constraints
@@ -63,10 +64,10 @@ def serve_text(
 
 
 def tokenizer_file(checkpoint: Path) -> Path:
-    """Return the tokenizer beside a checkpoint.
+    """Return the tokenizer beside a checkpoint, which is the one that it was trained with, where it says that.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is none. InvalidArgument: it is another, or damaged.
     """
     file = companion(checkpoint, TOKENIZER_FILE)
     if not file.is_file():
@@ -74,6 +75,7 @@ def tokenizer_file(checkpoint: Path) -> Path:
             f"{file} is not there: a text model needs its tokenizer beside its parameters; train keeps the data set's "
             "there, and for a safetensors file put it into the same folder"
         )
+    check_tokenizer(checkpoint, file)
     return file
 
 

@@ -10,7 +10,8 @@ from rdukit.errors import Cancelled, InvalidArgument, NotFound
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.metrics import find_undeclared
 from rdukit_modelbox.contract.parts import Verb
-from rdukit_modelbox.preprocessing.datasets import check_dataset_fits, load_dataset
+from rdukit_modelbox.preprocessing.data_rules import check_sizes
+from rdukit_modelbox.preprocessing.datasets import load_dataset
 from rdukit_modelbox.tasks.classification import judge
 from rdukit_modelbox.verbs.preprocess import prepare, run_preprocess
 from support import shows
@@ -33,9 +34,10 @@ def test_the_bundled_digits_become_a_data_set_that_reads_back(tmp_path: Path) ->
     dataset = load_dataset(tmp_path / "dataset")
     assert dataset.train.features_NF.shape == (100, 784)
     assert (dataset.features, dataset.classes, dataset.normalize) == (784, 10, "mnist")
-    check_dataset_fits(dataset, 784, 10)
-    with pytest.raises(InvalidArgument, match="784 features"):
-        check_dataset_fits(dataset, 100, 10)
+    found = {"num_features": dataset.features, "num_classes": dataset.classes}
+    check_sizes(found, {"num_features": 784, "num_classes": 10})
+    with pytest.raises(InvalidArgument, match="num_features: 784 in the data set, 100 in the PEF"):
+        check_sizes(found, {"num_features": 100, "num_classes": 10})
 
 
 def test_the_same_request_writes_the_same_bytes(tmp_path: Path) -> None:

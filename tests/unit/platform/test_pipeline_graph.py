@@ -1,7 +1,6 @@
 """A pipeline file's schema, table and picture: of the manual's own example."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.jobs.schemas import PipelineRequest
 from rdukit_platform.jobs.steps_picture import StepSeen, draw_steps, graph_of_steps
 from support import shows
+from support.pages import DOCS, code_blocks, read_page
 
 pytestmark = shows("pipeline", "pipelines")
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "pipelines.md").read_text()
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+PAGE = read_page("pipelines.md")
+EXAMPLES = code_blocks(PAGE, "yaml")
 
 
 def shown(*words: str) -> str:

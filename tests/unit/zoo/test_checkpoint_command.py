@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.pef.checkpoint_files import PREFIX, TRAINING_KEY, read_header
 from rdukit_zoo.checkpoints.cli import checkpoint
 from rdukit_zoo.checkpoints.folder import drawing_nothing, save_hub_folder
 from rdukit_zoo.registry import get_model
@@ -56,6 +57,23 @@ def test_a_folder_becomes_a_file_and_the_file_the_same_folder_again(folder: Path
     with pytest.raises(InvalidArgument, match=r"--size width=a: legal is NAME=VALUE with a value of type int"):
         run("convert", tmp_path / "file.safetensors", tmp_path / "other", "--model", "gpt2", "--size", "width=a")
     assert not (tmp_path / "other").exists()
+
+
+def test_sizes_that_an_earlier_training_wrote_down_are_kept_by_convert_and_stamp(tmp_path: Path) -> None:
+    entry = get_model("gpt2")
+    sizes = entry.check_sizes(SIZES)
+    tensors = {f"{PREFIX}{name}": value.clone() for name, value in entry.build(**sizes).state_dict().items()}
+    training = {"step": 1, "identity": {"model": "gpt2", "sizes": sizes}}
+    save_file(tensors, tmp_path / "old.safetensors", metadata={TRAINING_KEY: json.dumps(training)})
+    words = r"heads \(num_attention_heads\): 2 in the checkpoint.*, 4 in the options"
+    with pytest.raises(InvalidArgument, match=words):
+        run("convert", tmp_path / "old.safetensors", tmp_path / "no", "--model", "gpt2", "--size", "heads=4")
+    with pytest.raises(InvalidArgument, match=words):
+        run("stamp", tmp_path / "old.safetensors", "--model", "gpt2", "--size", "heads=4")
+    run("convert", tmp_path / "old.safetensors", tmp_path / "folder", "--model", "gpt2")
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["n_positions"] == 6
+    run("stamp", tmp_path / "old.safetensors", "--model", "gpt2")
+    assert read_header(tmp_path / "old.safetensors").identity == entry.identity(sizes)
 
 
 def test_diff_names_what_differs_and_exits_with_1(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_tables
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target
-from rdukit.pef.identity import metadata_of, require_same, tokenizer_digest
+from rdukit.pef.checkpoint_files import LATEST, PREFIX, checkpoint_file, read_header
+from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.folder import (
     CONFIG,
     TOKENIZER,
@@ -28,7 +29,7 @@ from rdukit_zoo.checkpoints.folder import (
     open_weights,
     save_hub_folder,
 )
-from rdukit_zoo.checkpoints.stamp import LATEST, PREFIX, find_identity, stamp_checkpoint, trained_sizes
+from rdukit_zoo.checkpoints.stamp import find_identity, identity_said, stamp_checkpoint, trained_sizes
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model
 
 Readers = Mapping[str, Callable[[], torch.Tensor]]
@@ -101,17 +102,27 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
     if target.exists():
         raise Conflict(f"{target} exists already; name another target")
     if (source / CONFIG).is_file():
+        folder = open_hub_folder(source)
+        entry = get_model(model_name or folder.entry.name)
+        chosen = _chosen_sizes(entry, folder.sizes, variant, sizes)
+        require_same(
+            ModelIdentity(folder.entry.name, folder.sizes), ModelIdentity(entry.name, chosen), CONFIG, "the options",
+            "leave out --model, --variant and --size: a folder says what it is of",
+        )  # fmt: skip
         model = load_hub_folder(source)
         tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         with atomic_target(target) as path:
             kept = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            save_file(kept, path, metadata=metadata_of(identity_of(open_hub_folder(source))))
-        click.echo(f"wrote {target}: {len(tensors)} tensors of {open_hub_folder(source).entry.name}")
+            save_file(kept, path, metadata=metadata_of(identity_of(folder)))
+        click.echo(f"wrote {target}: {len(tensors)} tensors of {folder.entry.name}")
         return
     if model_name is None:
         raise InvalidArgument(f"{source} has no {CONFIG}; name its model of the zoo by --model")
-    entry, identity = get_model(model_name), find_identity(source)
-    chosen = _chosen_sizes(entry, {} if identity is None else identity.sizes, variant, sizes)
+    entry = get_model(model_name)
+    header = None if source.is_dir() and not (source / LATEST).is_file() else read_header(checkpoint_file(source))
+    identity = None if header is None else identity_said(header, entry)
+    written = {} if header is None or identity is None else {**header.trained_sizes, **identity.sizes}
+    chosen = _chosen_sizes(entry, written, variant, sizes)
     if identity is None:
         click.echo(f"{source} does not say what model it is of: taking the sizes as they are given", err=True)
     else:
@@ -132,9 +143,11 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
                 f"tie_word_embeddings: {', '.join(lost)} of {source} is a tensor of its own, and one with another in "
                 f"{model_name} with these sizes; add --size is_tied=false, where the model has it"
             )
-        save_hub_folder(model, entry, chosen, target, () if identity is None else identity.classes)
-        if (source / TOKENIZER).is_file():
-            shutil.copyfile(source / TOKENIZER, target / TOKENIZER)
+        known = entry.identity(chosen) if identity is None else identity
+        tokenizer = _tokenizer_beside(source, known)
+        save_hub_folder(model, entry, chosen, target, known.classes, known.tokenizer)
+        if tokenizer is not None:
+            shutil.copyfile(tokenizer, target / TOKENIZER)
     click.echo(f"wrote {target}: {len(tensors)} tensors")
 
 
@@ -165,6 +178,20 @@ def stamp(
     click.echo(f"wrote the identity of {model_name} into {', '.join(file.name for file in files)}")
 
 
+def _tokenizer_beside(source: Path, identity: ModelIdentity) -> Path | None:
+    """Return the tokenizer beside a checkpoint, which must be the one that it says; None without one.
+
+    Raises:
+        InvalidArgument: it is another, or damaged.
+    """
+    file = (source if source.is_dir() else source.parent) / TOKENIZER
+    if not file.is_file() or (source.is_file() and not identity.tokenizer):
+        return None
+    there = replace(identity, tokenizer=tokenizer_digest(file.read_text()))
+    require_same(identity, there, "the checkpoint", str(file), "put the tokenizer there that it was trained with")
+    return file
+
+
 def _chosen_sizes(
     entry: ModelEntry, known: Mapping[str, SizeValue], variant: str | None, words: tuple[str, ...]
 ) -> dict[str, SizeValue]:  # fmt: skip
@@ -182,11 +209,7 @@ def open_tensors(path: Path) -> Iterator[Readers]:
         NotFound: there is none. InvalidArgument: it is damaged.
     """
     if (path / LATEST).is_file():
-        try:
-            named = json.loads((path / LATEST).read_text())["file"]
-        except (ValueError, KeyError, TypeError) as cause:
-            raise InvalidArgument(f"{path / LATEST} is damaged: {cause!r}") from cause
-        path = path / Path(str(named)).name
+        path = checkpoint_file(path, verify=False)
     if path.is_dir():
         with open_weights(path) as stored:
             yield dict(stored)
@@ -207,7 +230,10 @@ def _model_of(path: Path) -> dict[str, Any]:
     identity = find_identity(path)
     if identity is not None:
         sizes = " ".join(f"{key}={value}" for key, value in identity.sizes.items())
-        known = {"classes": ", ".join(identity.classes), "tokenizer": identity.tokenizer}
+        known = {
+            "classes": ", ".join(identity.classes), "columns": ", ".join(identity.columns),
+            "tokenizer": identity.tokenizer,
+        }  # fmt: skip
         return {"model": identity.architecture, "sizes": sizes, **{k: v for k, v in known.items() if v}}
     if not (path / CONFIG).is_file():
         return {}

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_json_atomic
-from rdukit.pef.identity import ModelIdentity, tokenizer_digest
+from rdukit.pef.checkpoint_files import read_header
+from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.hub_format import HubFormat
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
@@ -82,6 +83,24 @@ def identity_of(folder: HubFolder) -> ModelIdentity:
     return replace(folder.entry.identity(folder.sizes), classes=classes if is_named else (), tokenizer=digest)
 
 
+def check_stored_identity(folder: HubFolder) -> None:
+    """Refuse weights that say they are of another model than ``config.json`` or another tokenizer than is there.
+
+    Files of ours say it, those of ``save_pretrained`` do not.
+
+    Raises:
+        NotFound: there are no weights. InvalidArgument: names each value that differs; or as ``identity_of``.
+    """
+    known = identity_of(folder)
+    for file in weight_files(folder.path):
+        stored = read_header(file).identity if file.suffix == ".safetensors" else None
+        if stored is not None:
+            require_same(
+                stored, known, f"the weights {file.name}", f"{CONFIG} with {TOKENIZER}",
+                "restore these files, or take weights of the model that they describe",
+            )  # fmt: skip
+
+
 def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
@@ -103,8 +122,9 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
 
     Raises:
         NotFound: there are no weights. InvalidArgument: a file is damaged, a shape is wrong, a name is missing or left
-            over; all of them are named.
+            over, all of them are named; or as ``check_stored_identity``.
     """
+    check_stored_identity(folder)
     state = model.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in state.items() if not folder.hub.is_table(name)}
     missing, left_over = set(wanted), []
@@ -186,11 +206,12 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
 
 
 def save_hub_folder(
-    model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[str, SizeValue], path: Path, classes: Sequence[str] = ()
+    model: torch.nn.Module, entry: ModelEntry, sizes: Mapping[str, SizeValue], path: Path,
+    classes: Sequence[str] = (), tokenizer: str = "",
 ) -> None:  # fmt: skip
-    """Write ``config.json`` and ``model.safetensors`` as ``save_pretrained`` does: tied tensors once.
+    """Write ``config.json`` and ``model.safetensors`` as ``save_pretrained`` does, tied tensors once, and the identity.
 
-    ``classes`` are the names of a classifier's, in order.
+    ``classes`` are the names of a classifier's, in order; ``tokenizer`` is as ``tokenizer_digest`` has it.
 
     Raises:
         InvalidArgument: the model has no such format.
@@ -205,7 +226,8 @@ def save_hub_folder(
         if name not in shared and not entry.hub.is_table(name)
     }
     unfinished = path / f".{WEIGHTS[0]}.unfinished"
-    save_file(tensors, unfinished, metadata={"format": "pt"})
+    identity = replace(entry.identity(sizes), classes=tuple(classes), tokenizer=tokenizer)
+    save_file(tensors, unfinished, metadata={"format": "pt", **metadata_of(identity)})
     unfinished.replace(path / WEIGHTS[0])
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values() if tensor.is_floating_point()}
     config = {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")}

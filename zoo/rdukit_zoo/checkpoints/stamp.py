@@ -1,9 +1,7 @@
 """Identities in files of checkpoints: read, and written into files that lack one, after names and shapes agree."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,15 +9,16 @@ from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target, sha256_of_file, write_json_atomic
-from rdukit.pef.identity import ModelIdentity, identity_in, metadata_of, require_same
+from rdukit.pef.checkpoint_files import (
+    ADAPTER_PARTS,
+    LATEST,
+    CheckpointHeader,
+    checkpoint_file,
+    read_header,
+    read_pointers,
+)
+from rdukit.pef.identity import ModelIdentity, metadata_of, require_same
 from rdukit_zoo.registry import ModelEntry, Sizes
-
-#: How a box's folder names its files, and how a file of its marks parameters.
-LATEST: Final = "latest.json"
-POINTERS: Final = (LATEST, "best.json")
-PREFIX: Final = "parameter/"
-#: Updates of low rank that a checkpoint may have beside the model's own tensors.
-_ADAPTERS: Final = (".lora_A", ".lora_B", ".lora_scale")
 
 
 def checkpoint_files(path: Path) -> list[Path]:
@@ -32,7 +31,9 @@ def checkpoint_files(path: Path) -> list[Path]:
         return [path]
     if not (path / LATEST).is_file():
         raise NotFound(f"there is no checkpoint {path}; legal: a safetensors file, or a folder that train made")
-    return list(dict.fromkeys(path / Path(str(named["file"])).name for _, each in _pointers(path) for named in each))
+    return list(
+        dict.fromkeys(path / Path(str(named["file"])).name for _, each in read_pointers(path) for named in each)
+    )
 
 
 def find_identity(path: Path) -> ModelIdentity | None:
@@ -43,16 +44,21 @@ def find_identity(path: Path) -> ModelIdentity | None:
     """
     if path.is_dir() and not (path / LATEST).is_file():
         return None
-    return identity_in(_metadata(checkpoint_files(path)[0]))
+    return read_header(checkpoint_file(path, verify=False)).identity
+
+
+def identity_said(header: CheckpointHeader, entry: ModelEntry) -> ModelIdentity | None:
+    """Return the model that a header says: its identity, or that of the sizes that an earlier version wrote down.
+
+    Raises:
+        InvalidArgument: these are not sizes of the model that ``entry`` is.
+    """
+    return header.identity or (entry.identity(header.trained_sizes) if header.trained_sizes else None)
 
 
 def trained_sizes(path: Path) -> Sizes:
     """Return the sizes that a box of an earlier version wrote beside the position of its training; empty: none."""
-    try:
-        sizes = json.loads(_metadata(checkpoint_files(path)[0]).get("rdukit", "{}")).get("identity", {}).get("sizes")
-    except (ValueError, AttributeError) as cause:
-        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
-    return dict(sizes or {})
+    return dict(read_header(checkpoint_files(path)[0]).trained_sizes)
 
 
 def stamp_checkpoint(path: Path, entry: ModelEntry, sizes: Sizes, identity: ModelIdentity) -> list[Path]:
@@ -66,26 +72,29 @@ def stamp_checkpoint(path: Path, entry: ModelEntry, sizes: Sizes, identity: Mode
         wanted = {name: tuple(tensor.shape) for name, tensor in entry.build(**sizes).state_dict().items()}
     files = checkpoint_files(path)
     for file in files:
-        metadata, tensors = _metadata(file), _tensors(file)
-        said = identity_in(metadata)
+        header = read_header(file)
+        said = identity_said(header, entry)
         if said is not None:
             require_same(
-                said, identity, f"the checkpoint {file.name}", "the options", "give the sizes that the checkpoint says"
-            )
-        _check_shapes(file, tensors, wanted)
+                said, identity, f"the checkpoint {file.name}", "the options",
+                "give the sizes that the checkpoint says",
+            )  # fmt: skip
+        _check_shapes(file, header.shapes, wanted)
+        tensors = _tensors(file)
         with atomic_target(file) as temporary:
-            save_file(tensors, temporary, metadata={**metadata, **metadata_of(identity)})
+            save_file(tensors, temporary, metadata={**header.metadata, **metadata_of(identity)})
     if path.is_dir():
-        for pointer, each in _pointers(path):
+        for pointer, each in read_pointers(path):
             for named in each:
                 named["sha256"] = sha256_of_file(path / Path(str(named["file"])).name)
             write_json_atomic(path / pointer, each[0])
     return files
 
 
-def _check_shapes(file: Path, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    ours = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)} or dict(tensors)
-    found = {name: tuple(t.shape) for name, t in ours.items() if not name.endswith(_ADAPTERS)}
+def _check_shapes(
+    file: Path, shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
+) -> None:  # fmt: skip
+    found = {name: shape for name, shape in shapes.items() if not name.endswith(ADAPTER_PARTS)}
     missing, unused = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     wrong = [
         f"{name} {found[name]} instead of {wanted[name]}"
@@ -98,32 +107,9 @@ def _check_shapes(file: Path, tensors: Mapping[str, torch.Tensor], wanted: Mappi
         raise InvalidArgument(f"{file} is not of this model with these sizes: {'; '.join(told)}")
 
 
-def _pointers(folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return each pointer of a folder by name: what it says, and then what it says of the file before."""
-    found = []
-    for name in POINTERS:
-        if (folder / name).is_file():
-            try:
-                value = json.loads((folder / name).read_text())
-                before = value.get("previous")
-                named = [
-                    value,
-                    *([before] if isinstance(before, dict) and (folder / str(before["file"])).is_file() else []),
-                ]
-                found.append((name, [each for each in named if each["file"]]))
-            except (ValueError, KeyError, TypeError, AttributeError) as cause:
-                raise InvalidArgument(f"{folder / name} is damaged: {cause!r}") from cause
-    return found
-
-
-def _metadata(file: Path) -> dict[str, str]:
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
     try:
         with safe_open(file, framework="pt") as stream:
-            return dict(stream.metadata() or {})
+            return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  (the stream is no mapping)
     except (SafetensorError, OSError) as cause:
         raise InvalidArgument(f"{file} is no safetensors file, or damaged: {cause}") from cause
-
-
-def _tensors(file: Path) -> dict[str, torch.Tensor]:
-    with safe_open(file, framework="pt") as stream:
-        return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  (the stream is no mapping)

@@ -303,6 +303,8 @@ _BASE: dict[str, SizeValue] = {
     "dropout": 0.1,
 }  # fmt: skip
 _LARGE = _BASE | {"width": 1024, "layers": 24, "heads": 16, "feed_forward": 4096}
+#: Arrays of texts choose from these tables.
+_TABLES: dict[str, str | int] = {"tokens": "vocabulary", "types": "token_types"}
 _SOURCE = "Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers (2019)"
 
 model(
@@ -315,6 +317,7 @@ model(
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_masked_inputs,
+    limits=_TABLES | {"labels": "vocabulary"},
     generate=draw_masked,
     is_drawn_from_a_set=True,
     variants={"base": Variant(_BASE, 109_514_298), "large": Variant(_LARGE, 335_174_458)},
@@ -331,6 +334,7 @@ model(
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_classifier_inputs,
+    limits=_TABLES,
     generate=draw_topics,
     is_drawn_from_a_set=True,
     variants={"base": Variant(_BASE, 109_483_778), "large": Variant(_LARGE, 335_143_938)},
@@ -347,6 +351,7 @@ model(
     source=_SOURCE,
     sizes=asdict(BertSizes()),
     make_inputs=make_text_inputs,
+    limits=_TABLES,
     text_serving=TextServing(BertOfText, context="context_length", prompt="context_length", vocabulary="vocabulary"),
     generate=draw_plain,
     is_drawn_from_a_set=True,

@@ -84,6 +84,7 @@ def generate(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any
 
 model(
     name="polymers",
+    limits={"units": "kinds"},
     title="AI4Polymers: glass transition of a copolymer",
     task="regression",
     modality="tables",

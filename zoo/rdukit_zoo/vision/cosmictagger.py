@@ -214,6 +214,7 @@ _SOURCE = "Acciarri et al., Cosmic Ray Background Removal With Deep Neural Netwo
 
 model(
     name="cosmictagger2d",
+    limits={"label": CLASSES},
     free_sizes=frozenset({"height", "width"}),
     title="CosmicTagger: cosmic rays in three images",
     task="segmentation",
@@ -227,6 +228,7 @@ model(
 
 model(
     name="cosmictagger3d",
+    limits={"label": CLASSES},
     free_sizes=frozenset({"height", "width"}),
     title="CosmicTagger: cosmic rays in one volume",
     task="segmentation",

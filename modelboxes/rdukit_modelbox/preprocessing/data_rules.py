@@ -1,0 +1,61 @@
+"""Rules for data against a model, which each kind of data set is held to before the first step. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+from rdukit_zoo.registry import IGNORED, SizeValue
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLimit:
+    """Limit of integers that choose from something, classes or rows of a table: they are from 0 to below ``count``."""
+
+    count: int
+    #: The model's size that says so; empty: none does.
+    size: str = ""
+    #: Whether they may also be ``IGNORED``, as targets that count in no loss.
+    allows_ignored: bool = False
+
+
+def check_sizes(found: Mapping[str, SizeValue], wanted: Mapping[str, SizeValue]) -> None:
+    """Compare the sizes that a data set was made for with those of a PEF's model.
+
+    Raises:
+        InvalidArgument: names each size that differs, with both values.
+    """
+    differing = [name for name, value in found.items() if name in wanted and wanted[name] != value]
+    if differing:
+        told = "; ".join(f"{name}: {found[name]} in the data set, {wanted[name]} in the PEF" for name in differing)
+        advice = ", ".join(f"{name}={found[name]}" for name in differing)
+        raise InvalidArgument(
+            f"the data set was made for another model: {told}; compile with {advice}, or preprocess with the PEF's "
+            "values"
+        )
+
+
+def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
+    """Refuse labels beyond the classes and indices beyond a table. Floats are no indices.
+
+    Raises:
+        InvalidArgument: names ``where`` they are, the first wrong value and what is expected.
+    """
+    if not values.size or not np.issubdtype(values.dtype, np.integer):
+        return
+    low, high = int(values.min()), int(values.max())
+    if low >= 0 and high < limit.count:
+        return
+    wrong = values[(values < 0) | (values >= limit.count)]
+    if limit.allows_ignored:
+        wrong = wrong[wrong != IGNORED]
+    if wrong.size:
+        why, advice = (
+            (f"as {limit.size} is {limit.count}", f"correct the data, or compile with a larger {limit.size}")
+            if limit.size
+            else (f"as there are {limit.count} to choose from", "correct the data")
+        )
+        raise InvalidArgument(f"{where} has the value {wrong.flat[0]}; legal: 0 to {limit.count - 1}, {why}; {advice}")
