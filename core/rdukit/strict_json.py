@@ -14,9 +14,9 @@ from rdukit.errors import InvalidArgument, RequestTooLarge
 
 #: What stands for the floats that JSON lacks.
 WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-#: Up to here values are not counted exactly, only their bound.
-FEW_VALUES: Final = 10_000
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+#: Up to so many characters outside of texts, and texts.
+_STEP: Final = re.compile(_TEXT.pattern.join((rb'(?:[^"]|', rb"){1,20000}+")))
 #: ``json.dumps`` would make one for each value.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -65,8 +65,8 @@ def read_json(text: bytes | str, max_values: int = 0) -> Any:
         InvalidArgument: an object has a key twice, of which readers take the one or the other; or a text is no Unicode.
         JSONDecodeError: it is not JSON.
     """
-    if max_values and _count_commas(text) >= max_values:
-        raise RequestTooLarge(f"the request has more than {max_values} values; send it in parts", field="body")
+    if max_values:
+        refuse_values(text, max_values)
     value = json.loads(text, object_pairs_hook=_unique)
     raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     if b"\\ud" in raw or b"\\uD" in raw:
@@ -76,6 +76,12 @@ def read_json(text: bytes | str, max_values: int = 0) -> Any:
             half = f"\\u{ord(cause.object[cause.start]):04x}"
             raise InvalidArgument(f"a text of the request has {half}, half of a surrogate pair; legal: both") from cause
     return value
+
+
+def refuse_values(text: bytes | str, max_values: int) -> None:
+    """Check a request that somebody else reads. Raises: RequestTooLarge: it has more values."""
+    if _count_commas(text, max_values) >= max_values:
+        raise RequestTooLarge(f"the request has more than {max_values} values; send it in parts", field="body")
 
 
 def refuse_duplicates(text: bytes) -> None:
@@ -90,11 +96,18 @@ def refuse_duplicates(text: bytes) -> None:
         raise InvalidArgument(f"the request is malformed: {cause}") from cause
 
 
-def _count_commas(text: bytes | str) -> int:
-    """Count the commas outside of texts: all values but the first of each object or list come after one."""
+def _count_commas(text: bytes | str, max_values: int) -> int:
+    """Count the commas outside of texts, up to ``max_values``: all values but the first of an object or list have one."""
     raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     commas = raw.count(b",")
-    return commas if b'"' not in raw or commas < FEW_VALUES else _TEXT.sub(b"", raw).count(b",")
+    if b'"' not in raw or commas < max_values:
+        return commas
+    commas = at = 0
+    # Step by step: other threads go on meanwhile.
+    while commas < max_values and (step := _STEP.match(raw, at)) is not None:
+        commas += _TEXT.sub(b"", step[0]).count(b",")
+        at = step.end()
+    return commas
 
 
 def _word(value: float) -> str:

@@ -131,7 +131,7 @@ def _of_database(home: Home) -> Iterator[Finding]:
                 TokenFacts(row.id, name, frozenset(row.scopes), row.created_at, row.expires_at, row.last_used_at,
                            row.made_by)
                 for row, name in rows
-                if not is_over(now, row.revoked_at, row.expires_at)
+                if not is_over(now, row.revoked_at, row.expires_at, row.blocked_at)
             ]  # fmt: skip
             tenants = len(session.scalars(select(TenantRow.id)).all())
     except SQLAlchemyError as error:

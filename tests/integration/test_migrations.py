@@ -192,7 +192,10 @@ UPDATE endpoint_revisions SET bundle_id = 'art-2', models = '[{"name": "poet"}]'
 INSERT INTO endpoint_usage (endpoint_id, day, revision, model, requests, failures, rows, prompt_tokens,
     completion_tokens) VALUES ('end-1', 20000, 1, 'poet', 1, 0, 0, 2, 3);
 """,
-    "0036": f"""
+    "0036": """
+UPDATE tokens SET blocked_at = 26.0 WHERE id = 'tok-1';
+""",
+    "0037": f"""
 INSERT INTO ended_sessions (cookie_sha256, expires_at) VALUES ('{"0" * 64}', 26.0);
 """,
 }

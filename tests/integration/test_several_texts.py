@@ -167,3 +167,19 @@ def _answers(client: openai.OpenAI) -> bool:
         return bool(ask(client, "a", 2).usage.completion_tokens == 2)
     except openai.APIStatusError:
         return False
+
+
+def test_a_prompt_of_megabytes_is_refused_and_streams_go_on_meanwhile(box: ProcessBox, client: openai.OpenAI) -> None:
+    def device() -> int:
+        (process,) = [f.pid for f in tree_of(box.pid) if MODULE in Path(f"/proc/{f.pid}/cmdline").read_text()]
+        return process
+
+    before = device()
+    stream = ask(client, "a" * 100, 150, stream=True)
+    next(stream)
+    for prompt in ("x" * 8_000_000, "y" * 5_000, [1] * 200_000):
+        with pytest.raises(openai.BadRequestError, match=r"prompt: it has"):
+            ask(client, prompt, 3)
+    assert len(list(stream)) > 50
+    assert device() == before
+    assert ask(client, "b", 3).usage.completion_tokens == 3

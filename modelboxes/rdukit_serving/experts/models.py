@@ -50,7 +50,7 @@ class ExpertVersion(ModelVersion):
         self._pool, self._process = pool, pool.process_of(entry.name)
         self.texts = TextQueue(
             max_queue, self.statistics, admit=partial(pool.admit, entry.name), turns=self._process.turns,
-            numbers=self._process.numbers,
+            numbers=self._process.numbers, tokens_of=self.prompt_tokens,
         )  # fmt: skip
         self.text = {**configuration.text.figures(), "generates": configuration.generates}
         self._last_error = ""

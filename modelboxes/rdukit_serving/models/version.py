@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from rdukit_serving.settings import (
     RESTART_BACKOFF_S,
 )
 from rdukit_serving.signature import InferRequest, InferResponse, RawTensor, Reply, ServedSignature
+from rdukit_serving.text.prompt_tokens import tokens_of
 from rdukit_serving.text.queue import GenerationRequest, TextQueue
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class ModelVersion:
         max_queue = files.serving.get("max_queue") or resolve(MAX_QUEUE)
         self._batcher = Batcher(self.statistics, max_queue)
         #: Of a text model, instead of the batcher.
-        self.texts = TextQueue(max_queue, self.statistics)
+        self.texts = TextQueue(max_queue, self.statistics, tokens_of=self.prompt_tokens)
         #: Of a text model: context, prompt and vocabulary in tokens, and whether it generates.
         self.text: Mapping[str, int] | None = None
         self._client: DeviceClient | None = None
@@ -134,6 +135,22 @@ class ModelVersion:
         if self._client is None:
             return f"the inference process is being restarted: {self.reason}"
         return await self._why_no_answer(resolve(READY_TIMEOUT_S, timeout_s))
+
+    async def prompt_tokens(
+        self, text: str | Sequence[int], *, is_rendered: bool = False, field: str = "prompt"
+    ) -> Sequence[int]:
+        """Return the tokens of a prompt, or of a text to embed (``input``), in a thread.
+
+        Raises:
+            InvalidArgument: it is much too long for the context, or for the compiled prompt.
+        """
+        assert self.files.checkpoint is not None and self.text is not None, "a text model has both"
+        most = self.text["prompt"] if field == "input" else self.text["context"] - 1
+        if not isinstance(text, str):
+            if len(text) > most:
+                raise InvalidArgument(f"{field}: it has {len(text)} tokens; legal: 1 to {most}", field=field)
+            return text
+        return await tokens_of(self.files.checkpoint, text, most, is_rendered=is_rendered, field=field)
 
     def describe(self) -> dict[str, object]:
         """Return what the list of models tells of it."""

@@ -101,7 +101,7 @@ class Generation:
         #: Tokens of the prompt that were in the caches before.
         self.kept = 0
         self.is_over = False
-        if message["echo"]:
+        if message["echo"] and not message.get("is_told"):
             text = prompt if isinstance(prompt, str) else str(vocabulary.tokenizer.decode(self.prompt))
             for _, part in cut(text):
                 tell(self.number, kind="piece", text=part)

@@ -3,6 +3,7 @@
 Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, types, defaults and ranges.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument
-from rdukit.strict_json import refuse_duplicates
+from rdukit.strict_json import refuse_duplicates, refuse_values
 from rdukit_serving.text.chat_messages import (
     ChatMessage,
     ChosenTool,
@@ -280,6 +281,16 @@ class EmbeddingBody(_Body):
         return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
 
 
+#: Longest body that the event loop reads itself, and values of a body.
+SHORT_BYTES: Final = 16 << 10
+MAX_VALUES: Final = 250_000
+
+
+async def read_body(kind: type[Body], body: bytes) -> Body:
+    """Do ``parse_body``, of a long body in a thread: other texts go on meanwhile. Raises as that."""
+    return parse_body(kind, body) if len(body) <= SHORT_BYTES else await asyncio.to_thread(parse_body, kind, body)
+
+
 def parse_body(kind: type[Body], body: bytes) -> Body:
     """Read a request.
 
@@ -287,6 +298,7 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         InvalidArgument: not JSON, a key twice, or not legal; the detail's ``field`` is the first field that is wrong.
     """
     try:
+        refuse_values(body, MAX_VALUES)
         value = kind.model_validate_json(body)
         refuse_duplicates(body)
         return value

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -135,6 +135,8 @@ class TextQueue:
     turns: asyncio.Semaphore | None = None
     #: Of the texts that the process has.
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    #: Reads long prompts, away from the device process.
+    tokens_of: Callable[..., Awaitable[Sequence[int]]] | None = None
     _client: TextDevice | None = None
     #: Texts that wait or are made.
     _waiting: int = 0
@@ -191,10 +193,14 @@ class TextQueue:
             Unavailable: the process died, or is not there.
         """
         async with self._admitted() as clock:
+            prompt = await self._short(request.prompt, is_rendered=request.is_rendered)
+            is_told = request.echo and prompt is not request.prompt
+            if is_told:  # else the process tells it, from tokens
+                yield Piece(str(request.prompt))
             for is_again in itertools.count():
                 client = await self._take_turn()
                 clock.began = time.perf_counter_ns()
-                asked = self._events_of(client, request.prompt, **request.message())
+                asked = self._events_of(client, prompt, **request.message(), is_told=is_told)
                 async with contextlib.aclosing(asked) as events:
                     has_begun = False
                     async for message in events:
@@ -220,6 +226,7 @@ class TextQueue:
                 ``generate``.
         """
         async with self._admitted() as clock:
+            text = await self._short(text, field="input")
             client = await self._take_turn()
             clock.began = time.perf_counter_ns()
             values: list[float] = []
@@ -232,6 +239,12 @@ class TextQueue:
                     else:
                         _event(message)
             raise RuntimeFault("the inference process gave no vector")
+
+    async def _short(self, prompt: str | Sequence[int], **how: Any) -> str | Sequence[int]:
+        """Return a long text as its tokens, which are fewer: its process would make no other text meanwhile."""
+        if self.tokens_of is None or len(prompt) <= PART:
+            return prompt
+        return await self.tokens_of(prompt, **how)
 
     @contextlib.asynccontextmanager
     async def _admitted(self) -> AsyncIterator[_Clock]:

@@ -4,13 +4,10 @@ A caller that goes away ends its work. Source: the APIs' references; OpenAI's ev
 blank line each, then ``data: [DONE]``.
 """
 
-import asyncio
 import base64
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,7 +15,6 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_serving.access import Access
@@ -28,15 +24,13 @@ from rdukit_serving.router.word_vectors import EXPERT_HEADER, MAX_CHARACTERS, ro
 from rdukit_serving.text.answers import Turn, server_timing, unless_gone
 from rdukit_serving.text.anthropic_messages import CountBody, MessageAnswer, MessagesBody, messages_error
 from rdukit_serving.text.chat_template import (
-    TOKENIZER_FILE,
     ChatRenderer,
     ChatTemplate,
-    companion,
     find_chat_template,
 )
 from rdukit_serving.text.openai_answers import Completion, error_body
 from rdukit_serving.text.openai_responses import ResponseAnswer, ResponseBody
-from rdukit_serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, parse_body
+from rdukit_serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, read_body
 from rdukit_serving.text.queue import Embedding, GenerationRequest
 from rdukit_serving.text.studio_generic import (
     GenericAnswer,
@@ -202,7 +196,7 @@ class _Routes:
         """Count the tokens that a request for a message would have; no text waits for that."""
         body = await self._read(CountBody, request)
         turn = await self._turn(request, body.chat(), body.beginning)
-        tokens = await _tokens_of(turn.version, str(turn.request.prompt), turn.request.is_rendered)
+        tokens = await turn.version.prompt_tokens(str(turn.request.prompt), is_rendered=turn.request.is_rendered)
         return JSONResponse({"input_tokens": len(tokens)})
 
     async def predict(self, request: Request) -> Response:
@@ -210,7 +204,7 @@ class _Routes:
         path = request.scope["route"].path
         is_v2, is_stream = path.startswith("/api/v2/"), "/generic/stream/{project}/" in path
         kind: type[ItemsBody] | type[InstancesBody] = ItemsBody if is_v2 else InstancesBody
-        body = parse_body(kind, await request.body())
+        body = await read_body(kind, await request.body())
         params, named = body.params, body.params.select_expert or request.path_params["model"]
         turns = []
         for item, prompt in body.named_items:
@@ -234,7 +228,7 @@ class _Routes:
             InvalidArgument: it is wrong, or has no text that an expert could be chosen by.
         """
         raw = await request.body()
-        body = parse_body(kind, raw)
+        body = await read_body(kind, raw)
         if self._models.router is not None:
             body.model = await self._expert(request, body.model, orjson.loads(raw))
         return body
@@ -282,7 +276,7 @@ class _Routes:
 
     async def embed(self, request: Request) -> Response:
         """Embed each text as a vector."""
-        body = parse_body(EmbeddingBody, await request.body())
+        body = await read_body(EmbeddingBody, await request.body())
         version = await self._find(request, body.model)
         found = await unless_gone(request, _embed_all(version, body.inputs()))
         size = len(found[0].values)
@@ -305,27 +299,9 @@ async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) ->
 
 async def _vector_of(version: ModelVersion, text: str) -> NDArray[np.float32]:
     """Return the vector of a text, of a longer one that of its beginning."""
-    tokens, most = await _tokens_of(version, text[:MAX_CHARACTERS]), (version.text or {}).get("prompt", 0)
+    tokens, most = await version.prompt_tokens(text[:MAX_CHARACTERS]), (version.text or {}).get("prompt", 0)
     found = await version.texts.embed(tokens[:most])
     return np.asarray(found.values, np.float32)
-
-
-async def _tokens_of(version: ModelVersion, text: str, is_rendered: bool = False) -> list[int]:
-    checkpoint = version.files.checkpoint
-    assert checkpoint is not None, "a text model has one"
-    return await asyncio.to_thread(_tokenize, companion(checkpoint, TOKENIZER_FILE), text, is_rendered)
-
-
-def _tokenize(file: Path, text: str, is_rendered: bool) -> list[int]:
-    status = file.stat()
-    tokenizer = _read_tokenizer(file, status.st_mtime_ns, status.st_size)
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=not is_rendered).ids
-    return tokens
-
-
-@lru_cache(maxsize=2)
-def _read_tokenizer(file: Path, changed_ns: int, size: int) -> Tokenizer:
-    return Tokenizer.from_file(str(file))
 
 
 async def _find(models: ServedModels, name: str) -> ModelVersion:

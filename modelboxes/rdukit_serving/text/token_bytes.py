@@ -40,6 +40,11 @@ class TokenBytes:
         #: Tokens that are text as they stand, special ones among them.
         self._added = {token: str(added) for token, added in tokenizer.get_added_tokens_decoder().items()}
 
+    @property
+    def has_all_bytes(self) -> bool:
+        """Return whether every byte of a text is in a token of it."""
+        return self._is_byte_level or self._has_byte_tokens
+
     def of(self, token: int) -> bytes:
         """Return a token's bytes; empty for a token that the tokenizer lacks."""
         text = self._tokenizer.id_to_token(token)

@@ -12,6 +12,7 @@ from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_platform.api.bodies import Bodies
 from rdukit_platform.api.content_threads import ContentThreads
+from rdukit_platform.api.load_ledger import LoadLedger
 from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.artifacts.stores.opening import open_store
@@ -78,6 +79,7 @@ class Platform:
     issuer: Issuer
     followers: Followers = field(default_factory=Followers)
     counts: JobCounts = field(default_factory=JobCounts)
+    load: LoadLedger = field(default_factory=LoadLedger)
     bodies: Bodies = field(default_factory=Bodies)
     content_threads: ContentThreads = field(default_factory=ContentThreads)
 

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 
 from rdukit.errors import NotFound
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.bodies import read_body
+from rdukit_platform.api.bodies import MAX_VALUES, read_body
 from rdukit_platform.api.context import Platform
 from rdukit_platform.audit.service import Act
 from rdukit_platform.identity.bearers import authenticate_bearer, is_jwt
@@ -177,14 +177,18 @@ class StrictJsonRequest(Request):
 
     #: Takes what the route takes; FastAPI takes what it returns as it is.
     adapter: TypeAdapter[Any] | None = None
+    max_values = MAX_VALUES
 
     async def json(self) -> Any:
         """Return the body's value. Raises as ``read_body``."""
-        return await read_body(platform_of(self).bodies, await self.body(), self.adapter)
+        return await read_body(platform_of(self).bodies, await self.body(), self.adapter, self.max_values)
 
 
 class StrictJsonRoute(APIRoute):
     """A route of such requests."""
+
+    #: Values that a body may have.
+    max_values = MAX_VALUES
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, given a strict request."""
@@ -196,7 +200,7 @@ class StrictJsonRoute(APIRoute):
 
         async def strictly(request: Request) -> Response:
             strict = StrictJsonRequest(request.scope, request.receive, request._send)
-            strict.adapter = adapter
+            strict.adapter, strict.max_values = adapter, self.max_values
             return await handle(strict)
 
         return strictly

@@ -32,7 +32,16 @@ from rdukit_platform.tenants.roles import ROLES, choose_scopes
 from rdukit_platform.tenants.scopes import ADMIN
 from rdukit_platform.tenants.service import Caller, check_may_add, create_tenant, find_tenant, list_tenants
 from rdukit_platform.tenants.standing import find_standing, tenants_of_user
-from rdukit_platform.tenants.tokens import GLASS, HOST, give_token, list_tokens, own_tokens, revoke_tokens, rotate_token
+from rdukit_platform.tenants.tokens import (
+    GLASS,
+    HOST,
+    block_token,
+    give_token,
+    list_tokens,
+    own_tokens,
+    revoke_tokens,
+    rotate_token,
+)
 
 router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictJsonRoute)
 
@@ -171,6 +180,8 @@ class TokenView(BaseModel):
     created_at: float
     expires_at: float | None
     revoked_at: float | None
+    #: When an administrator blocked it; none: it is let in.
+    blocked_at: float | None = None
     #: When it was last used, to about a minute.
     last_used_at: float | None
     #: The token that made it (administrator: another tenant's), or host, or break-glass; none: before that was kept.
@@ -351,6 +362,27 @@ def rotate(request: Request, token_id: str, caller: TokenKeeper, body: RotateReq
 def revoke(request: Request, token_id: str, caller: TokenKeeper, with_made: WithMade = False) -> RevokedTokens:
     """End a token now; ``with_made`` also those that it made, and those that they made."""
     return end_token(request, caller, token_id, with_made=with_made)
+
+
+@router.post("/tokens/{token_id}/block")
+def block(request: Request, token_id: str, caller: Admin) -> TokenView:
+    """Let a token of any tenant in no more, at once, with its streams; until it is unblocked."""
+    return _block(request, caller, token_id, is_blocked=True)
+
+
+@router.post("/tokens/{token_id}/unblock")
+def unblock(request: Request, token_id: str, caller: Admin) -> TokenView:
+    """Let a blocked token in again."""
+    return _block(request, caller, token_id, is_blocked=False)
+
+
+def _block(request: Request, caller: Caller, token_id: str, *, is_blocked: bool) -> TokenView:
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = block_token(session, caller, token_id, platform.clock.now(), is_blocked=is_blocked)
+        act = Act.BLOCK_TOKEN if is_blocked else Act.UNBLOCK_TOKEN
+        record(session, entry_of(request, caller, act, row.id, row.tenant_id, f"named {row.name!r}"))
+        return show_token(row, None)
 
 
 def make_token(request: Request, caller: Caller, tenant_id: str, body: TokenRequest) -> Token:

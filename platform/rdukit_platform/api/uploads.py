@@ -20,7 +20,14 @@ from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.settings import MAX_BODY_BYTES
 
-router = APIRouter(prefix="/v1/uploads", tags=["artifacts"], route_class=StrictJsonRoute)
+
+class ListingRoute(StrictJsonRoute):
+    """A route whose body lists files: as many as fit into ``gateway.max_body_bytes``."""
+
+    max_values = 250_000
+
+
+router = APIRouter(prefix="/v1/uploads", tags=["artifacts"], route_class=ListingRoute)
 
 #: Bytes of a piece, unless bodies have to be shorter.
 PIECE_BYTES: Final = 4 << 20

@@ -84,6 +84,8 @@ class Act(StrEnum):
     CREATE_TOKEN = "token.create"
     ROTATE_TOKEN = "token.rotate"
     REVOKE_TOKEN = "token.revoke"
+    BLOCK_TOKEN = "token.block"
+    UNBLOCK_TOKEN = "token.unblock"
     #: An administrator's token that was made on the host.
     BREAK_GLASS = "token.break-glass"
     INVITE_MEMBER = "member.invite"

@@ -1,15 +1,19 @@
 """The platform's lines of ``rdukit status``: whether it runs, and its jobs."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
 
 from rdukit.cli.status import PartStatus
 from rdukit.errors import RdukitError, Unavailable
+from rdukit.units import format_bytes
 from rdukit_platform.settings import current_home
 
 #: States of jobs that have not ended, as they are shown.
 _OPEN: Final = ("running", "starting", "retrying", "queued", "submitted", "paused")
 _MAX_JOBS: Final = 200
+#: Tokens that are shown as those that load the gateway.
+_HEAVIEST: Final = 3
 
 
 def report_platform() -> Iterator[PartStatus]:
@@ -41,6 +45,16 @@ def report_platform() -> Iterator[PartStatus]:
             return
         shown = [f"{count}{'+' * (count == _MAX_JOBS)} {state}" for state, count in counts.items() if count]
         yield PartStatus("jobs", "running" if shown else "stopped", ", ".join(shown) or "none open", {"open": counts})
+        with suppress(RdukitError):  # administrators see it
+            load = client.get("/v1/load")["load"]
+            text = "; ".join(_load_words(each) for each in load[:_HEAVIEST]) or "nobody asks anything"
+            yield PartStatus("load", "running", text, {"load": load})
+
+
+def _load_words(load: Mapping[str, Any]) -> str:
+    name = " ".join(filter(None, (load["tenant"], load["token"])))
+    size = format_bytes(load["bytes_in"] + load["bytes_out"])
+    return f"{name} {load['requests']} requests, {size}, {load['seconds']:.1f} s"
 
 
 def _without_answer(url: str, error: Unavailable | None = None) -> PartStatus:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: Revision of the newest migration; a test compares it with the folder.
-HEAD: Final = "0036"
+HEAD: Final = "0037"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Composed services start together, and a database server may be the last.
 START_WAIT_S: Final = 60.0

@@ -82,6 +82,8 @@ class TokenRow(Base):
     made_by: Mapped[str | None] = mapped_column(String(32), index=True)
     #: The token that it was rotated into; it ends by ``expires_at``.
     replaced_by: Mapped[str | None] = mapped_column(String(32))
+    #: When an administrator blocked it; none: nobody did, or it was let in again.
+    blocked_at: Mapped[float | None]
     #: The user whose own it is: it allows no more than that user may now, and ends with the membership.
     user_id: Mapped[str | None] = mapped_column(String(32), index=True)
     #: Whether it is a session of the console, whose text nobody has; it allows what its user may.

@@ -26,6 +26,7 @@ from rdukit_platform.api.endpoints import router as endpoints
 from rdukit_platform.api.entries import router as entries
 from rdukit_platform.api.experts import router as experts
 from rdukit_platform.api.jobs import router as jobs
+from rdukit_platform.api.load import router as load
 from rdukit_platform.api.login import router as login
 from rdukit_platform.api.maintenance import router as maintenance
 from rdukit_platform.api.members import router as members
@@ -143,6 +144,7 @@ def create_app(platform: Platform) -> FastAPI:
         members,
         login,
         audit,
+        load,
     ):
         app.include_router(each, dependencies=[Depends(check_query)])
     for each in (
@@ -173,7 +175,7 @@ def create_app(platform: Platform) -> FastAPI:
     _summarise(app)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)
-    app.add_middleware(RequestContextMiddleware)
+    app.add_middleware(RequestContextMiddleware, platform=platform)
     return app
 
 
@@ -213,8 +215,10 @@ def send_to_console() -> Response:
 
 @router.get("/openapi.json")
 def give_document(request: Request) -> Response:
-    """Return the OpenAPI document of the routes."""
-    return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
+    """Return the OpenAPI document of the routes, whose text is made once."""
+    state = request.app.state
+    state.document = getattr(state, "document", None) or orjson.dumps(request.app.openapi())
+    return Response(state.document, media_type="application/json")
 
 
 @router.get("/docs")

@@ -77,9 +77,20 @@ USE: Final[Mapping[str, PlatformMetric]] = {
     ),
 }  # fmt: skip
 
+_OF_TENANTS: Final = ("tenant",)
+#: Sums of ``Load``, by its fields: of this gateway since it started, of 200 tenants by name and of the others together.
+LOAD: Final[Mapping[str, PlatformMetric]] = {
+    "requests": PlatformMetric("rdukit_gateway_tenant_requests_total", "Requests of a tenant's callers.", _OF_TENANTS),
+    "bytes_in": PlatformMetric("rdukit_gateway_tenant_in_bytes_total", "Bytes of a tenant's bodies.", _OF_TENANTS),
+    "bytes_out": PlatformMetric("rdukit_gateway_tenant_out_bytes_total", "Bytes of answers to a tenant.", _OF_TENANTS),
+    "seconds": PlatformMetric(
+        "rdukit_gateway_tenant_seconds_total", "Seconds until answers to a tenant began.", _OF_TENANTS
+    ),
+}  # fmt: skip
+
 METRICS: Final = (
-    JOBS, READY, *USE.values(), PART_UP, SERVICES, BEAT_AGE, QUEUE_AGE, UNSERVED, WEBHOOK_AGE, DISK_FREE, DISK_SIZE,
-    COPIES,
+    JOBS, READY, *USE.values(), *LOAD.values(), PART_UP, SERVICES, BEAT_AGE, QUEUE_AGE, UNSERVED, WEBHOOK_AGE,
+    DISK_FREE, DISK_SIZE, COPIES,
 )  # fmt: skip
 
 
@@ -160,6 +171,9 @@ def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Values]]
         is_pending = DeliveryRow.state == str(DeliveryState.PENDING)
         created_at = session.scalar(select(func.min(DeliveryRow.created_at)).where(is_pending))
         yield WEBHOOK_AGE, {(): 0.0 if created_at is None else max(now - created_at, 0.0)}
+    loads = platform.load.by_tenant()
+    for field, metric in LOAD.items():
+        yield metric, {(tenant,): float(getattr(load, field)) for tenant, load in loads.items()}
     disk = shutil.disk_usage(platform.home.folder)
     yield DISK_FREE, {(): float(disk.free)}
     yield DISK_SIZE, {(): float(disk.total)}

@@ -46,6 +46,7 @@ from rdukit_platform.api.audit_requests import address_of, note_refusal
 from rdukit_platform.api.bodies import BodyRoom, MalformedBody
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, token_of
+from rdukit_platform.api.load_ledger import Load
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
@@ -93,34 +94,44 @@ class RequestContextMiddleware:
     A request is a span: of the trace that its ``traceparent`` names, or the first of a new one.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, platform: Platform) -> None:
+        self._app, self._platform = app, platform
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        size_in = size_out = 0
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else "req-" + secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         sent = next((value for name, value in scope["headers"] if name == TRACEPARENT.encode()), b"")
         request_span = begin_span(
             scope["method"], kind=SpanKind.SERVER, parent=find_traceparent(sent.decode("latin-1"))
         )
-        began, status = time.perf_counter(), 500
+        began, begun, status = time.perf_counter(), 0.0, 500
+
+        async def counted() -> Message:
+            nonlocal size_in
+            message = await receive()
+            size_in += len(message.get("body") or b"")
+            return message
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun, size_out
+            size_out += len(message.get("body") or b"")
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], time.perf_counter() - began
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
             await send(message)
 
         try:
             with within(request_span.context), log_ids(request_id=request_id):
-                await self._app(scope, receive, answer)
+                await self._app(scope, counted, answer)
         finally:
             route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - began
+            caller = scope["state"].get("caller")
+            self._platform.load.note(caller, Load(1, size_in, size_out, begun), self._platform.clock.now())
             REQUESTS.labels(scope["method"], route, str(status)).inc()
             SECONDS.labels(scope["method"], route).observe(seconds)
             request_span.name = f"{scope['method']} {route}"

@@ -112,8 +112,10 @@ def end_of_old(now: float, expires_at: float | None, grace_s: float) -> float:
     return now + grace_s if expires_at is None else min(expires_at, now + grace_s)
 
 
-def is_over(now: float, revoked_at: float | None, expires_at: float | None) -> str:
-    """Say why a token is not valid any more; empty: it is."""
+def is_over(now: float, revoked_at: float | None, expires_at: float | None, blocked_at: float | None = None) -> str:
+    """Say why a token is not valid now; empty: it is."""
     if revoked_at is not None:
         return "was revoked"
+    if blocked_at is not None:
+        return "is blocked by an administrator"
     return "has expired" if expires_at is not None and expires_at <= now else ""

@@ -87,7 +87,7 @@ def read_validity(session: Session, row: TokenRow, now: float) -> tuple[frozense
 
     A user's token allows no more than its user may at this moment, and a session just that.
     """
-    if why := is_over(now, row.revoked_at, row.expires_at):
+    if why := is_over(now, row.revoked_at, row.expires_at, row.blocked_at):
         return frozenset(), why
     if row.user_id is None:
         return frozenset(row.scopes), ""

@@ -217,6 +217,23 @@ def revoke_tokens(
     return ended
 
 
+def block_token(session: Session, caller: Caller, token_id: str, now: float, *, is_blocked: bool) -> TokenRow:
+    """Let a token in no more, from now on, or again. Doing so twice is no error. Returns its row.
+
+    Raises:
+        NotFound: there is no such token.
+        Conflict: it is the caller's own, or it has ended.
+    """
+    check_still_valid(session, caller, now)
+    row = _get_own(session, caller, token_id)
+    if row.id == caller.token_id:
+        raise Conflict(f"token {row.id} is the one that asks; end it with: rdukit token revoke {row.id}")
+    if row.revoked_at is not None:
+        raise Conflict(f"token {row.id} was revoked; nothing is left to block or to let in")
+    row.blocked_at = (row.blocked_at or now) if is_blocked else None
+    return row
+
+
 def ensure_first_token(database: Database, home: Home, now: float) -> None:
     """Make the default tenant, and an admin token for it in ``token`` (0600) unless a valid one is there."""
     with database.write() as session:

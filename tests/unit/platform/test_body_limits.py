@@ -17,7 +17,7 @@ from support import shows
 pytestmark = shows("jobs", "errors", "security")
 
 JOB = {"box": "logreg", "verb": "train"}
-MANY = 100_000
+MANY = 90_000
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Who loads this gateway: requests, bytes and seconds by tenant and token, of late and since it started."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit_platform.tenants.service import Caller
+
+#: Seconds of "of late": the minute that runs, and the one before.
+WINDOW_S: Final = 60.0
+#: Tenants that are counted by name, and tokens of a minute; further ones are counted together.
+MAX_TENANTS: Final = 200
+MAX_TOKENS: Final = 2000
+#: Tokens that are shown, the heaviest first.
+SHOWN: Final = 20
+STRANGERS: Final = "strangers"
+OTHERS: Final = "others"
+
+
+@dataclass(slots=True)
+class Load:
+    """Load by somebody. ``seconds``: until answers began, all requests together."""
+
+    requests: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: "Load") -> None:
+        """Add another's."""
+        self.requests += other.requests
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.seconds += other.seconds
+
+
+#: Tenant and token; of strangers and others no token.
+Owner = tuple[str, str]
+
+
+class LoadLedger:
+    """The load of one process. Safe for threads; its size is bounded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: By tenant, since the process started.
+        self._tenants: dict[str, Load] = {}
+        #: By owner, of the minute with this number and of the one before.
+        self._minute = 0
+        self._now: dict[Owner, Load] = {}
+        self._before: dict[Owner, Load] = {}
+
+    def note(self, caller: Caller | None, load: Load, now_s: float) -> None:
+        """Count a request that was answered."""
+        tenant = STRANGERS if caller is None else caller.tenant_name
+        owner = tenant, "" if caller is None else caller.token_id
+        with self._lock:
+            self._turn(now_s)
+            name = tenant if tenant in self._tenants or len(self._tenants) < MAX_TENANTS else OTHERS
+            self._tenants.setdefault(name, Load()).add(load)
+            known = owner in self._now or len(self._now) < MAX_TOKENS
+            self._now.setdefault(owner if known else (OTHERS, ""), Load()).add(load)
+
+    def by_tenant(self) -> dict[str, Load]:
+        """Return the load of each tenant since the process started."""
+        with self._lock:
+            return {name: Load(each.requests, each.bytes_in, each.bytes_out, each.seconds)
+                    for name, each in self._tenants.items()}  # fmt: skip
+
+    def heaviest(self, now_s: float) -> Iterator[tuple[Owner, Load]]:
+        """Yield the load of late of the owners with most seconds, bytes or requests, the heaviest first."""
+        with self._lock:
+            self._turn(now_s)
+            found: dict[Owner, Load] = {}
+            for minute in (self._now, self._before):
+                for owner, load in minute.items():
+                    found.setdefault(owner, Load()).add(load)
+        yield from sorted(found.items(), key=lambda one: weight(one[1]), reverse=True)[:SHOWN]
+
+    def _turn(self, now_s: float) -> None:
+        minute = int(now_s // WINDOW_S)
+        if minute != self._minute:
+            self._before = self._now if minute == self._minute + 1 else {}
+            self._now, self._minute = {}, minute
+
+
+def weight(load: Load) -> float:
+    """Return how heavy a load is, in seconds: a request counts a millisecond, and 10 MB as much as 100 ms (pure)."""
+    return load.seconds + load.requests * 1e-3 + (load.bytes_in + load.bytes_out) * 1e-8
