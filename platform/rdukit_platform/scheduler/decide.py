@@ -27,11 +27,13 @@ from rdukit_platform.scheduler.model import (
     Need,
     Preemption,
     PreemptionRule,
+    PriorityScope,
     QueuedJob,
     QueueSnapshot,
     Wait,
 )
 from rdukit_platform.scheduler.node_room import NodeRoom
+from rdukit_platform.scheduler.overdue import OverdueRule
 from rdukit_platform.scheduler.preempt import Preemptor
 from rdukit_platform.scheduler.reserve import Reservation, reserve
 from rdukit_platform.scheduler.rooms import Spread
@@ -52,13 +54,15 @@ class QueueRules:
     has_other_tenants: bool = False
     absent: Mapping[str, int] = field(default_factory=dict)
     preemption: PreemptionRule = field(default_factory=PreemptionRule)
+    priority_scope: PriorityScope = PriorityScope.TENANT
 
 
 def decide(snapshot: QueueSnapshot) -> Decision:
     """Return the admissions for this snapshot."""
     ledger = Ledger(snapshot.nodes, snapshot.active, snapshot.shares, snapshot.now)
     rules = QueueRules(
-        snapshot.tenant_jobs, snapshot.starve_s, snapshot.has_other_tenants, snapshot.absent, snapshot.preemption
+        snapshot.tenant_jobs, snapshot.starve_s, snapshot.has_other_tenants, snapshot.absent, snapshot.preemption,
+        snapshot.priority_scope,
     )  # fmt: skip
     return decide_by(ledger, line_up(snapshot.queued), rules, snapshot.now)
 
@@ -72,7 +76,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
     """
     ledger.rooms.forget_whys()
     round_ = _Round(ledger, rules, now, tells)
-    for job in in_turn(lines, ledger.shares, round_.bound):
+    for job in in_turn(lines, ledger.shares, round_.bound, rules.priority_scope, round_.is_overdue):
         found = round_.find(job)
         if not isinstance(found, Wait):
             round_.admit(job, found)
@@ -83,7 +87,9 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
     if tells:
         first = round_.waiting[:ESTIMATED]
         for job_id, at in estimate_starts(first, ledger.rooms.all, ledger.endings, now).items():
-            round_.waits[job_id] = Wait(round_.waits[job_id].code, round_.waits[job_id].why, at)
+            round_.waits[job_id] = replace(round_.waits[job_id], starts_at=at)
+        if (held := round_.reserved) is not None and held.at < float("inf"):
+            round_.waits[held.job.job_id] = replace(round_.waits[held.job.job_id], starts_at=held.at)
     round_.preemptor.release()
     return Decision(tuple(round_.placements), round_.waits, round_.placements, tuple(round_.preemptions), round_.parts)
 
@@ -98,6 +104,7 @@ class _Round:
     #: Whether waits are told in words, for which all nodes are looked at.
     tells: bool
     preemptor: Preemptor = field(init=False)
+    overdue: OverdueRule = field(init=False)
     bound: SizeBound = field(default_factory=SizeBound)
     #: Job to node, in the order of admission.
     placements: dict[str, str] = field(default_factory=dict)
@@ -121,8 +128,16 @@ class _Round:
     hopeless: dict[tuple[int, Labels], list[tuple[int, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.now)
+        self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.rules.priority_scope, self.now)
+        shares = self.ledger.shares
+        self.overdue = OverdueRule(
+            self.ledger.waits, shares.all_tiles, shares.all_slots, self.rules.starve_s, self.now
+        )  # fmt: skip
         self.has_limits = self.rules.tenant_jobs > 0 or self.ledger.shares.has_limits
+
+    def is_overdue(self, job: QueuedJob) -> bool:
+        """Return whether a job goes before those of smaller shares: one at a time has a reservation so."""
+        return self.reserved is None and self.overdue.applies(job)
 
     def find(self, job: QueuedJob) -> Spread | Wait:
         """Find the node for a job, or several for its members, or what it waits for."""
@@ -271,11 +286,14 @@ class _Round:
         self.waiting.append(job)
         if self.reserved is not None or not job.tiles or self.ledger.rooms.slots <= 0:
             return
-        has_starved = self.now - job.since >= self.rules.starve_s
+        is_overdue = self.is_overdue(job)
         until = job.ends_by(self.now) if self.ledger.has_windows else 0.0
         hopeless = self.hopeless.setdefault(job.need[1:], [])
-        if has_starved or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
-            self.reserved = reserve(job, self.ledger, self.now, at_any_cost=has_starved)
+        if is_overdue or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
+            self.reserved = reserve(job, self.ledger, self.now, at_any_cost=is_overdue)
+            if self.reserved is not None and is_overdue:
+                why = f"{wait.why}; it has waited the longest and has a reservation{self.reserved.describe_start()}"
+                self.waits[job.job_id] = replace(wait, why=why)
             if self.reserved is None:
                 hopeless.append((job.tiles, until))
 
@@ -303,12 +321,10 @@ def _coarse(seconds: float) -> str:
 
 
 def _comes_first(job: QueuedJob, reserved: Reservation) -> str:
-    first, is_own = reserved.job, reserved.job.tenant_id == job.tenant_id
-    if reserved.at == float("inf"):
-        return (
-            f"job {first.job_id} has waited longer for {first.tiles} tiles" if is_own
-            else "a job of another tenant has waited longer for tiles"
-        )  # fmt: skip
-    before = f"job {first.job_id} comes" if is_own else "a job of another tenant comes"
+    first = reserved.job
+    whose = (
+        f"job {first.job_id} has a reservation for {first.tiles} tiles" if job.tenant_id == first.tenant_id
+        else "a job of another tenant has a reservation for tiles"
+    )  # fmt: skip
     how = "has no run limit" if job.run_limit_s is None else "would end too late"
-    return f"{before} first for {f'{first.tiles} tiles' if is_own else 'tiles'}, and this one {how}"
+    return f"{whose}{reserved.describe_start()}, and this one {how}"

@@ -14,6 +14,7 @@ from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_neve
 from rdukit_platform.scheduler.model import NO_LABELS, ActiveJob, Labels, Need, NodeState, QueuedJob, TenantShare
 from rdukit_platform.scheduler.node_room import NodeRoom
 from rdukit_platform.scheduler.openings import Ending, Openings
+from rdukit_platform.scheduler.overdue import ActiveWaits
 from rdukit_platform.scheduler.rooms import Rooms, Spread
 from rdukit_platform.scheduler.shares import Shares
 
@@ -38,6 +39,7 @@ class Ledger:
         #: When jobs with run limits end, the earliest first, by the index of their node.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
         self.openings = Openings(self.rooms, self.endings)
+        self.waits = ActiveWaits()
         self._nevers: dict[Need, str | None] = {}
         self._unlabelled: dict[Labels, str | None] = {}
         self._able: dict[Need, list[NodeRoom]] = {}
@@ -66,9 +68,24 @@ class Ledger:
         self.openings.forget()
         self._find_shapes()
 
+    def close(self, room: NodeRoom) -> None:
+        """Note that a node on which nothing runs is lost."""
+        self.rooms.close(room)
+        self._count_slots(-room.node.slots)
+
+    def open(self, room: NodeRoom) -> None:
+        """Note that a node that was lost is back, with nothing running there."""
+        self.rooms.open(room)
+        self._count_slots(room.node.slots)
+
+    def _count_slots(self, change: int) -> None:
+        self.slots += change
+        self.shares.count_slots(self.slots)
+
     def _count(self, active: Collection[ActiveJob], now: float) -> None:
         rooms, endings = self.rooms, self.endings
         self.shares.add_all(active)
+        self.waits.add_all(active, now)
         for job in active:
             ends_at, is_leaving = job.ends_at, job.is_leaving
             for part in job.parts or (job,):
@@ -99,6 +116,7 @@ class Ledger:
     def start(self, job: QueuedJob, places: Spread, now: float) -> list[int]:
         """Note that a job starts on one or several nodes. Returns how many tiles it gets on each."""
         self.shares.add(job)
+        self.waits.add(job, now)
         given = []
         for room, need in places:
             before = room.mask
@@ -113,6 +131,7 @@ class Ledger:
     def end(self, job: ActiveJob) -> None:
         """Note that a job has ended, and that its nodes have its tiles again."""
         self.shares.remove(job)
+        self.waits.remove(job)
         held = self.held.pop(job.job_id, {})
         for part in job.everywhere:
             room = self.rooms.of(part)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from rdukit_platform.jobs.states import WaitCode
@@ -89,6 +90,8 @@ class ActiveJob:
     members: int = 1
     #: Its parts, where its members are on several nodes, the first member's first; of one node there are none.
     parts: tuple[JobPart, ...] = ()
+    #: When it was queued, seconds since the epoch; ``None``: it did not wait.
+    since: float | None = None
 
     @property
     def everywhere(self) -> "tuple[JobPart, ...] | tuple[ActiveJob]":
@@ -128,6 +131,15 @@ class TenantShare:
 EQUAL_SHARE: Final = TenantShare()
 
 
+class PriorityScope(StrEnum):
+    """Jobs that priorities order among each other."""
+
+    #: Those of one tenant.
+    TENANT = "tenant"
+    #: All.
+    PLATFORM = "platform"
+
+
 @dataclass(frozen=True, slots=True)
 class PreemptionRule:
     """Bounds of preemption; see ``preempt``."""
@@ -158,6 +170,7 @@ class QueueSnapshot:
     #: Tenants that are not in it have the weight 1 and no past.
     shares: Mapping[str, TenantShare] = field(default_factory=dict)
     preemption: PreemptionRule = PreemptionRule()
+    priority_scope: PriorityScope = PriorityScope.TENANT
 
     @property
     def slots(self) -> int:

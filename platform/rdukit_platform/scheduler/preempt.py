@@ -4,7 +4,7 @@ A job that finds no tiles may take those of others in two cases:
 
 * **Reclaim**: it keeps its tenant within quota, and the victim's tenant has borrowed.
 * **Priority**: its priority is higher by at least ``priority_gap``, and the victim was submitted as preemptible or is
-  of a tenant that has borrowed. A job by which its own tenant would borrow takes nothing so from another that is
+  of a tenant that has borrowed. The victim is of its own tenant, unless priorities order the jobs of all. A job by which its own tenant would borrow takes nothing so from another that is
   within its quota.
 
 On each node that is one victim, or several of which none can be spared; of all nodes it takes those that lose the least
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ledger
-from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, QueuedJob
+from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, PriorityScope, QueuedJob
 from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
 from rdukit_platform.scheduler.rooms import Spread, spread_over
 
@@ -43,7 +43,8 @@ class Clearing:
 class Preemptor:
     """Finds victims while a decision is made."""
 
-    def __init__(self, ledger: Ledger, rule: PreemptionRule, now: float) -> None:
+    def __init__(self, ledger: Ledger, rule: PreemptionRule, scope: PriorityScope, now: float) -> None:
+        self._spans_tenants = scope is PriorityScope.PLATFORM
         self._now, self._rule, self._shares, self._rooms = now, rule, ledger.shares, ledger.rooms
         self._victims: defaultdict[int, list[ActiveJob]] = defaultdict(list)
         self._leaving: defaultdict[int, Leaving] = defaultdict(Leaving)
@@ -94,7 +95,7 @@ class Preemptor:
             closed: nodes that none of its members may be on.
         """
         is_borrower = self._shares.borrows(job)
-        kind = is_borrower, job.priority, job.tenant_id if self._shares.has_quotas else "", *job.need[1:]
+        kind = is_borrower, job.priority, self._tenant_of(job), *job.need[1:]
         if job.tiles >= self._in_vain.get(kind, 1 << 62):
             return None
         found = self._find_left(job, may_have) or self._find_victims(job, is_borrower, may_have)
@@ -117,6 +118,10 @@ class Preemptor:
                 self._leaving[room.index] = rest
         self._left -= bool(found.victims)
         return found
+
+    def _tenant_of(self, job: QueuedJob) -> str:
+        """Return the tenant of a job, where it matters for whom others make room; else nothing."""
+        return job.tenant_id if self._shares.has_quotas or not self._spans_tenants else ""
 
     def _rooms_of(self, job: ActiveJob) -> list[NodeRoom]:
         return [room for part in job.everywhere if (room := self._rooms.of(part)) is not None]
@@ -190,6 +195,8 @@ class Preemptor:
         has_borrowed = self._shares.borrowed(victim.tenant_id) > given
         if has_borrowed and is_other and not is_borrower:
             return True
+        if is_other and not self._spans_tenants:
+            return False
         is_outranked = gap > 0 and job.priority - victim.priority >= gap
         return is_outranked and (has_borrowed or (victim.is_preemptible and not (is_borrower and is_other)))
 

@@ -6,12 +6,17 @@ Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), which is c
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import QueuedJob
 from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
 from rdukit_platform.scheduler.openings import Ending, Opening
 from rdukit_platform.scheduler.rooms import spread_over
+
+#: Of the last day that a date can name.
+_LAST_MINUTE: Final = 253402300740
 
 
 @dataclass(slots=True)
@@ -31,6 +36,13 @@ class Reservation:
         if job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at:
             return ()
         return [index for index, spare in self.spares.items() if job.tiles > spare]
+
+    def describe_start(self) -> str:
+        """Say when the job is expected to start, by the minute: the words are written again where they change."""
+        if self.at == float("inf"):
+            return ", expected to start when a job without a run limit ends"
+        minute = min(-int(-self.at // 60.0) * 60, _LAST_MINUTE)
+        return f", expected to start by {datetime.fromtimestamp(minute, UTC):%Y-%m-%d %H:%M} UTC"
 
     def note(self, job: QueuedJob, room: NodeRoom, tiles: int, now: float) -> None:
         """Count the tiles of a later job that starts on a node now and still runs at ``at``."""

@@ -14,8 +14,16 @@ SCHEDULER_LEASE_S: Final = Setting(
     "Seconds of silence after which another scheduler on the same database takes over; the same for all.", float,
 )  # fmt: skip
 SCHEDULER_STARVE_S: Final = Setting(
-    "scheduler.starve_s", 60.0, "Seconds after which a waiting job lets no later one past it.", float
+    "scheduler.starve_s",
+    60.0,
+    "Seconds after which a job may be overdue: it goes before smaller shares, and no later one delays it.",
+    float,
 )
+SCHEDULER_PRIORITY_SCOPE: Final = Setting(
+    "scheduler.priority_scope", "tenant",
+    "Jobs that priorities order: a tenant's own (tenant), or those of all tenants before their shares (platform).",
+    str, ("tenant", "platform"),
+)  # fmt: skip
 SCHEDULER_HALF_LIFE_S: Final = Setting(
     "scheduler.half_life_s", 3600.0,
     "Seconds after which what a tenant has used counts half in its share; 0: only what it uses now counts.", float,

@@ -1,4 +1,6 @@
-"""Order of the queue (pure): within quota first, then priority, then the tenants' weighted shares, then age.
+"""Order of the queue (pure): within quota first, then overdue jobs, then the tenants' weighted shares, then age.
+
+A tenant's own jobs go by priority, then age. Where priorities order the jobs of all tenants, they go before shares.
 
 A tenant's share is dominant resource fairness's: the larger one of its part of the tiles and its part of the slots.
 What it used lately counts beside what it uses now, and fades by half in each half-life. Where any tenant has a quota,
@@ -10,11 +12,11 @@ multifactor priorities.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit_platform.scheduler.model import EQUAL_SHARE, ActiveJob, QueuedJob, TenantShare
+from rdukit_platform.scheduler.model import EQUAL_SHARE, ActiveJob, PriorityScope, QueuedJob, TenantShare
 
 #: Weights below this would be no weights; the gateway refuses them.
 LOWEST_WEIGHT: Final = 0.01
@@ -36,8 +38,8 @@ class Shares:
 
     def __init__(self, claims: Mapping[str, TenantShare], tiles: int, slots: int) -> None:
         """Begin with no active job, on nodes of so many tiles and worker slots together."""
-        self._tiles = max(tiles, 1)
-        self._slots = max(slots, 1)
+        #: Tiles and worker slots that shares are parts of.
+        self.all_tiles, self.all_slots = max(tiles, 1), max(slots, 1)
         #: Whether any tenant has tiles of its own; else nobody borrows.
         self.has_quotas = False
         #: Whether any tenant may have no more than so much.
@@ -81,7 +83,12 @@ class Shares:
 
     def count_tiles(self, tiles: int) -> None:
         """Count shares of so many tiles from now on."""
-        self._tiles = max(tiles, 1)
+        self.all_tiles = max(tiles, 1)
+        self._shares.clear()
+
+    def count_slots(self, slots: int) -> None:
+        """Count shares of so many worker slots from now on."""
+        self.all_slots = max(slots, 1)
         self._shares.clear()
 
     def claim(self, tenant_id: str) -> TenantShare:
@@ -109,7 +116,7 @@ class Shares:
 
     def _find(self, tenant_id: str) -> float:
         claim = self.claim(tenant_id)
-        used = max(self._held(tenant_id) / self._tiles, self.jobs[tenant_id] / self._slots)
+        used = max(self._held(tenant_id) / self.all_tiles, self.jobs[tenant_id] / self.all_slots)
         return (used + claim.past) / max(claim.weight, LOWEST_WEIGHT)
 
     def _held(self, tenant_id: str) -> int:
@@ -145,19 +152,34 @@ class SizeBound:
         self.tiles: float = float("inf")
 
 
-def in_turn(lines: Lines, shares: Shares, bound: SizeBound) -> Iterator[QueuedJob]:
-    """Yield each job once: within quota, of the highest priority, of the smallest share *then*, the oldest."""
+#: Share of a tenant whose first job is overdue: smaller than all others.
+_OVERDUE: Final = -1.0
+
+
+def in_turn(
+    lines: Lines, shares: Shares, bound: SizeBound, scope: PriorityScope, is_overdue: Callable[[QueuedJob], bool]
+) -> Iterator[QueuedJob]:
+    """Yield each job once: of all tenants' first jobs the overdue ones, then that of the smallest share *then*.
+
+    Args:
+        is_overdue: it may say so of fewer jobs the more have been yielded, not of more.
+    """
     rest = {tenant: iter(line) for tenant, line in lines.items()}
 
     def place(tenant: str, first: QueuedJob) -> tuple[bool, int, float, float, str, str]:
         borrows = shares.has_quotas and shares.borrows(first)
-        return borrows, -first.priority, shares.of(tenant), first.since, first.job_id, tenant
+        priority = first.priority if scope is PriorityScope.PLATFORM else 0
+        share = _OVERDUE if is_overdue(first) else shares.of(tenant)
+        return borrows, -priority, share, first.since, first.job_id, tenant
 
     firsts = {tenant: first for tenant, line in rest.items() if (first := next(line, None)) is not None}
     heads = [place(tenant, first) for tenant, first in firsts.items()]
     heapq.heapify(heads)
     while heads and bound.tiles > 0:
-        tenant = heads[0][-1]
+        _, _, share, *_, tenant = heads[0]
+        if share == _OVERDUE and not is_overdue(firsts[tenant]):
+            heapq.heapreplace(heads, place(tenant, firsts[tenant]))
+            continue
         yield firsts[tenant]
         for following in rest[tenant]:
             if following.tiles < bound.tiles or following.members > 1 or following.constraint:

@@ -29,6 +29,7 @@ from rdukit_platform.scheduler.model import (
     Need,
     NodeState,
     PreemptionRule,
+    PriorityScope,
     QueuedJob,
     QueueSnapshot,
     TenantShare,
@@ -42,6 +43,15 @@ SHORT_S: Final = 10.0
 #: How often it is summed up what tenants have used lately, as the platform does.
 USAGE_S: Final = 10.0
 _NEVER: Final = float("inf")
+
+
+class Policy(StrEnum):
+    """Order that a simulated queue goes by."""
+
+    #: The scheduler's.
+    FAIR = "fair"
+    #: Age only, for comparison: EASY backfill. Tenants, quotas and priorities make no difference.
+    EASY = "easy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,8 @@ class SimulatedSystem:
     layout: NodeLayout = NO_LAYOUT
     #: Jobs with tiles that a node runs at once; 0: as many as it has tiles.
     applications: int = 0
+    priority_scope: PriorityScope = PriorityScope.TENANT
+    policy: Policy = Policy.FAIR
 
     def capacity(self, node: str, broken: int = 0) -> NodeCapacity:
         """Return what a node has when nothing runs there, without the tiles of a mask."""
@@ -263,12 +275,17 @@ class _State:
             )
             for number in range(system.nodes)
         ]  # fmt: skip
-        self._ledger = Ledger(nodes, (), system.claims, 0.0)
+        #: By age only all jobs are one tenant's, and as many are looked at as there are.
+        self._is_fair = system.policy is Policy.FAIR
+        self._window = WINDOW if self._is_fair else None
+        self._given: Mapping[str, TenantShare] = system.claims if self._is_fair else {}
+        self._ledger = Ledger(nodes, (), self._given, 0.0)
         self._rules = QueueRules(
-            system.tenant_jobs, system.starve_s, tenants > 1, preemption=system.preemption
+            system.tenant_jobs, system.starve_s, tenants > 1 and self._is_fair, preemption=system.preemption,
+            priority_scope=system.priority_scope,
         )  # fmt: skip
         self._usage, self._usage_at = PastUsage(system.half_life_s), -_NEVER
-        self._claims: Mapping[str, TenantShare] = system.claims
+        self._claims: Mapping[str, TenantShare] = self._given
         #: Each tenant's queue by priority and age.
         self._lines: dict[str, list[QueuedJob]] = defaultdict(list)
         self._jobs: dict[str, TraceJob] = {}
@@ -312,12 +329,13 @@ class _State:
         self._line_up(job, job.at)
 
     def _line_up(self, job: TraceJob, now: float) -> None:
+        tenant, priority = (job.tenant_id, job.priority) if self._is_fair else ("", 0)
         queued = QueuedJob(
-            job.job_id, job.tenant_id, job.tiles, job.at, priority=job.priority, run_limit_s=job.run_limit_s,
+            job.job_id, tenant, job.tiles, job.at, priority=priority, run_limit_s=job.run_limit_s,
             members=job.members, constraint=job.constraint,
         )  # fmt: skip
         self._queued[job.job_id] = queued, now
-        insort(self._lines[job.tenant_id], queued, key=order_key)
+        insort(self._lines[tenant], queued, key=order_key)
 
     def may_decide(self) -> bool:
         """Return whether a decision could start anything: a job waits, and a slot is free."""
@@ -327,7 +345,7 @@ class _State:
         if now - self._usage_at >= USAGE_S:
             self._usage_at = now
             past = self._usage.shares(now, self._system.all_tiles, self._slots)
-            given = self._system.claims
+            given = self._given
             self._claims = {
                 tenant: TenantShare(claim.weight, past.get(tenant, 0.0), claim.quota, claim.max_tiles, claim.max_jobs)
                 for tenant in {*past, *given}
@@ -337,7 +355,7 @@ class _State:
 
     def decide(self, now: float, *, tells: bool) -> Decision:
         self._update_claims(now)
-        lines = {tenant: line[:WINDOW] for tenant, line in self._lines.items() if line}
+        lines = {tenant: line[: self._window] for tenant, line in self._lines.items() if line}
         return decide_by(self._ledger, lines, self._rules, now, tells=tells)
 
     def snapshot(self, now: float) -> QueueSnapshot:
@@ -359,9 +377,9 @@ class _State:
             slots = 0 if is_away else room.node.slots
             nodes.append(replace(room.node, capacity=capacity, slots=slots))
         return QueueSnapshot(
-            now, tuple(job for line in self._lines.values() for job in line[:WINDOW]),
+            now, tuple(job for line in self._lines.values() for job in line[: self._window]),
             tuple(running.active for running in self._running.values()), tuple(nodes), rules.tenant_jobs,
-            rules.starve_s, rules.has_other_tenants, {}, self._claims, rules.preemption,
+            rules.starve_s, rules.has_other_tenants, {}, self._claims, rules.preemption, rules.priority_scope,
         )  # fmt: skip
 
     def start(self, job_id: str, node: str, parts: tuple[JobPart, ...], now: float) -> None:
@@ -372,9 +390,9 @@ class _State:
         preemptions, waited_s, left_s = self._past.get(job_id, (0, 0.0, job.runs_s))
         limit_s = queued.run_limit_s
         active = ActiveJob(
-            job_id, job.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node, job.priority,
+            job_id, queued.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node, queued.priority,
             now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
-            parts=parts,
+            parts=parts, since=queued.since,
         )  # fmt: skip
         ends = now + (left_s if limit_s is None else min(left_s, limit_s))
         self._running[job_id] = _Running(active, since, waited_s, ends)
@@ -414,7 +432,7 @@ class _State:
         ]:  # fmt: skip
             self._cut(job_id, now, SimulatedEnd.LOST)
         self._away[node] += 1
-        self._ledger.rooms.close(room)
+        self._ledger.close(room)
 
     def bring_back(self, node: str, rdu: int) -> None:
         room = self._ledger.rooms.named(node)
@@ -427,7 +445,7 @@ class _State:
             return
         self._away[node] -= 1
         if not self._away[node]:
-            self._ledger.rooms.open(room)
+            self._ledger.open(room)
 
     def _mask_of(self, rdu: int) -> int:
         width = self._system.layout.rdu_tiles

@@ -25,6 +25,7 @@ from rdukit_platform.scheduler.model import (
     JobPart,
     NodeState,
     PreemptionRule,
+    PriorityScope,
     QueuedJob,
     QueueSnapshot,
     TenantShare,
@@ -34,6 +35,7 @@ from rdukit_platform.scheduler.settings import (
     SCHEDULER_PREEMPT_MIN_RUN_S,
     SCHEDULER_PREEMPT_MOST,
     SCHEDULER_PREEMPT_PRIORITY,
+    SCHEDULER_PRIORITY_SCOPE,
     SCHEDULER_STARVE_S,
 )
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
@@ -51,7 +53,7 @@ KEEPING_VERB: Final = "train"
 #: Columns of an active job that a decision depends on.
 _OF_ACTIVE: Final = (
     JobRow.id, JobRow.tenant_id, JobRow.tiles, JobRow.members, JobRow.run_limit_s, JobRow.priority, JobRow.preemptible,
-    JobRow.preemptions, JobRow.verb,
+    JobRow.preemptions, JobRow.verb, JobRow.queued_at, JobRow.created_at,
 )  # fmt: skip
 
 #: Tiles of all members of a job.
@@ -114,6 +116,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
         preemption=PreemptionRule(
             resolve(SCHEDULER_PREEMPT_PRIORITY), resolve(SCHEDULER_PREEMPT_MIN_RUN_S), resolve(SCHEDULER_PREEMPT_MOST)
         ),
+        priority_scope=PriorityScope(resolve(SCHEDULER_PRIORITY_SCOPE)),
     )
 
 
@@ -145,6 +148,7 @@ def _show_active(
         is_leaving=attempt.pause_asked_at is not None or attempt.preempt_asked_at is not None,
         members=job.members,
         parts=(first, *(part(row.node, row.members) for row in others)) if others else (),
+        since=job.created_at if job.queued_at is None else job.queued_at,
     )
 
 

@@ -17,7 +17,15 @@ from rdukit_platform.nodes import registry
 from rdukit_platform.nodes.registry import NodeIdentity
 from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import ActiveJob, Labels, NodeState, PreemptionRule, QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import (
+    ActiveJob,
+    Labels,
+    NodeState,
+    PreemptionRule,
+    PriorityScope,
+    QueuedJob,
+    QueueSnapshot,
+)
 from rdukit_platform.scheduler.snapshot import read_snapshot
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
@@ -64,7 +72,11 @@ def test_nobody_leaves_a_node_for_a_job_that_may_not_have_it() -> None:
     nodes = (node("a", 0, zone="a"), node("b", 0, zone="b"))
     active = tuple(ActiveJob(n, "u", 8, True, None, n, began=0.0, is_preemptible=True) for n in ("a", "b"))
     urgent = (wants("j", 4, priority=50, zone="b"),)
-    decision = decide(QueueSnapshot(NOW, urgent, active, nodes, preemption=PreemptionRule(10, 60.0, 5)))
+    decision = decide(
+        QueueSnapshot(
+            NOW, urgent, active, nodes, preemption=PreemptionRule(10, 60.0, 5), priority_scope=PriorityScope.PLATFORM
+        )
+    )
     assert [(each.job_id, each.for_job) for each in decision.preemptions] == [("b", "j")]
 
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import ActiveJob, NodeState, PreemptionRule, QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import (
+    ActiveJob,
+    NodeState,
+    PreemptionRule,
+    PriorityScope,
+    QueuedJob,
+    QueueSnapshot,
+)
 from support import shows
 
 pytestmark = shows("scheduler")
@@ -77,7 +84,14 @@ def test_others_make_room_for_a_whole_gang_or_are_left_alone_and_a_gang_makes_ro
     nodes = (node("n", "aabb", "ccdd"),)
     active = [runs(name, 2, "n") for name in "abcd"]
     rule = PreemptionRule(10, 60.0, 5)
-    urgent = QueueSnapshot(100.0, (gang("g", 3, 2, priority=50),), tuple(active), nodes, preemption=rule)
+    urgent = QueueSnapshot(
+        100.0,
+        (gang("g", 3, 2, priority=50),),
+        tuple(active),
+        nodes,
+        preemption=rule,
+        priority_scope=PriorityScope.PLATFORM,
+    )
     chosen = decide(urgent).preemptions
     assert len(chosen) == 3 and {each.for_job for each in chosen} == {"g"}
     held_up = (replace(active[0], preemptions=5), replace(active[1], preemptions=5), *active[2:])

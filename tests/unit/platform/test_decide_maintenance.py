@@ -10,7 +10,14 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import NodeCapacity, view_for_scheduler
 from rdukit_platform.scheduler.decide import decide
-from rdukit_platform.scheduler.model import ActiveJob, NodeState, PreemptionRule, QueuedJob, QueueSnapshot
+from rdukit_platform.scheduler.model import (
+    ActiveJob,
+    NodeState,
+    PreemptionRule,
+    PriorityScope,
+    QueuedJob,
+    QueueSnapshot,
+)
 from rdukit_platform.scheduler.simulate import SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import Outage, draw_trace, parse_maintenance
 from support import shows
@@ -36,7 +43,9 @@ def wants(name: str, tiles: int, run_limit_s: float | None, since: float = 900.0
 
 
 def snapshot(queued: list[QueuedJob], *nodes: NodeState, active: tuple[ActiveJob, ...] = ()) -> QueueSnapshot:
-    return QueueSnapshot(NOW, tuple(queued), active, nodes, preemption=PreemptionRule(10, 60.0, 5))
+    return QueueSnapshot(
+        NOW, tuple(queued), active, nodes, preemption=PreemptionRule(10, 60.0, 5), priority_scope=PriorityScope.PLATFORM
+    )
 
 
 def test_a_job_starts_where_it_ends_before_the_maintenance_and_is_told_when_it_starts_else() -> None:

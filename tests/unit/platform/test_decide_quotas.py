@@ -16,6 +16,7 @@ from rdukit_platform.scheduler.model import (
     NodeState,
     Preemption,
     PreemptionRule,
+    PriorityScope,
     QueuedJob,
     QueueSnapshot,
     TenantShare,
@@ -49,7 +50,7 @@ def snapshot(queued: Sequence[QueuedJob], active: Sequence[ActiveJob], **changes
     free = 8 - sum(job.tiles for job in active)
     start = QueueSnapshot(
         NOW, tuple(queued), tuple(active), (NodeState("n", NodeCapacity(8, free, 8), 8),), shares=QUOTAS,
-        preemption=RULE,
+        preemption=RULE, priority_scope=PriorityScope.PLATFORM,
     )  # fmt: skip
     return replace(start, **changes)  # type: ignore[arg-type]
 
@@ -92,7 +93,7 @@ def test_a_job_of_more_tiles_than_its_tenant_may_have_is_told_so() -> None:
 
 def test_tiles_of_endpoints_count_in_share_and_quota_and_only_jobs_make_room() -> None:
     even = {"lab": TenantShare(), "guest": TenantShare(served=4)}
-    queue = [wants("guests", 4, "guest", since=1.0), wants("labs", 4, since=2.0)]
+    queue = [wants("guests", 4, "guest", since=980.0), wants("labs", 4, since=981.0)]
     assert decide(snapshot(queue, (), shares=even)).admissions == ("labs", "guests")
     # Its quota is used up by its endpoints: its jobs borrow, and give back what is asked for.
     shares = {"lab": TenantShare(quota=4), "guest": TenantShare(quota=2, served=2)}

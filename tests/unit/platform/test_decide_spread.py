@@ -18,6 +18,7 @@ from rdukit_platform.scheduler.model import (
     JobPart,
     NodeState,
     PreemptionRule,
+    PriorityScope,
     QueuedJob,
     QueueSnapshot,
 )
@@ -118,7 +119,9 @@ def test_others_on_several_nodes_make_room_for_it_and_it_makes_room_with_all_its
         ActiveJob(name, "u", tiles, True, None, on, began=0.0, is_preemptible=True)
         for name, tiles, on in (("x", 2, "a"), ("y", 2, "a"), ("z", 4, "b"), ("w", 4, "c"))
     )
-    urgent = QueueSnapshot(100.0, (gang("g", 2, 4, priority=50),), active, nodes, preemption=rule)
+    urgent = QueueSnapshot(
+        100.0, (gang("g", 2, 4, priority=50),), active, nodes, preemption=rule, priority_scope=PriorityScope.PLATFORM
+    )
     decision = decide(urgent)
     assert {each.job_id for each in decision.preemptions} == {"x", "y", "z"}
     held_up = replace(urgent, active=(replace(active[0], preemptions=5), *active[1:]))

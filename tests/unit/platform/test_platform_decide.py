@@ -14,6 +14,7 @@ from rdukit_platform.scheduler.model import (
     ActiveJob,
     Decision,
     NodeState,
+    PriorityScope,
     QueuedJob,
     QueueSnapshot,
     TenantShare,
@@ -156,7 +157,7 @@ def test_a_tenant_without_jobs_gets_a_lone_slot() -> None:
 def test_the_turns_are_those_of_the_fewest_active_jobs_and_then_of_age(
     queued: list[tuple[int, str]], slots: int
 ) -> None:
-    jobs = tuple(waiting(f"q{i:02}", 0, since, tenant) for i, (since, tenant) in enumerate(queued))
+    jobs = tuple(waiting(f"q{i:02}", 0, 95.0 + since, tenant) for i, (since, tenant) in enumerate(queued))
     rest, active, wanted = list(jobs), dict.fromkeys("abc", 0), list[str]()
     while rest and len(wanted) < slots:
         job = min(rest, key=lambda j: (active[j.tenant_id], j.since, j.job_id))
@@ -172,10 +173,12 @@ def running(name: str, tiles: int, ends_at: float | None = None, tenant: str = "
 
 def test_priority_goes_before_age_and_before_shares() -> None:
     urgent = replace(waiting("urgent", tenant="busy", since=99), priority=5)
-    humble = replace(waiting("humble", since=1), priority=-5)
-    queue = (waiting("old", since=2), humble, waiting("new", since=98), urgent)
-    decision = decide(changed(EMPTY, slots=5, active=(running("r", 0, tenant="busy"),), queued=queue))
+    humble = replace(waiting("humble", since=91), priority=-5)
+    queue = (waiting("old", since=92), humble, waiting("new", since=98), urgent)
+    busy = changed(EMPTY, slots=5, active=(running("r", 0, tenant="busy"),), queued=queue)
+    decision = decide(replace(busy, priority_scope=PriorityScope.PLATFORM))
     assert decision.admissions == ("urgent", "old", "new", "humble")
+    assert decide(busy).admissions == ("old", "new", "urgent", "humble"), "a tenant's own jobs only"
 
 
 def test_a_tenant_of_twice_the_weight_gets_twice_as_much() -> None:
@@ -187,13 +190,13 @@ def test_a_tenant_of_twice_the_weight_gets_twice_as_much() -> None:
 
 def test_a_share_is_that_of_tiles_where_a_tenant_has_more_of_them_than_of_slots() -> None:
     active = (running("wide", 4, tenant="a"), running("thin-1", 0, tenant="b"), running("thin-2", 0, tenant="b"))
-    queue = (waiting("more-a", since=1, tenant="a"), waiting("more-b", since=2, tenant="b"))
+    queue = (waiting("more-a", since=91, tenant="a"), waiting("more-b", since=92, tenant="b"))
     decision = decide(changed(EMPTY, slots=20, active=active, queued=queue))
     assert decision.admissions == ("more-b", "more-a")
 
 
 def test_who_used_much_lately_comes_later() -> None:
-    queue = (waiting("a", since=1, tenant="a"), waiting("b", since=2, tenant="b"))
+    queue = (waiting("a", since=91, tenant="a"), waiting("b", since=92, tenant="b"))
     decision = decide(changed(EMPTY, slots=1, queued=queue, shares={"a": TenantShare(past=0.3)}))
     assert decision.admissions == ("b",)
 
@@ -217,8 +220,8 @@ def test_what_ends_before_a_reservation_passes_and_what_would_delay_it_does_not(
     assert decision.admissions == ("short",)
     assert said(decision) == {
         "big": "it needs 8 tiles, 4 of 8 are free",
-        "long": "job big comes first for 8 tiles, and this one would end too late",
-        "?": "job big comes first for 8 tiles, and this one has no run limit",
+        "long": "job big has a reservation for 8 tiles, expected to start by 1970-01-01 00:04 UTC, and this one would end too late",
+        "?": "job big has a reservation for 8 tiles, expected to start by 1970-01-01 00:04 UTC, and this one has no run limit",
     }
     assert {job_id: wait.code for job_id, wait in decision.waits.items()} == {
         "big": WaitCode.RESOURCES, "long": WaitCode.PRIORITY, "?": WaitCode.PRIORITY,
@@ -243,7 +246,9 @@ def test_waiting_long_changes_nothing_where_a_reservation_is_known() -> None:
 def test_another_tenants_reservation_names_no_job_of_it() -> None:
     queue = (limited("big", 8, None, since=1), replace(limited("small", 1, None), tenant_id="b"))
     why = said(decide(changed(HALF, queued=queue)))["small"]
-    assert why == "a job of another tenant comes first for tiles, and this one has no run limit"
+    assert why == (
+        "a job of another tenant has a reservation for tiles, expected to start by 1970-01-01 00:04 UTC, and this one has no run limit"
+    )
 
 
 def test_a_reservation_is_not_told_from_jobs_without_limits() -> None:
@@ -297,7 +302,10 @@ def test_who_passes_a_reservation_does_not_delay_it(
     )
     active = tuple(running(f"r{i}", tiles, at) for i, (tiles, at) in enumerate(ends))
     node = replace(NODE, free_tiles=8 - sum(tiles for tiles, _ in ends), free_applications=99)
-    snapshot = QueueSnapshot(now=100.0, queued=jobs, active=active, nodes=(NodeState("n", node, 99),))
+    snapshot = QueueSnapshot(
+        now=100.0, queued=jobs, active=active, nodes=(NodeState("n", node, 99),),
+        priority_scope=PriorityScope.PLATFORM,
+    )  # fmt: skip
     decision = decide(snapshot)
     told = [job_id for job_id, wait in decision.waits.items() if wait.code is WaitCode.RESOURCES]
     if not told or decision.waits[told[0]].starts_at is None:

@@ -13,7 +13,7 @@ from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.registry import NodeIdentity, beat
 from rdukit_platform.scheduler import snapshot
-from rdukit_platform.scheduler.model import QueuedJob, TenantShare, Wait
+from rdukit_platform.scheduler.model import PriorityScope, QueuedJob, TenantShare, Wait
 from rdukit_platform.scheduler.snapshot import UsageReader, find_news, needs_pass, read_snapshot, record_waits
 from rdukit_platform.services import beat_service
 from rdukit_platform.tenants.service import create_tenant
@@ -50,6 +50,22 @@ def test_only_the_front_of_each_tenants_queue_is_read(database: Database, monkey
     assert [job.job_id for job in found.queued if job.tenant_id == loud] == flood[:3]
     assert [job.job_id for job in found.queued if job.tenant_id == quiet] == one
     assert (found.slots, found.has_other_tenants, found.active) == (4, True, ())
+
+
+def test_active_jobs_are_read_with_when_they_were_queued_and_priorities_with_their_scope(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database.write() as session:
+        tenant = create_tenant(session, "lab", 0.0).id
+    (job,) = submit(database, tenant, 1, 1.0)
+    with database.write() as session:
+        execution.admit(session, job, 5.0)
+    with database.read() as session:
+        found = read_snapshot(session, 10.0)
+        monkeypatch.setenv("RDUKIT_SCHEDULER_PRIORITY_SCOPE", "platform")
+        changed = read_snapshot(session, 10.0)
+    assert [(active.job_id, active.since) for active in found.active] == [(job, 1.0)]
+    assert (found.priority_scope, changed.priority_scope) == (PriorityScope.TENANT, PriorityScope.PLATFORM)
 
 
 def test_reasons_are_told_to_jobs_that_still_wait(database: Database) -> None:

@@ -13,7 +13,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.simulate import simulate as command
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.figures import sum_up
-from rdukit_platform.scheduler.model import Decision, PreemptionRule, QueueSnapshot, TenantShare
+from rdukit_platform.scheduler.model import Decision, PreemptionRule, PriorityScope, QueueSnapshot, TenantShare
 from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import Outage, TraceJob, TraceParts, draw_outages, draw_trace
 from support import shows
@@ -44,6 +44,7 @@ SYSTEMS = st.builds(
         PreemptionRule, priority_gap=st.sampled_from([0, 10, 30]), min_run_s=st.sampled_from([0.0, 5.0]),
         most=st.integers(0, 3),
     ),
+    priority_scope=st.sampled_from(PriorityScope),
 )  # fmt: skip
 OUTAGES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), max_size=2).map(
     lambda rows: (
@@ -118,7 +119,10 @@ def test_who_keeps_within_quota_waits_for_nobody_who_has_borrowed(trace: list[Tr
 
 def test_a_preempted_job_goes_on_and_one_that_was_lost_begins_again() -> None:
     low, high = TraceJob("low", "a", 8, 0.0, 100.0, is_preemptible=True), TraceJob("high", "b", 8, 70.0, 10.0, None, 50)
-    run = simulate([low, high], SimulatedSystem(TILES, preemption=PreemptionRule(10, 60.0, 1)))
+    run = simulate(
+        [low, high],
+        SimulatedSystem(TILES, preemption=PreemptionRule(10, 60.0, 1), priority_scope=PriorityScope.PLATFORM),
+    )
     assert {done.job.job_id: (done.started, done.ended, done.waited_s) for done in run.jobs} == {
         "high": (70.0, 80.0, 0.0), "low": (80.0, 110.0, 10.0),
     }  # fmt: skip
