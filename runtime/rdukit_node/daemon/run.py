@@ -25,7 +25,9 @@ from rdukit.settings import SND_REATTACH_S, resolve
 from rdukit.snd import SndClient
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.database_writer import DatabaseWriter
-from rdukit_node.daemon.server import SndServer, listening, new_identity, new_uuid
+from rdukit_node.daemon.lease_keeper import LeaseKeeper
+from rdukit_node.daemon.listener import listening
+from rdukit_node.daemon.server import SndServer, new_identity, new_uuid
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultSnapshot, Injection
 from rdukit_node.faults.salvage import Salvage, put_back, set_aside
@@ -80,7 +82,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
         daemon, store = _open_daemon(options, paths, clock, guard)
         journal = DatabaseWriter(daemon, store)
         lease_file = LeaseFile(paths.leases)
-        server = SndServer(daemon, listener, clock, journal, lease_file, LeaseSockets(paths.lease_sockets))
+        server = SndServer(daemon, listener, clock, journal, LeaseKeeper(lease_file, LeaseSockets(paths.lease_sockets)))
         server.stop_on_signals()
         if options.with_parent:
             server.stop_with_parent()
