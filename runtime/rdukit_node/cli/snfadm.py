@@ -281,6 +281,8 @@ def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[s
         with connect_admin(socket) as client:
             answer = client.call(op, **arguments)
     answer.pop("ok", None)
+    if reason := answer.get("unwritten"):
+        click.echo(f"{_TOOL}: done, and not in the node's database yet: {reason}", err=True)
     return answer
 
 

@@ -37,7 +37,9 @@ class Administration:
     def __init__(self, daemon: NodeLedger, faults: FaultMachine) -> None:
         self.faults: Final = faults
         #: What the shell says of the fault database.
-        self.database: Final[dict[str, object]] = {"path": None, "is_writable": True, "reason": "", "pending": 0}
+        self.database: Final[dict[str, object]] = {
+            "path": None, "is_writable": True, "reason": "", "pending": 0, "dropped": 0,
+        }  # fmt: skip
         self._daemon = daemon
         self._applications: Final[deque[Mapping[str, object]]] = deque(maxlen=_REMEMBERED_APPLICATIONS)
         #: Steps of scenarios that are due later: (when, order, step), a heap.

@@ -25,7 +25,7 @@ _GATHER_S: Final = 0.05
 
 
 #: A write that takes longer is reported: answers wait less for it.
-_LONG_WRITE_S: Final = 0.5
+_LONG_WRITE_S: Final = 0.25
 #: Seconds that the end waits for the disk.
 _CLOSE_S: Final = 10.0
 

@@ -37,6 +37,7 @@ from rdukit_node.isolation.cgroup import CgroupGuard
 from rdukit_node.leases.allocator import Allocator
 from rdukit_node.leases.files import KeptLease, LeaseFile, LeaseSockets
 from rdukit_node.logs.files import configure_daemon_log
+from rdukit_node.logs.queued import queued_logging
 from rdukit_node.settings import SND_RDU_RESET_S, NodePaths, node_paths
 from rdukit_node.snml.token import load_or_create_token
 
@@ -76,8 +77,9 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
     _raise_descriptor_limit()
     clock = SystemClock()
     paths = node_paths(options.socket, options.state)
-    with listening(paths.socket, options.socket_mode) as listener:
+    with listening(paths.socket, options.socket_mode) as listener, contextlib.ExitStack() as stack:
         configure_daemon_log(paths.snd_log)
+        stack.enter_context(queued_logging())
         guard = cgroup_guard(options, paths)
         daemon, store = _open_daemon(options, paths, clock, guard)
         journal = DatabaseWriter(daemon, store)

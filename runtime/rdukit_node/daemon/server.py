@@ -51,7 +51,7 @@ _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 #: Two readings of clocks are never of the same instant; what is more than this is a step.
 _CLOCK_TOLERANCE_S: Final = 0.01
 #: Seconds that an answer waits for the disk; then it says that nothing is written yet.
-_WRITE_S: Final = 0.5
+_WRITE_S: Final = 0.3
 #: Seconds of answering before new connections and data are looked at.
 _ROUND_S: Final = 0.02
 #: Seconds between two lines of the log about too many connections.
