@@ -121,7 +121,7 @@ def test_a_client_that_waits_for_tiles_and_sends_without_end_is_cut_off(daemon: 
         waiter.connect(str(daemon.socket))
         waiter.sendall(json.dumps(request).encode() + b"\n")
         wait_until(lambda: len(holder.status()["waiting"]) == 1, what="the request waits")
-        with pytest.raises(OSError):  # noqa: PT011 - broken pipe or reset, by when it comes
+        with pytest.raises(OSError):  # broken pipe or reset, by when it comes
             for _ in range(10_000):
                 waiter.sendall(b"x" * 65536)
         assert holder.status()["waiting"] == []

@@ -190,6 +190,7 @@ def _open_store(
     try:
         store = FaultStore.open(path)
         try:
+            store.applications()  # damaged rows are noticed here, too
             return store, machine_of(store.load()), None
         except BaseException:
             store.close()

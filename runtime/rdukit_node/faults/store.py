@@ -10,7 +10,6 @@ Source: runtime reference 4.2, 4.4 (a database that survives upgrades is the ven
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import sqlite3
@@ -23,6 +22,7 @@ from rdukit.errors import Conflict, RdukitError
 from rdukit.files.home import make_folder
 from rdukit_node.faults.model import ChangedRows, FaultSnapshot
 from rdukit_node.faults.pending import PendingRows
+from rdukit_node.faults.promise import check_writes, lock_path, promise, promised_writes
 from rdukit_node.faults.reader import FaultReader
 from rdukit_node.faults.schema import (
     VERSION,
@@ -33,7 +33,13 @@ from rdukit_node.faults.schema import (
     migrate,
     not_ours,
 )
-from rdukit_node.faults.tables import inventory_statements, read_snapshot, statements_of
+from rdukit_node.faults.tables import (
+    inventory_statements,
+    read_applications,
+    read_snapshot,
+    row_sum,
+    statements_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -131,11 +137,13 @@ class FaultStore:
             raise not_ours(self.path, str(cause)) from cause
 
     def applications(self, limit: int = _REMEMBERED_APPLICATIONS) -> list[dict[str, object]]:
-        """Return accounting rows of the newest ``limit`` leases that ended, oldest first."""
+        """Return accounting rows of the newest ``limit`` leases that ended, oldest first. Raises: as ``load``."""
         if self._connection is None:
             return []
-        query = "SELECT accounting FROM applications ORDER BY ended_at DESC LIMIT ?"
-        return [json.loads(text) for (text,) in self._connection.execute(query, (limit,))][::-1]
+        try:
+            return read_applications(self._connection, limit)[::-1]
+        except (sqlite3.Error, ValueError, OverflowError) as cause:
+            raise not_ours(self.path, str(cause)) from cause
 
     def add(
         self,
@@ -169,6 +177,9 @@ class FaultStore:
         assert self._connection is not None
         try:
             self._transact(self._connection, now_ns)
+            if self._lock >= 0:
+                with contextlib.suppress(OSError):  # a full disk: the database has more than it must
+                    promise(self._lock, self._writes)
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema in SQLite's own message
             self._failed(error)
             return False
@@ -221,9 +232,13 @@ class FaultStore:
         try:
             if self._lock < 0:
                 self._lock = _lock(self.path)
-            check_file(self.path)
+            if check_file(self.path) and (log := self.path.with_name(f"{self.path.name}-wal")).exists():
+                # A killed daemon's log: only a reader leaves it as it is, should it be damaged.
+                logger.info("event=database-log-found path=%s bytes=%s", log, log.stat().st_size)
+                FaultReader.check(self.path)
             connection = connect(self.path, "rwc")
             version = check_database(connection, self.path)
+            self._writes = check_writes(connection, self.path, promised_writes(self.path))
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -257,19 +272,27 @@ class FaultStore:
         try:
             for statement, values in statements_of(rows.changes()):
                 connection.execute(statement, values)
-            connection.executemany("INSERT INTO events (event) VALUES (?)", [(event,) for event in rows.events])
             connection.executemany(
-                "INSERT OR REPLACE INTO applications VALUES (?, ?, ?)",
-                [(lease, ended_at, text) for lease, (ended_at, text) in rows.applications.items()],
+                "INSERT INTO events (event, row_sum) VALUES (?, ?)",
+                [(event, row_sum((event,))) for event in rows.events],
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO applications VALUES (?, ?, ?, ?)",
+                [
+                    (lease, ended_at, text, row_sum((lease, ended_at, text)))
+                    for lease, (ended_at, text) in rows.applications.items()
+                ],
             )
             if rows.inventory is not None:
                 for statement, values in inventory_statements(rows.inventory):
                     connection.execute(statement, values)
             _set_meta(connection, "written_at", str(now_ns))
-            self._writes += 1
-            if self._writes % _PRUNE_EVERY == 1:
+            # In the same page as the time above, so that every write has it.
+            _set_meta(connection, "writes", str(self._writes + 1))
+            if self._writes % _PRUNE_EVERY == 0:
                 _prune(connection)
             connection.execute("COMMIT")
+            self._writes += 1
         except BaseException:
             if connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
@@ -294,9 +317,8 @@ def _lock(path: Path) -> int:
     Raises:
         Conflict: somebody has it. OSError: the folder takes no files, or cannot be made.
     """
-    lock_path = path.with_name(path.name + ".lock")
     make_folder(path.parent)
-    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as cause:
