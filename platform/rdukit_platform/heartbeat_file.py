@@ -1,8 +1,8 @@
 """A file that scheduler and worker touch while their loops turn: what container engines probe, having no port to ask.
 
 ``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if the worker of this host or container has touched
-its file lately, with ``hang_guard.STUCK`` if it has not. It says nothing about broker or database, whose absence a restart would not mend; the gateway's
-health does.
+its file lately, and with ``hang_guard.STUCK`` if it has not. It says nothing about broker or database, whose absence a
+restart would not mend; the gateway's health does.
 """
 
 import logging
