@@ -78,6 +78,10 @@ class Administration:
         """Return operational states, with the tiles that are free counted by the machine."""
         return [state.as_json() for state in self.faults.op_states()]
 
+    def rdu_temperatures(self, now: float) -> Mapping[int, float]:
+        """Return what thermal errors report, in degrees Celsius, by flat RDU number."""
+        return self.faults.reported_celsius(_ns(now))
+
     def replays(self) -> Mapping[int, int]:
         """Corrected PCIe errors by flat RDU number."""
         return self.faults.pcie_replays()
