@@ -30,6 +30,7 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import HEAD, known_revisions, read_revision
 from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.jobs.broker import Notifier
+from rdukit_platform.services import UNFENCED, live_services
 from rdukit_platform.settings import (
     BOX_BACKEND,
     BROKER_PASSWORD_FILE,
@@ -134,6 +135,7 @@ def _of_database(home: Home) -> Iterator[Finding]:
                 if not is_over(now, row.revoked_at, row.expires_at, row.blocked_at)
             ]  # fmt: skip
             tenants = len(session.scalars(select(TenantRow.id)).all())
+            walls = {row.id: row.walls for row in live_services(session, now) if row.kind == "worker"}
     except SQLAlchemyError as error:
         why = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
         what, todo = f"the database does not answer: {why}", "start it, or name another: database.url"
@@ -141,7 +143,10 @@ def _of_database(home: Home) -> Iterator[Finding]:
         yield Finding("tokens", FindingLevel.UNKNOWN, "the database, which has them, does not answer", todo)
         return
     yield from token_findings(tokens, now)
-    yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))
+    if walls:  # they know, wherever this runs
+        yield from workers_findings(walls, tenants, resolve(INSTALL_TENANTS))
+    else:
+        yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))
 
 
 def _of_store(home: Home) -> Iterator[Finding]:
@@ -284,6 +289,19 @@ def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
             yield Finding(
                 "keys", FindingLevel.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}"
             )
+
+
+def workers_findings(walls: Mapping[str, str], tenants: int, install: str) -> Iterator[Finding]:
+    """Judge what live workers report of the walls of their boxes, by worker; the same on every machine."""
+    kinds = {worker: text.partition(": ")[0] for worker, text in sorted(walls.items())}
+    open_ones = {worker: walls[worker].partition(": ")[2] for worker, kind in kinds.items() if kind == UNFENCED}
+    where = ", ".join(f"{worker} ({kind})" for worker, kind in kinds.items())
+    if open_ones:
+        what = "; ".join(f"{worker} cannot fence programs of tenants: {why}" for worker, why in open_ones.items())
+        yield Finding("fence", FindingLevel.WARN, what, "see docs/job-boxes.md", supersedes="fence")
+    else:
+        yield Finding("fence", FindingLevel.GOOD, f"programs of tenants are kept apart by {where}", supersedes="fence")
+    yield boxes_finding("process", not open_ones, tenants, install)
 
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:

@@ -1,8 +1,8 @@
 """A file that scheduler and worker touch while their loops turn: what container engines probe, having no port to ask.
 
 ``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if the worker of this host or container has touched
-its file lately. It says nothing about broker or database, whose absence a restart would not mend; the gateway's
-health does.
+its file lately, and with ``hang_guard.STUCK`` if it has not. It says nothing about broker or database, whose absence a
+restart would not mend; the gateway's health does.
 """
 
 import logging
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.settings import home_folder
+from rdukit.system.hang_guard import STUCK
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +54,12 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in KINDS:
         print(f"usage: python -m rdukit_platform.heartbeat_file {'|'.join(KINDS)}", file=sys.stderr)
         return 2
-    why = HeartbeatFile(home_folder() / "run", arguments[0]).why_not(time.time())
-    if why is not None:
-        print(why, file=sys.stderr)
-    return 0 if why is None else 1
+    found = HeartbeatFile(home_folder() / "run", arguments[0])
+    why = found.why_not(time.time())
+    if why is None:
+        return 0
+    print(why, file=sys.stderr)
+    return STUCK if found.path.exists() else 1
 
 
 if __name__ == "__main__":

@@ -25,6 +25,12 @@ SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: t
 SND_MAX_APPLICATIONS: Final = Setting(
     "snd.max_applications", 0, "Applications at once on the daemon's node; 0: the platform's own limit.", int
 )
+SND_USER_CONNECTIONS: Final = Setting(
+    "snd.user_connections",
+    128,
+    "Connections to the daemon that one user may have, other than root and the daemon's user.",
+    int,
+)
 SND_SOCKET_MODE: Final = Setting(
     "snd.socket_mode",
     "600",

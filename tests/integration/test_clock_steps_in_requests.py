@@ -11,7 +11,8 @@ import pytest
 
 from rdukit.hardware import GIB
 from rdukit.snd import SndClient
-from rdukit_node.daemon.server import SndServer, listening
+from rdukit_node.daemon.listener import listening
+from rdukit_node.daemon.server import SndServer
 from support import FakeClock, shows
 from support.node.harness import DaemonHarness
 

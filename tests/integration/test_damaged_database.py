@@ -88,6 +88,28 @@ def test_a_node_with_a_damaged_fault_database_starts_and_says_so(home: Path, dam
     assert len(list(database.parent.glob("snfm.db.damaged-*Z"))) == 1
 
 
+def test_a_flipped_bit_in_the_log_of_a_killed_daemon_is_reported_and_loses_nothing(home: Path) -> None:
+    daemon = start_daemon(home)
+    with daemon.connect() as client:
+        client.call("inject", events=[{"class": "tile-excluded", "component": TILE}])
+        client.call("cordon", component="/NODE/XRDU_0/RDU_0/TILE_3", reason="x")
+    daemon.end(is_orderly=False)
+    log = home / "snfm" / "snfm.db-wal"
+    broken = bytearray(log.read_bytes())
+    broken[32 + 24 + 200] ^= 1
+    log.write_bytes(broken)
+    daemon = start_daemon(home)
+    try:
+        with daemon.connect() as client:
+            types = {row["fault_type"] for row in client.call("faults")["faults"]}
+            assert types == {"FTYPE_SNFM_DATABASE", "FTYPE_TILE_EXCLUDED"}
+            assert [row["component"] for row in client.status()["cordons"]] == ["/NODE/XRDU_0/RDU_0/TILE_3"]
+        (kept,) = log.parent.glob("snfm.db.damaged-*Z-wal")
+        assert kept.read_bytes() == broken
+    finally:
+        assert stop_daemon(daemon) == 0
+
+
 def test_a_file_that_is_not_ours_is_left_alone(home: Path) -> None:
     import sqlite3
 

@@ -149,19 +149,18 @@ def test_a_client_that_never_reads_does_not_hold_up_the_others(daemon: RunningDa
         client.call("hello")
 
 
-def test_more_connections_than_the_limit_are_refused_and_the_others_go_on(daemon: RunningDaemon) -> None:
+def test_idle_connections_make_room_for_more_than_the_limit_and_holders_of_leases_stay(daemon: RunningDaemon) -> None:
     open_ones: list[SndClient] = []
-
-    def open_many() -> None:
-        for _ in range(600):
-            open_ones.append(daemon.connect())
-            open_ones[-1].call("hello")
-
     try:
-        with pytest.raises(Unavailable):
-            open_many()
-        assert len(open_ones) > 100
-        open_ones[0].call("hello")
+        with daemon.connect() as holder:
+            holder.acquire("app", 1, 0)
+            for _ in range(600):
+                open_ones.append(daemon.connect())
+                open_ones[-1].call("hello")
+            assert len(holder.status()["leases"]) == 1
+            open_ones[-1].call("hello")
+            with pytest.raises(Unavailable):
+                open_ones[0].call("hello")
     finally:
         for client in open_ones:
             client.close()

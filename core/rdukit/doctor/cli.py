@@ -48,10 +48,12 @@ class Finding:
     #: The next step; empty where there is none.
     todo: str = ""
     topic: Topic = Topic.SECURITY
+    #: A check that this one has the better answer to, such as another machine's: its own finding is left out.
+    supersedes: str = ""
 
     def as_json(self) -> dict[str, str]:
         """Return the finding as JSON values."""
-        return {name: str(value) for name, value in asdict(self).items()}
+        return {name: str(value) for name, value in asdict(self).items() if name != "supersedes"}
 
 
 Check = Callable[[], Iterable[Finding]]
@@ -107,4 +109,5 @@ def run_checks() -> list[Finding]:
             found += check()
         except (RdukitError, OSError) as error:
             found.append(Finding(point.name, FindingLevel.UNKNOWN, f"it could not be looked at: {error}"))
-    return found
+    superseded = {each.supersedes for each in found}
+    return [each for each in found if each.check not in superseded or each.supersedes == each.check]

@@ -18,6 +18,7 @@ from rdukit.settings import JSON, LOG_FORMAT, resolve
 from rdukit.snd import SndClient
 from rdukit.telemetry.spans import name_service
 from rdukit_node.cli.output import node_options, socket_option
+from rdukit_node.cli.slurm_node import slurm
 from rdukit_node.cli.status_text import event_line, status_lines
 from rdukit_node.cli.top import top
 from rdukit_node.daemon.run import NodeOptions, node_name, run_node
@@ -84,6 +85,7 @@ def node() -> None:
 
 
 node.add_command(install)
+node.add_command(slurm)
 node.add_command(top)
 node.add_command(unit)
 

@@ -273,5 +273,9 @@ def _giga(value: float | None, unit: str) -> str:
 def power_lines(rows: Sequence[Row]) -> list[str]:
     """Return one line an RDU: power, temperature, clock, all emulated."""
     head = "Emulated readings: a model of the present load, nothing is measured"
-    cells = [(row["comp_name"], row["power_w"], row["temperature_c"], row["clock_hz"] / 1e6) for row in rows]
-    return [head, *(f"{path:<20}  {w:6.1f} W  {c:5.1f} C  {mhz:6.0f} MHz" for path, w, c, mhz in cells)]
+    lines = [
+        f"{row['comp_name']:<20}  {row['power_w']:6.1f} W  {row['temperature_c']:5.1f} C  {row['clock_hz'] / 1e6:6.0f} MHz"
+        + "".join(f"  would throttle: {reason}" for reason in row.get("throttle_reasons", ()))
+        for row in rows
+    ]
+    return [head, *lines]

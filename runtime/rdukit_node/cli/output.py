@@ -252,6 +252,16 @@ def connect_admin(socket: Path | None = None) -> SndClient:
     return client
 
 
+def unwritten_text(database: Mapping[str, Any]) -> str:
+    """Return what to say of a daemon's database that lacks rows: why, and how many wait or are lost; empty if none."""
+    dropped = int(database.get("dropped", 0))
+    lost = f"{dropped} rows were lost, as too many waited for the disk" if dropped else ""
+    if database.get("is_writable", True):
+        return lost
+    text = f"are not written down: {database['path']}: {database['reason']}; {database['pending']} rows wait"
+    return f"{text}, {lost}" if lost else text
+
+
 class Reader:
     """Reads one node: its daemon, or, while none answers, its database, which says how old it is."""
 
@@ -269,9 +279,11 @@ class Reader:
         self._stored = stored
         self._client: SndClient | None = None
         self._why = ""
+        self._unwritten = ""
         self._is_shut = False
         try:
             self._client = connect(socket)
+            self._unwritten = unwritten_text(self._client.call("hello").get("database", {}))
         except Unavailable as error:
             self._why = error.message
             self._is_shut = isinstance(error.__cause__, PermissionError)
@@ -299,7 +311,9 @@ class Reader:
         return dict(found.values)
 
     def say_age(self, tool: str) -> None:
-        """Print a line to stderr if the last answer came from the database."""
+        """Print a line to stderr if the last answer came from the database, or the daemon cannot write that."""
+        if self._unwritten:
+            click.echo(f"{tool}: errors and faults {self._unwritten}", err=True)
         if self.age_s is not None:
             click.echo(f"{tool}: {self._why}; this is its database, last written {self.age_s:.0f} s ago", err=True)
 

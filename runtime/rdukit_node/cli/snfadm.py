@@ -56,6 +56,8 @@ _TOOL: Final = "snfadm"
 _PAGE: Final = 500
 _FOLLOW_EVERY_S: Final = 0.5
 _COULD_NOT_ASK: Final = 2
+#: Exit status of ``--clear`` where the fault is back at once.
+_RETURNED: Final = 1
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,7 +78,9 @@ _COULD_NOT_ASK: Final = 2
     metavar="WORD",
     help="With --exit-code: Minor (default), Major or Critical, and above. With --set-policy: the fault's.",
 )
-@click.option("--clear", "clear_uuid", metavar="UUID", help="Clear a fault; it returns if its cause remains.")
+@click.option(
+    "--clear", "clear_uuid", metavar="UUID", help="Clear a fault; exits with 1 if it returns, as its cause remains."
+)
 @click.option("--inject", "inject_class", metavar="CLASS", help="Make an error of this class of the catalogue.")
 @click.option("--count", type=click.IntRange(1, 1_000_000), help="Errors: to --inject, or for --set-policy.")
 @click.option("--seed", type=click.IntRange(0), help="With --inject and --scenario: what chance depends on.")
@@ -120,6 +124,8 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
     if changes:
         answer = _change(changes[0], socket_file, options)
         click.echo(json_text(answer) if options["as_json"] else "\n".join(change_lines(changes[0], answer)))
+        if answer.get("returned"):  # cleared in name only: scripts must not go on
+            context.exit(_RETURNED)
         return
     try:
         with Reader(socket_file, read_stored) as reader:
@@ -281,6 +287,8 @@ def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[s
         with connect_admin(socket) as client:
             answer = client.call(op, **arguments)
     answer.pop("ok", None)
+    if reason := answer.get("unwritten"):
+        click.echo(f"{_TOOL}: done, and not in the node's database yet: {reason}", err=True)
     return answer
 
 

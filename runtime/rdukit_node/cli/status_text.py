@@ -9,7 +9,7 @@ from rdukit.cli.tables import Table, format_table
 from rdukit.errors import Unavailable
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
-from rdukit_node.cli.output import time_text
+from rdukit_node.cli.output import time_text, unwritten_text
 from rdukit_node.settings import socket_path
 from rdukit_node.telemetry.sampling import WORKING
 
@@ -61,12 +61,8 @@ def _head_lines(answer: Mapping[str, Any]) -> list[str]:
         end = "someone ends it" if row["ends_at"] is None else time_text(row["ends_at"])
         times = f"{time_text(row['starts_at'])} until {end}"
         lines.append(f"upkeep  {row['component']} {row['window']} from {times}: {row['reason']}")
-    database = answer.get("database", {})
-    if not database.get("is_writable", True):
-        lines.append(
-            f"faults  are not written down: {database['path']}: {database['reason']}; {database['pending']} rows wait"
-        )
-    return lines
+    unwritten = unwritten_text(answer.get("database", {}))
+    return lines + ([f"faults  {unwritten}"] if unwritten else [])
 
 
 def _rdu_lines(answer: Mapping[str, Any], letters: Mapping[str, str]) -> list[str]:

@@ -37,7 +37,9 @@ class Administration:
     def __init__(self, daemon: NodeLedger, faults: FaultMachine) -> None:
         self.faults: Final = faults
         #: What the shell says of the fault database.
-        self.database: Final[dict[str, object]] = {"path": None, "is_writable": True, "reason": "", "pending": 0}
+        self.database: Final[dict[str, object]] = {
+            "path": None, "is_writable": True, "reason": "", "pending": 0, "dropped": 0,
+        }  # fmt: skip
         self._daemon = daemon
         self._applications: Final[deque[Mapping[str, object]]] = deque(maxlen=_REMEMBERED_APPLICATIONS)
         #: Steps of scenarios that are due later: (when, order, step), a heap.
@@ -75,6 +77,10 @@ class Administration:
     def rdu_rows(self) -> list[dict[str, object]]:
         """Return operational states, with the tiles that are free counted by the machine."""
         return [state.as_json() for state in self.faults.op_states()]
+
+    def rdu_temperatures(self, now: float) -> Mapping[int, float]:
+        """Return what thermal errors report, in degrees Celsius, by flat RDU number."""
+        return self.faults.reported_celsius(_ns(now))
 
     def replays(self) -> Mapping[int, int]:
         """Corrected PCIe errors by flat RDU number."""

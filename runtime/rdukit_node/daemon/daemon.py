@@ -304,6 +304,8 @@ class NodeDaemon:
         return ok(
             version=self.version, platform=node.platform, node=self.name, minor=PROTOCOL_MINOR,
             features=list(FEATURES), pid=self._pid, admin=self.connections[number].is_admin,
+            # Boxes at a lease's own socket learn no paths of the machine.
+            **({} if self.connections[number].bound else {"database": dict(self.administration.database)}),
         )  # fmt: skip
 
     def _authorize(self, number: int, message: SndRequest, now: float) -> Response:

@@ -1,6 +1,7 @@
 """Writing down what the daemon decides: the shell between ``NodeDaemon`` and the fault database.
 
-A write that fails (a full disk, a read-only one) stops nothing: rows stay in memory and are tried again, and the
+Rows are gathered on the daemon's own thread and written on another. A write that fails (a full disk, a read-only one, a
+foreign lock) or does not end (a frozen file system) stops nothing: rows stay in memory and are tried again, and the
 daemon's ``status``, its log and the exporter say so.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit_node.daemon.daemon import NodeDaemon
+from rdukit_node.daemon.disk_thread import DiskThread
 from rdukit_node.daemon.events import NodeEventKind
 from rdukit_node.faults.store import FaultStore
 
@@ -20,6 +22,12 @@ _RETRY_S: Final = 1.0
 _CHECKPOINT_S: Final = 5.0
 #: Leases come and go faster than anybody reads of it: their rows may wait this long to be written together.
 _GATHER_S: Final = 0.05
+
+
+#: A write that takes longer is reported: answers wait less for it.
+_LONG_WRITE_S: Final = 0.25
+#: Seconds that the end waits for the disk.
+_CLOSE_S: Final = 10.0
 
 
 class DatabaseWriter:
@@ -33,19 +41,26 @@ class DatabaseWriter:
         self._is_new = True
         self._stopping = threading.Event()
         self._was_writable = store.is_writable
-        self._say()
-        # A checkpoint waits for the disk; the daemon's own thread never does.
-        self._thread = threading.Thread(target=self._checkpoints, name="checkpoints", daemon=True)
-        self._thread.start()
+        self._was_dropped = 0
+        #: Wall clock of the last request, for the next run of the thread.
+        self._now_ns = 0
+        self.thread: Final = DiskThread("database", lambda: self._store.flush(self._now_ns))
+        self.settle(None)
+        # A checkpoint waits for the disk, and a write does not wait for the checkpoint.
+        self._checkpointing = threading.Thread(target=self._checkpoints, name="checkpoints", daemon=True)
+        self._checkpointing.start()
 
-    def write(self, now: float, must: bool = True) -> None:
-        """Write what has gathered. Never raises for what the disk does.
+    def write(self, now: float, must: bool = True) -> int:
+        """Let the thread write what has gathered. Never waits for a disk.
 
         Args:
             must: now; else only if the last time is long enough ago.
+        Returns:
+            The request's number: what has gathered is written, or has failed, once ``thread.done`` is as high. 0: there
+            is nothing to write.
         """
         if not must and self.due_in(now) != 0.0:
-            return
+            return 0
         daemon = self._daemon
         changes = replace(
             daemon.administration.faults.take_changes(), maintenance=daemon.maintenance.board.take_changes()
@@ -53,48 +68,69 @@ class DatabaseWriter:
         events = [event.as_json() for event in daemon.events.take_unwritten()]
         applications, daemon.ended_rows[:] = list(daemon.ended_rows), []
         if not (changes or events or applications or self._store.pending or self._is_new):
-            return
+            return 0
         # What tools read while no daemon runs must say what is broken.
         inventory = daemon.administration.inventory() if self._is_new or changes.faults or changes.op_states else None
         self._is_new = False
-        self._store.write(changes, events, applications, inventory=inventory, now_ns=int(now * 1e9))
+        self._now_ns = int(now * 1e9)
+        self._store.add(changes, events, applications, inventory=inventory, now_ns=self._now_ns)
         self._written_at = now
-        self._say(now)
+        return self.thread.request()
 
     def due_in(self, now: float) -> float | None:
         """Return seconds until ``write`` should be called if nothing more happens; ``None``: there is
         nothing to write.
         """
-        if not self._store.is_writable:
+        if not self._store.is_writable or self.thread.busy_s > 0:
             return max(0.0, self._written_at + _RETRY_S - now)
         if self._is_new or self._daemon.events.has_unwritten or self._daemon.ended_rows:
             return max(0.0, self._written_at + _GATHER_S - now)
         return None
+
+    @property
+    def unwritten_reason(self) -> str:
+        """Reason why rows are not in the database at present; empty if the last write worked."""
+        busy_s = self.thread.busy_s
+        if busy_s > _LONG_WRITE_S:
+            return f"the disk has not taken a write for {busy_s:.0f} s" if busy_s >= 1 else "the disk is slow"
+        return self._store.reason
 
     def clock_stepped(self, seconds: float) -> None:
         """Shift the next write by ``seconds``, by which the wall clock was set."""
         self._written_at += seconds
 
     def close(self, now: float) -> None:
-        """Write the rest and close the database, marked as closed in order."""
+        """Write the rest and close the database, marked as closed in order; a disk that takes nothing is not waited
+        for without end.
+        """
         self._stopping.set()
-        self._thread.join()
         self.write(now)
-        self._store.close()
+        if not self.thread.stop(self._store.close, _CLOSE_S):
+            logger.error(
+                "event=database-rows-lost path=%s rows=%s reason=%s",
+                self._store.path, self._store.pending, self.unwritten_reason,
+            )  # fmt: skip
+        self._checkpointing.join(_GATHER_S)
 
-    def _say(self, now: float | None = None) -> None:
-        store, state = self._store, self._daemon.administration.database
-        state.update(path=str(store.path), is_writable=store.is_writable, reason=store.reason, pending=store.pending)
-        if store.is_writable == self._was_writable or now is None:
+    def settle(self, now: float | None) -> None:
+        """Report in the daemon's status and events whether rows can be written. ``now`` is ``None`` before its loop."""
+        store, state, reason = self._store, self._daemon.administration.database, self.unwritten_reason
+        state.update(
+            path=str(store.path), is_writable=not reason, reason=reason, pending=store.pending, dropped=store.dropped
+        )
+        if store.dropped > self._was_dropped:
+            logger.error("event=database-rows-dropped path=%s rows=%s", store.path, store.dropped)
+            self._was_dropped = store.dropped
+        if (not reason) == self._was_writable or now is None:
             return
-        self._was_writable = store.is_writable
-        if store.is_writable:
+        self._was_writable = not reason
+        if self._was_writable:
             logger.warning("event=database-writable path=%s", store.path)
-            reason = "the database can be written again"
+            text = "the database can be written again"
         else:
-            logger.error("event=database-not-writable path=%s reason=%s", store.path, store.reason)
-            reason = f"the database cannot be written: {store.reason}"
-        self._daemon.events.record_component(NodeEventKind.DATABASE, now, None, reason)
+            logger.error("event=database-not-writable path=%s reason=%s", store.path, reason)
+            text = f"the database cannot be written: {reason}"
+        self._daemon.events.record_component(NodeEventKind.DATABASE, now, None, text)
 
     def _checkpoints(self) -> None:
         while not self._stopping.wait(_CHECKPOINT_S):

@@ -25,7 +25,9 @@ from rdukit.settings import SND_REATTACH_S, resolve
 from rdukit.snd import SndClient
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.database_writer import DatabaseWriter
-from rdukit_node.daemon.server import SndServer, listening, new_identity, new_uuid
+from rdukit_node.daemon.lease_keeper import LeaseKeeper
+from rdukit_node.daemon.listener import listening
+from rdukit_node.daemon.server import SndServer, new_identity, new_uuid
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultSnapshot, Injection
 from rdukit_node.faults.salvage import Salvage, put_back, set_aside
@@ -35,6 +37,7 @@ from rdukit_node.isolation.cgroup import CgroupGuard
 from rdukit_node.leases.allocator import Allocator
 from rdukit_node.leases.files import KeptLease, LeaseFile, LeaseSockets
 from rdukit_node.logs.files import configure_daemon_log
+from rdukit_node.logs.queued import queued_logging
 from rdukit_node.settings import SND_RDU_RESET_S, NodePaths, node_paths
 from rdukit_node.snml.token import load_or_create_token
 
@@ -74,13 +77,14 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
     _raise_descriptor_limit()
     clock = SystemClock()
     paths = node_paths(options.socket, options.state)
-    with listening(paths.socket, options.socket_mode) as listener:
+    with listening(paths.socket, options.socket_mode) as listener, contextlib.ExitStack() as stack:
         configure_daemon_log(paths.snd_log)
+        stack.enter_context(queued_logging())
         guard = cgroup_guard(options, paths)
         daemon, store = _open_daemon(options, paths, clock, guard)
         journal = DatabaseWriter(daemon, store)
         lease_file = LeaseFile(paths.leases)
-        server = SndServer(daemon, listener, clock, journal, lease_file, LeaseSockets(paths.lease_sockets))
+        server = SndServer(daemon, listener, clock, journal, LeaseKeeper(lease_file, LeaseSockets(paths.lease_sockets)))
         server.stop_on_signals()
         if options.with_parent:
             server.stop_with_parent()
@@ -186,6 +190,7 @@ def _open_store(
     try:
         store = FaultStore.open(path)
         try:
+            store.applications()  # damaged rows are noticed here, too
             return store, machine_of(store.load()), None
         except BaseException:
             store.close()

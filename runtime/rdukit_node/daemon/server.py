@@ -1,11 +1,11 @@
 """The node daemon's shell: a UNIX socket, memory descriptors, signals and the clock around ``daemon.NodeDaemon``.
 
 One thread and a selector. A connection is read only while nothing is waiting to be sent to it, so a client that does
-not read its answers stops only itself.
+not read its answers stops only itself. Users take turns, so one that asks without end stops nobody. What waits for a
+disk is done in other threads; an answer that promises something durable waits for them, but not for long.
 """
 
 import contextlib
-import fcntl
 import functools
 import json
 import logging
@@ -16,24 +16,28 @@ import secrets
 import selectors
 import signal
 import socket
-import stat
 import struct
+import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
-from rdukit.files.home import make_folder
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable
 from rdukit.interfaces import Clock
+from rdukit.settings import resolve
+from rdukit_node.daemon.admission import ConnectionLimits, OpenConnection, admit
 from rdukit_node.daemon.connections import HolderPage, PageGrant, Peer, Response, SocketGrant
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.database_writer import DatabaseWriter
+from rdukit_node.daemon.disk_thread import DiskThread
+from rdukit_node.daemon.lease_keeper import LeaseKeeper
 from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES, error_body
 from rdukit_node.leases.allocator import LeaseId
-from rdukit_node.leases.files import MAX_CONNECTIONS, LeaseFile, LeaseSockets
+from rdukit_node.leases.files import MAX_CONNECTIONS as LEASE_CONNECTIONS
 from rdukit_node.leases.memory import create_region, map_region
+from rdukit_node.settings import SND_USER_CONNECTIONS
 from rdukit_node.status_page import PAGE_BYTES, StatusPage
 
 logger = logging.getLogger(__name__)
@@ -43,12 +47,15 @@ _READ_BYTES: Final = 8192
 #: Connections at once, and descriptors that stay free for everything else.
 _MAX_CONNECTIONS: Final = 512
 _SPARE_DESCRIPTORS: Final = 64
-_MAX_SOCKET_PATH: Final = 107
 _JSON: Final = json.JSONEncoder(separators=(",", ":"))
-#: Connections that wait to be accepted: clients come in bursts, and a longer line costs nothing.
-_BACKLOG: Final = 1024
 #: Two readings of clocks are never of the same instant; what is more than this is a step.
 _CLOCK_TOLERANCE_S: Final = 0.01
+#: Seconds that an answer waits for the disk; then it says that nothing is written yet.
+_WRITE_S: Final = 0.3
+#: Seconds of answering before new connections and data are looked at.
+_ROUND_S: Final = 0.02
+#: Seconds between two lines of the log about too many connections.
+_TELL_FULL_S: Final = 60.0
 #: Maintenance may be years away; the kernel counts the milliseconds of a wait in 32 bits.
 _LONGEST_WAIT_S: Final = 3600.0
 
@@ -59,8 +66,11 @@ class _Peer:
 
     number: int
     socket: socket.socket
+    uid: int | None
     #: The lease whose own socket it came by.
-    lease: LeaseId | None = None
+    lease: LeaseId | None
+    #: Monotonic time of its last request, at first of its beginning.
+    active_at: float
     inbox: bytearray = field(default_factory=bytearray)
     #: Rest of an answer that the socket did not take yet.
     outbox: bytes = b""
@@ -68,8 +78,25 @@ class _Peer:
     descriptor: int | None = None
     #: The present line is too long: it was answered, and its rest is thrown away.
     is_discarding: bool = False
-    #: Its last request waits in the daemon's queue; no further line is read meanwhile.
+    #: Its last request waits in the daemon's queue, or its answer for a disk; no further line is answered meanwhile.
     is_waiting: bool = False
+    #: It has a complete line and is in the queue of its user.
+    has_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldAnswer:
+    """An answer that waits for the disk."""
+
+    number: int
+    answer: Response
+    #: Requests of the keeper's and the journal's thread that it waits for.
+    kept: int
+    written: int
+    #: Lease whose socket it waits for.
+    socket_of: LeaseId | None
+    #: Monotonic time from which on it is sent anyway; ``None``: never.
+    due_at: float | None
 
 
 def new_identity() -> tuple[str, str]:
@@ -82,45 +109,11 @@ def new_uuid() -> str:
     return str(uuid.uuid4())
 
 
-@contextlib.contextmanager
-def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
-    """Listen at the UNIX socket ``path`` within the block, by default for this user only; then remove it.
-
-    A lock file beside it, which the kernel unlocks when its process dies, tells a daemon that runs from the socket that
-    a dead one left.
-
-    Raises:
-        Conflict: a daemon serves this socket already, or the path is something else.
-        InvalidArgument: the path is too long for a UNIX socket, or not usable.
-    """
-    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-        raise InvalidArgument(f"socket path {path} is longer than {_MAX_SOCKET_PATH} bytes; use --socket with another")
-    try:
-        make_folder(path.parent)
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as cause:
-        raise InvalidArgument(f"cannot listen at {path}: {cause}; use --socket with a folder of yours") from cause
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    identity: tuple[int, int] | None = None
-    try:
-        _lock(lock, path)
-        _remove_stale(path)
-        former = os.umask(~mode & 0o777)
-        try:
-            server.bind(str(path))
-        except OSError as cause:
-            raise InvalidArgument(f"cannot listen at {path}: {cause}; use --socket with another path") from cause
-        finally:
-            os.umask(former)
-        identity = _identity_of(path)
-        server.listen(_BACKLOG)
-        server.setblocking(False)
-        yield server
-    finally:
-        server.close()
-        if identity is not None and _identity_of(path) == identity:  # not somebody else's new file
-            path.unlink(missing_ok=True)
-        os.close(lock)
+def connection_limits() -> ConnectionLimits:
+    """Return the limits of connections by the descriptors that this process may have, and the settings."""
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    total = max(1, min(_MAX_CONNECTIONS, soft_limit - _SPARE_DESCRIPTORS))
+    return ConnectionLimits.of(total, resolve(SND_USER_CONNECTIONS), LEASE_CONNECTIONS)
 
 
 class SndServer:
@@ -132,34 +125,39 @@ class SndServer:
         listener: socket.socket,
         clock: Clock,
         journal: DatabaseWriter | None = None,
-        lease_file: LeaseFile | None = None,
-        lease_sockets: LeaseSockets | None = None,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
         """
         Args:
             journal: writes down what the daemon decides; without one nothing of that outlives the process.
-            lease_file: where it is kept who holds what; without one leases end with the process.
-            lease_sockets: leases' own; without them none has one.
+            keeper: keeps the leases' files; without one leases end with the process, and none has a socket of its own.
         """
-        self._lease_file = lease_file
-        self._lease_sockets = lease_sockets
-        self._kept_changes = self._served_changes = -1
         self.daemon: Final = daemon
         self._journal = journal
+        self._keeper = keeper or LeaseKeeper()
         self._listener = listener
         self._clock = clock
         #: Of the wall clock above the monotonic one, when the daemon was told last.
         self._clock_offset = clock.now() - clock.monotonic()
         self._selector = selectors.DefaultSelector()
         self._peers: dict[int, _Peer] = {}
+        #: Connections with a complete line, by user: each user has one answered in turn.
+        self._turns: dict[int | None, deque[_Peer]] = {}
+        #: Answers that wait until what they promise is written, oldest first.
+        self._held: list[_HeldAnswer] = []
         self._next_number = 1
         self._stop_reason: str | None = None
-        #: Descriptors of ours in the selector, besides the listener's and the peers'.
-        self._watched: list[int] = []
         self._handles_signals = False
-        soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._max_connections = max(1, min(_MAX_CONNECTIONS, soft_limit - _SPARE_DESCRIPTORS))
+        self._limits = connection_limits()
+        self._admin_uids = frozenset({0, os.geteuid()})
+        self._told_full_at = -_TELL_FULL_S
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, None))
+        waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        #: Descriptors of ours in the selector, besides the listener's and the peers'.
+        self._watched: list[int] = [waker]
+        self._selector.register(waker, selectors.EVENT_READ, lambda: os.eventfd_read(waker))
+        for thread in self._disk_threads():
+            thread.wake = lambda: os.eventfd_write(waker, 1)
 
     def stop_on_signals(self) -> None:
         """End ``serve`` on SIGTERM and SIGINT. Only in the main thread."""
@@ -180,30 +178,26 @@ class SndServer:
     def serve(self) -> str:
         """Serve until stopped; every lease has ended then. Returns why it stopped."""
         try:
-            if self._lease_sockets is not None:
-                self._lease_sockets.clear(self.daemon.lease_sockets)
-                self._serve_leases()
+            self._keeper.begin(self.daemon)
             while self._stop_reason is None:
-                for key, _ in self._selector.select(self._patience(self._now())):
+                for key, _ in self._selector.select(0 if self._turns else self._patience(self._now())):
                     callback: Callable[[], None] = key.data
                     callback()
                 now = self._now()
+                self._settle_disks(now)
                 due = self.daemon.next_deadline()
                 if due is not None and due <= now:
                     self.daemon.tick(now)
                 self._send_ready()
-                self._keep_leases()
-                self._serve_leases()
+                self._take_turns()
+                self._keeper.keep(self.daemon, self._selector.unregister)
                 if self._journal is not None:
                     self._journal.write(now, must=False)
+                self._send_held()
         finally:
-            if self._lease_file is None:
-                self.daemon.stop(self._now())
-            else:
-                self._lease_file.write(self.daemon.kept_leases())
-                self.daemon.leave(self._now())
-            if self._lease_sockets is not None:
-                self._lease_sockets.close(self.daemon.lease_sockets)
+            for thread in self._disk_threads():
+                thread.wake = None
+            self._keeper.close(self.daemon, self._now())
             if self._journal is not None:
                 self._journal.close(self._now())
             for peer in list(self._peers.values()):
@@ -214,6 +208,19 @@ class SndServer:
             for descriptor in self._watched:
                 os.close(descriptor)
         return self._stop_reason
+
+    def _disk_threads(self) -> list[DiskThread]:
+        return [self._keeper.thread] + ([] if self._journal is None else [self._journal.thread])
+
+    def _settle_disks(self, now: float) -> None:
+        """Take over what the threads have done meanwhile."""
+        if self._journal is not None:
+            self._journal.settle(now)
+
+        def add(lease: LeaseId, listener: socket.socket) -> None:
+            self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, lease))
+
+        self._keeper.settle(self.daemon, add)
 
     def _now(self) -> float:
         """Return the wall clock's time. The daemon has been told if somebody set that clock."""
@@ -228,40 +235,21 @@ class SndServer:
                 self._journal.clock_stepped(step)
         return now
 
-    def _keep_leases(self) -> None:
-        """Write down who holds what, if that is not what it was."""
-        if self._lease_file is not None and self.daemon.lease_changes != self._kept_changes:
-            self._kept_changes = self.daemon.lease_changes
-            self._lease_file.write(self.daemon.kept_leases())
-
-    def _serve_leases(self) -> dict[LeaseId, InvalidArgument]:
-        """Listen for the leases that have a socket of their own. Returns why some could not be made."""
-        if self._lease_sockets is None or self.daemon.lease_changes == self._served_changes:
-            return {}
-        self._served_changes = self.daemon.lease_changes
-
-        def add(lease: LeaseId, listener: socket.socket) -> None:
-            self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, lease))
-
-        return self._lease_sockets.sync(self.daemon.lease_sockets, add, self._selector.unregister)
-
     def _patience(self, now: float) -> float | None:
         """Return seconds until something is due; ``None``: nothing is."""
+        waits = [] if self._journal is None else [self._journal.due_in(now)]
         due = self.daemon.next_deadline()
-        pause = None if self._journal is None else self._journal.due_in(now)
-        if due is None:
-            return pause
-        wait = min(max(0.0, due - now), _LONGEST_WAIT_S)
-        return wait if pause is None else min(wait, pause)
+        waits += [None if due is None else min(max(0.0, due - now), _LONGEST_WAIT_S)]
+        monotonic = self._clock.monotonic()
+        waits += [max(0.0, held.due_at - monotonic) for held in self._held if held.due_at is not None]
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _send_ready(self) -> None:
         """Send the answers of requests that waited."""
         for number, answer in self.daemon.take_ready():
             peer = self._peers.get(number)
             if peer is not None:
-                peer.is_waiting = False
                 self._answer(peer, answer)
-                self._work(peer)
 
     def stop(self, reason: str) -> None:
         """End ``serve`` after what it does at present. Only in its thread, or if something wakes it."""
@@ -279,58 +267,94 @@ class SndServer:
             logger.warning("event=accept-failed error=%s", error)
             return
         connection.setblocking(False)
-        full = self._why_full(lease)
-        if full is not None:
+        kernel_peer = _peer_of(connection)
+        peer = _Peer(self._next_number, connection, kernel_peer.uid, lease, self._clock.monotonic())
+        refusal = self._make_room(peer, kernel_peer.is_admin)
+        if refusal:
             with contextlib.suppress(OSError):
-                connection.send(_encode(error_body(full)))
+                connection.send(_encode(error_body(Unavailable(refusal))))
             connection.close()
             return
-        peer = _Peer(self._next_number, connection, lease)
         self._next_number += 1
         self._peers[peer.number] = peer
-        self.daemon.connected(peer.number, _peer_of(connection), lease)
+        self.daemon.connected(peer.number, kernel_peer, lease)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(peer))
 
-    def _why_full(self, lease: LeaseId | None) -> Unavailable | None:
-        if len(self._peers) >= self._max_connections:
-            return Unavailable(f"the node daemon has {self._max_connections} connections already; try again later")
-        if lease is not None and sum(peer.lease == lease for peer in self._peers.values()) >= MAX_CONNECTIONS:
-            return Unavailable(f"lease {lease} has {MAX_CONNECTIONS} connections already; close one first")
-        return None
+    def _make_room(self, peer: _Peer, is_admin: bool) -> str:
+        """Close idle connections for a new one, if there are too many. Returns why there is no room for it."""
+        others = [self._seen(each, self.daemon.connections[each.number].is_admin) for each in self._peers.values()]
+        admission = admit(self._seen(peer, is_admin), others, self._limits)
+        if (admission.closes or admission.refusal) and peer.active_at - self._told_full_at >= _TELL_FULL_S:
+            self._told_full_at = peer.active_at
+            logger.warning(
+                "event=connections-full user=%s connections=%s: %s",
+                peer.uid, len(others), admission.refusal or "idle ones are closed for new ones",
+            )  # fmt: skip
+        for number in admission.closes:
+            self._close(self._peers[number])
+        return admission.refusal
+
+    def _seen(self, peer: _Peer, is_admin: bool) -> OpenConnection:
+        connection = self.daemon.connections.get(peer.number)
+        is_needed = connection is not None and (bool(connection.held) or peer.number in self.daemon.queue)
+        return OpenConnection(peer.number, peer.uid, is_admin, peer.lease, is_needed, peer.active_at)
 
     def _read(self, peer: _Peer) -> None:
+        if peer.has_turn:  # a line waits already: no more is taken in than that
+            return
         try:
             data = peer.socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
-        if not data:
+        if not data or (peer.is_waiting and len(peer.inbox) > MAX_REQUEST_BYTES):
             self._close(peer)
             return
         peer.inbox += data
-        self._work(peer)
+        self._want_turn(peer)
 
-    def _work(self, peer: _Peer) -> None:
-        """Answer the complete lines that have come in, as long as the client takes the answers."""
-        while not peer.outbox and not peer.is_waiting and peer.number in self._peers:
-            end = peer.inbox.find(b"\n")
-            if end < 0:
-                self._check_length(peer)
+    def _want_turn(self, peer: _Peer) -> None:
+        """Queue a connection that has a complete line and can take an answer."""
+        if peer.outbox or peer.is_waiting or peer.has_turn or peer.number not in self._peers:
+            return
+        if b"\n" in peer.inbox:
+            peer.has_turn = True
+            self._turns.setdefault(peer.uid, deque()).append(peer)
+        else:
+            self._check_length(peer)
+
+    def _take_turns(self) -> None:
+        """Answer one line of each user, root's and the daemon's user's first, until others may have come."""
+        until = time.monotonic() + _ROUND_S
+        for uid in sorted(self._turns, key=lambda uid: uid not in self._admin_uids):
+            queue = self._turns.pop(uid)
+            peer = queue.popleft()
+            if queue:
+                self._turns[uid] = queue  # at the end: those who have waited longer are next
+            peer.has_turn = False
+            if peer.number in self._peers:
+                self._answer_line(peer)
+                self._want_turn(peer)
+            if time.monotonic() >= until:
                 return
-            line = bytes(peer.inbox[:end])
-            del peer.inbox[: end + 1]
-            if peer.is_discarding:
-                peer.is_discarding = False
-                continue
-            if len(line) > MAX_REQUEST_BYTES:
-                self._refuse_length(peer)
-                continue
-            answer = self.daemon.handle(peer.number, line, self._now())
-            if answer is None:
-                peer.is_waiting = True
-            else:
-                self._answer(peer, answer)
+
+    def _answer_line(self, peer: _Peer) -> None:
+        end = peer.inbox.find(b"\n")
+        line = bytes(peer.inbox[:end])
+        del peer.inbox[: end + 1]
+        if peer.is_discarding:
+            peer.is_discarding = False
+            return
+        if len(line) > MAX_REQUEST_BYTES:
+            self._refuse_length(peer)
+            return
+        peer.active_at = self._clock.monotonic()
+        answer = self.daemon.handle(peer.number, line, self._now())
+        if answer is None:
+            peer.is_waiting = True
+        else:
+            self._answer(peer, answer)
 
     def _check_length(self, peer: _Peer) -> None:
         if peer.is_discarding:
@@ -345,35 +369,65 @@ class SndServer:
         self._send(peer, _encode(error_body(too_long)), None)
 
     def _answer(self, peer: _Peer, answer: Response) -> None:
-        self._keep_leases()
-        if answer.is_durable and self._journal is not None:
-            self._journal.write(self._now())
-        grant = answer.grant
-        if grant is None:
-            self._send(peer, _encode(answer.body), None)
-            return
+        """Send an answer, at once or when what it promises is written."""
+        kept = self._keeper.keep(self.daemon, self._selector.unregister)
+        written = self._journal.write(self._now()) if answer.is_durable and self._journal is not None else 0
+        socket_of = answer.grant.lease if isinstance(answer.grant, SocketGrant) else None
+        if socket_of is not None and not self._keeper.has_sockets:
+            self._finish(peer, answer, InvalidArgument("this node daemon has no folder for leases' sockets"))
+        elif kept or written or socket_of is not None:
+            peer.is_waiting = True
+            # A socket that is not there yet is worth nothing; all else is true although no disk has it.
+            due_at = self._clock.monotonic() + _WRITE_S if socket_of is None else None
+            self._held.append(_HeldAnswer(peer.number, answer, kept, written, socket_of, due_at))
+        else:
+            self._finish(peer, answer)
+
+    def _send_held(self) -> None:
+        """Send the answers whose promise is written, or that have waited for the disk long enough."""
+        now = self._clock.monotonic()
+        for held in self._held[:]:
+            is_due = held.due_at is not None and held.due_at <= now
+            is_written = self._journal is None or self._journal.thread.done >= held.written
+            if not is_due and not (is_written and self._keeper.thread.done >= held.kept and self._has_socket(held)):
+                continue
+            self._held.remove(held)
+            peer = self._peers.get(held.number)
+            if peer is not None:
+                failure = None if held.socket_of is None else self._keeper.failures.pop(held.socket_of, None)
+                self._finish(peer, self._with_unwritten(held.answer), failure)
+
+    def _has_socket(self, held: "_HeldAnswer") -> bool:
+        lease = held.socket_of
+        return lease is None or lease not in self.daemon.lease_sockets or lease in {
+            *self._keeper.listeners, *self._keeper.failures
+        }  # fmt: skip
+
+    def _with_unwritten(self, answer: Response) -> Response:
+        """Say in an answer that what it promises is not in the database, if that is so."""
+        reason = self._journal.unwritten_reason if self._journal is not None and answer.is_durable else ""
+        return replace(answer, body={**answer.body, "unwritten": reason}) if reason else answer
+
+    def _finish(self, peer: _Peer, answer: Response, failure: RdukitError | None = None) -> None:
+        """Send an answer with what it grants; ``failure``: why that cannot be had."""
+        peer.is_waiting = False
+        grant, body, descriptor = answer.grant, answer.body, None
         try:
+            if failure is not None:
+                raise failure
             if isinstance(grant, SocketGrant):
-                self._send(peer, _encode({**answer.body, "socket": str(self._open_socket(grant.lease))}), None)
-                return
-            if isinstance(grant, PageGrant):
+                body = {**body, "socket": self._keeper.path(grant.lease)}
+            elif isinstance(grant, PageGrant):
                 descriptor, page = _create_page()
                 self.daemon.page_created(peer.number, grant, page)
-            else:
+            elif grant is not None:
                 descriptor = create_region(grant.name, grant.bytes)
         except RdukitError as error:
+            assert grant is not None
             self.daemon.creation_failed(peer.number, grant)
-            self._send(peer, _encode(error_body(error)), None)
-            return
-        self._send(peer, _encode(answer.body), descriptor)
-
-    def _open_socket(self, lease: LeaseId) -> Path:
-        if self._lease_sockets is None:
-            raise InvalidArgument("this node daemon has no folder for leases' sockets")
-        failed = self._serve_leases().get(lease)
-        if failed is not None:
-            raise failed
-        return self._lease_sockets.path(lease)
+            body = error_body(error)
+        self._send(peer, _encode(body), descriptor)
+        self._want_turn(peer)
 
     def _send(self, peer: _Peer, data: bytes, descriptor: int | None) -> None:
         peer.outbox, peer.descriptor = data, descriptor
@@ -385,7 +439,7 @@ class SndServer:
         self._flush(peer)
         if not peer.outbox and peer.number in self._peers:
             self._selector.modify(peer.socket, selectors.EVENT_READ, lambda: self._read(peer))
-            self._work(peer)
+            self._want_turn(peer)
 
     def _flush(self, peer: _Peer) -> None:
         try:
@@ -438,36 +492,3 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _lock(lock: int, path: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as cause:
-        pid = os.pread(lock, 32, 0).decode(errors="replace").strip()
-        raise Conflict(
-            f"a node daemon{f' (process {pid})' if pid else ''} serves {path} already; use it, stop it, or start this "
-            "one with another --socket",
-            socket=str(path),
-        ) from cause
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise Conflict(f"{path} exists and is not a socket; move it away or use another --socket")
-    logger.warning("event=stale-socket path=%s", path)
-    path.unlink()
-
-
-def _identity_of(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino

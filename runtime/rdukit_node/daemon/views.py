@@ -28,6 +28,7 @@ class NodeViews:
     def _status(self, number: int, message: SndRequest, now: float) -> Response:
         daemon = self._daemon
         allocator, node = daemon.allocator, daemon.allocator.node
+        hot = daemon.administration.rdu_temperatures(now)
         waiting = [
             {
                 "application": w.request.application, "tiles": w.request.tiles, "tenant": w.request.tenant,
@@ -54,7 +55,7 @@ class NodeViews:
             applications=len(allocator.applications),
             max_applications=allocator.max_applications,
             uptime_s=max(0.0, now - self._daemon.started_at),
-            rdus=self._daemon.administration.rdu_rows(),
+            rdus=[{**row, "celsius": hot.get(rdu)} for rdu, row in enumerate(self._daemon.administration.rdu_rows())],
             waiting=waiting,
             database=dict(self._daemon.administration.database),
             **self._daemon.maintenance.rows(),

@@ -44,6 +44,11 @@ def no_serial(path: str) -> str:
     return "N/A"
 
 
+#: Seconds that a thermal reading without a fault holds; as long as the window of its policy.
+RECENT_S: Final = 60
+_THERMAL_TYPES: Final = ("ETYPE_THERMAL_WARNING", "ETYPE_THERMAL_SHUTDOWN")
+
+
 class FaultMachine:
     """The faults of one node: known errors and diagnoses, and the conditions that are really there."""
 
@@ -128,6 +133,22 @@ class FaultMachine:
     def pcie_replays(self) -> Mapping[int, int]:
         """Count the corrected errors of PCIe links by flat RDU number, since the machine was created."""
         return self._actions.replays
+
+    def reported_celsius(self, now_ns: int) -> dict[int, float]:
+        """Return the hottest reading that thermal errors report, by flat RDU number.
+
+        An error counts while its fault is active; without a fault for ``RECENT_S`` after it came last.
+        """
+        found: dict[int, float] = {}
+        for rdu in range(self.node.rdus):
+            for error_type in _THERMAL_TYPES:
+                record = self._registry.open_records.get((rdu_path(self.node, rdu), error_type))
+                celsius = None if record is None else record.data.get("celsius")
+                if record is None or not isinstance(celsius, int | float):
+                    continue
+                if record.fault is not None or now_ns - record.last <= RECENT_S * 10**9:
+                    found[rdu] = max(found.get(rdu, 0.0), float(celsius))
+        return found
 
     def health_of(self, component: NodeComponent | str) -> str:
         """Return a word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at

@@ -1,7 +1,6 @@
 """Reading the fault database without the daemon: while it is down, busy, or on another account."""
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ from rdukit.interfaces import Closable
 from rdukit_node.faults import query
 from rdukit_node.faults.catalogue import catalogue_rows
 from rdukit_node.faults.model import FaultSnapshot
+from rdukit_node.faults.promise import check_writes, promised_writes
 from rdukit_node.faults.schema import VERSION, check_database, check_file, connect, is_environment, not_ours
-from rdukit_node.faults.tables import read_inventory, read_snapshot
+from rdukit_node.faults.tables import read_applications, read_events, read_inventory, read_snapshot
 
 _MAX_ROWS: Final = 10_000
 _DEFAULT_APPLICATIONS: Final = 100
@@ -38,12 +38,14 @@ class FaultReader(Closable):
         path = path.absolute()
         if not check_file(path):
             raise NotFound(f"there is no fault database at {path}; a node daemon makes it when it starts")
+        promised = promised_writes(path)  # before the file is read: a daemon may write meanwhile
         try:
             connection = _connect(path)
         except sqlite3.Error as cause:
             raise Unavailable(f"the fault database {path} cannot be read: {cause}") from cause
         try:
             version = check_database(connection, path)
+            check_writes(connection, path, promised)
             if version != VERSION:
                 raise not_ours(
                     path, f"it has version {version}; a node daemon that starts on it makes it {VERSION}", False
@@ -56,6 +58,18 @@ class FaultReader(Closable):
             connection.close()
             raise
         return cls(path, connection)
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Check a file without changing it or its log.
+
+        Raises:
+            InvalidArgument: it is not ours, or damaged. sqlite3.Error: it cannot be read.
+        """
+        promised = promised_writes(path)
+        with contextlib.closing(connect(path, "ro")) as connection:
+            check_database(connection, path)
+            check_writes(connection, path, promised)
 
     def close(self) -> None:
         """Let the file go."""
@@ -89,14 +103,12 @@ class FaultReader(Closable):
     def applications(self, limit: int = _DEFAULT_APPLICATIONS) -> list[dict[str, object]]:
         """Return accounting rows of leases that ended, newest first."""
         with self._reading():
-            text = "SELECT accounting FROM applications ORDER BY ended_at DESC LIMIT ?"
-            return [_object(row[0]) for row in self._connection.execute(text, (limit,))]
+            return read_applications(self._connection, limit)
 
     def events(self, limit: int = _EVENTS) -> list[dict[str, object]]:
         """Return the newest events, oldest first."""
         with self._reading():
-            rows = self._connection.execute("SELECT event FROM events ORDER BY number DESC LIMIT ?", (limit,))
-            return [_object(row[0]) for row in rows][::-1]
+            return read_events(self._connection, limit)
 
     def answer(self, op: str, arguments: Mapping[str, object]) -> dict[str, object]:
         """Answer ``op`` from the file, as a daemon would.
@@ -162,10 +174,3 @@ def _connect(path: Path) -> sqlite3.Connection:
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         pass  # damaged: the check says so
     return connection
-
-
-def _object(text: object) -> dict[str, object]:
-    value = json.loads(text) if isinstance(text, str) else None
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(text)[:80]!r} is no JSON object")  # noqa: TRY004
-    return value

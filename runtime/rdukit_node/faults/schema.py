@@ -20,7 +20,7 @@ from rdukit.errors import InvalidArgument, Unavailable
 
 #: Marks the file as ours in its header: "rduF".
 APPLICATION_ID: Final = 0x72647546
-VERSION: Final = 4
+VERSION: Final = 5
 #: What the version record names. All change together.
 LOGS: Final = ("error", "fault", "inventory", "policy")
 
@@ -150,7 +150,8 @@ def _check_database(connection: sqlite3.Connection, path: Path) -> int:
         raise not_ours(path, "its tables are not those of a fault database", is_damaged=is_ours)
     if recorded != version:
         raise not_ours(path, f"its tables have version {version} and its record says {recorded}")
-    problems = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]
+    # Not the quick check: an index that does not match its table hides rows.
+    problems = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
     if problems != ["ok"]:
         raise not_ours(path, f"it is damaged: {str(problems[0])[:200]}")
     return version

@@ -1,36 +1,28 @@
 """The fault database: one SQLite file that one daemon writes and anybody may read.
 
 A write is one transaction in the write-ahead log, which a killed process cannot lose; ``checkpoint``, called from
-another thread, moves it into the file and waits for the disk. When the disk does not take a write (full, read-only),
-nothing is lost as long as the process lives: rows stay in memory, in their newest form and within a bound, until one
-works.
+another thread, moves it into the file and waits for the disk. When the disk does not take a write (full, read-only,
+frozen, locked), nothing is lost as long as the process lives: rows stay in memory, in their newest form and within a
+bound, until one works. ``add`` never waits; ``flush`` may, on a thread of its own.
 
 Source: runtime reference 4.2, 4.4 (a database that survives upgrades is the vendor's, SQLite is ours).
 """
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import sqlite3
-from collections import deque
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from rdukit.errors import Conflict, RdukitError
 from rdukit.files.home import make_folder
-from rdukit_node.faults.model import (
-    ChangedRows,
-    Condition,
-    ErrorRow,
-    FaultRow,
-    FaultSnapshot,
-    HangRow,
-    OpState,
-    Policy,
-)
+from rdukit_node.faults.model import ChangedRows, FaultSnapshot
+from rdukit_node.faults.pending import PendingRows
+from rdukit_node.faults.promise import check_writes, lock_path, promise, promised_writes
 from rdukit_node.faults.reader import FaultReader
 from rdukit_node.faults.schema import (
     VERSION,
@@ -41,8 +33,13 @@ from rdukit_node.faults.schema import (
     migrate,
     not_ours,
 )
-from rdukit_node.faults.tables import inventory_statements, read_snapshot, statements_of
-from rdukit_node.maintenance.model import Cordon, MaintenanceChanges, MaintenanceWindow
+from rdukit_node.faults.tables import (
+    inventory_statements,
+    read_applications,
+    read_snapshot,
+    row_sum,
+    statements_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +49,6 @@ _KEPT_ROWS: Final = 100_000
 _KEPT_EVENTS: Final = 200_000
 #: Writes between two prunings.
 _PRUNE_EVERY: Final = 256
-#: Events and accounting rows that wait in memory while the disk takes nothing; the oldest go first.
-_WAITING_EVENTS: Final = 50_000
-_WAITING_APPLICATIONS: Final = 10_000
 _REMEMBERED_APPLICATIONS: Final = 1000
 
 
@@ -70,11 +64,11 @@ class FaultStore:
         self._connection: sqlite3.Connection | None = None
         self._reason = ""
         self._was_closed_in_order = True
-        #: What is not in the file yet.
-        self._changes: Final = PendingChanges()
-        self._events: Final[deque[str]] = deque(maxlen=_WAITING_EVENTS)
-        self._applications: Final[dict[str, tuple[int, str]]] = {}
-        self._inventory: list[dict[str, object]] | None = None
+        #: Rows that no write has begun with; guarded by ``_adding``.
+        self._waiting = PendingRows()
+        self._adding = threading.Lock()
+        #: Rows of the present write, or of the last one, which failed.
+        self._writing: Final = PendingRows()
         self._writes = 0
 
     @classmethod
@@ -114,8 +108,12 @@ class FaultStore:
     @property
     def pending(self) -> int:
         """Rows that are not in the file yet."""
-        inventory = 0 if self._inventory is None else len(self._inventory)
-        return len(self._changes) + len(self._events) + len(self._applications) + inventory
+        return len(self._waiting) + len(self._writing)
+
+    @property
+    def dropped(self) -> int:
+        """Rows that were lost because too many waited for the disk."""
+        return self._waiting.dropped + self._writing.dropped
 
     @property
     def was_closed_in_order(self) -> bool:
@@ -139,11 +137,55 @@ class FaultStore:
             raise not_ours(self.path, str(cause)) from cause
 
     def applications(self, limit: int = _REMEMBERED_APPLICATIONS) -> list[dict[str, object]]:
-        """Return accounting rows of the newest ``limit`` leases that ended, oldest first."""
+        """Return accounting rows of the newest ``limit`` leases that ended, oldest first. Raises: as ``load``."""
         if self._connection is None:
             return []
-        query = "SELECT accounting FROM applications ORDER BY ended_at DESC LIMIT ?"
-        return [json.loads(text) for (text,) in self._connection.execute(query, (limit,))][::-1]
+        try:
+            return read_applications(self._connection, limit)[::-1]
+        except (sqlite3.Error, ValueError, OverflowError) as cause:
+            raise not_ours(self.path, str(cause)) from cause
+
+    def add(
+        self,
+        changes: ChangedRows,
+        events: Sequence[Mapping[str, object]] = (),
+        applications: Sequence[Mapping[str, object]] = (),
+        *,
+        inventory: Iterable[Mapping[str, object]] | None = None,
+        now_ns: int,
+    ) -> None:
+        """Add rows for the next ``flush``. Waits for no disk, whatever another thread's ``flush`` does.
+
+        Args:
+            events: for the event log. applications: accounting rows of leases that ended.
+            inventory: replaces the one in the file.
+        """
+        with self._adding:
+            self._waiting.add(changes, events, applications, inventory, now_ns=now_ns)
+
+    def flush(self, now_ns: int) -> bool:
+        """Write what waits in one transaction. Returns whether that worked; never raises for what the disk does."""
+        with self._adding:
+            newer, self._waiting = self._waiting, PendingRows()
+            self._writing.add_newer(newer)
+        try:
+            if self._connection is None and not self._try_open():
+                return False
+        except RdukitError as error:  # in the meantime somebody else made one, or locked it
+            self._reason = error.message
+            return False
+        assert self._connection is not None
+        try:
+            self._transact(self._connection, now_ns)
+            if self._lock >= 0:
+                with contextlib.suppress(OSError):  # a full disk: the database has more than it must
+                    promise(self._lock, self._writes)
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema in SQLite's own message
+            self._failed(error)
+            return False
+        self._writing.clear()
+        self._reason = ""
+        return True
 
     def write(
         self,
@@ -154,39 +196,9 @@ class FaultStore:
         inventory: Iterable[Mapping[str, object]] | None = None,
         now_ns: int,
     ) -> bool:
-        """Write all of it in one transaction, with what is still pending. Returns whether that worked; never raises for
-        what the disk does.
-
-        Args:
-            events: for the event log. applications: accounting rows of leases that ended.
-            inventory: replaces the one in the file.
-        """
-        self._changes.add(changes)
-        self._events.extend(json.dumps(event) for event in events)
-        for row in applications:
-            self._applications[str(row["lease"])] = (now_ns, json.dumps(row))
-            if len(self._applications) > _WAITING_APPLICATIONS:
-                del self._applications[next(iter(self._applications))]
-        if inventory is not None:
-            self._inventory = [dict(row) for row in inventory]
-        try:
-            if self._connection is None and not self._try_open():
-                return False
-        except RdukitError as error:  # in the meantime somebody else made one, or locked it
-            self._reason = error.message
-            return False
-        assert self._connection is not None
-        try:
-            self._transact(self._connection, now_ns)
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema in SQLite's own message
-            self._failed(error)
-            return False
-        self._changes.clear()
-        self._events.clear()
-        self._applications.clear()
-        self._inventory = None
-        self._reason = ""
-        return True
+        """Add rows and write all that waits; for arguments and result see ``add`` and ``flush``."""
+        self.add(changes, events, applications, inventory=inventory, now_ns=now_ns)
+        return self.flush(now_ns)
 
     def checkpoint(self) -> bool:
         """Move the write-ahead log into the file and wait for the disk, on any thread. Whether all of it was moved."""
@@ -220,9 +232,13 @@ class FaultStore:
         try:
             if self._lock < 0:
                 self._lock = _lock(self.path)
-            check_file(self.path)
+            if check_file(self.path) and (log := self.path.with_name(f"{self.path.name}-wal")).exists():
+                # A killed daemon's log: only a reader leaves it as it is, should it be damaged.
+                logger.info("event=database-log-found path=%s bytes=%s", log, log.stat().st_size)
+                FaultReader.check(self.path)
             connection = connect(self.path, "rwc")
             version = check_database(connection, self.path)
+            self._writes = check_writes(connection, self.path, promised_writes(self.path))
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -251,23 +267,32 @@ class FaultStore:
         return True
 
     def _transact(self, connection: sqlite3.Connection, now_ns: int) -> None:
+        rows = self._writing
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for statement, values in statements_of(self._changes.as_changes()):
+            for statement, values in statements_of(rows.changes()):
                 connection.execute(statement, values)
-            connection.executemany("INSERT INTO events (event) VALUES (?)", [(event,) for event in self._events])
             connection.executemany(
-                "INSERT OR REPLACE INTO applications VALUES (?, ?, ?)",
-                [(lease, ended_at, text) for lease, (ended_at, text) in self._applications.items()],
+                "INSERT INTO events (event, row_sum) VALUES (?, ?)",
+                [(event, row_sum((event,))) for event in rows.events],
             )
-            if self._inventory is not None:
-                for statement, values in inventory_statements(self._inventory):
+            connection.executemany(
+                "INSERT OR REPLACE INTO applications VALUES (?, ?, ?, ?)",
+                [
+                    (lease, ended_at, text, row_sum((lease, ended_at, text)))
+                    for lease, (ended_at, text) in rows.applications.items()
+                ],
+            )
+            if rows.inventory is not None:
+                for statement, values in inventory_statements(rows.inventory):
                     connection.execute(statement, values)
             _set_meta(connection, "written_at", str(now_ns))
-            self._writes += 1
-            if self._writes % _PRUNE_EVERY == 1:
+            # In the same page as the time above, so that every write has it.
+            _set_meta(connection, "writes", str(self._writes + 1))
+            if self._writes % _PRUNE_EVERY == 0:
                 _prune(connection)
             connection.execute("COMMIT")
+            self._writes += 1
         except BaseException:
             if connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
@@ -292,9 +317,8 @@ def _lock(path: Path) -> int:
     Raises:
         Conflict: somebody has it. OSError: the folder takes no files, or cannot be made.
     """
-    lock_path = path.with_name(path.name + ".lock")
     make_folder(path.parent)
-    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as cause:
@@ -332,80 +356,3 @@ def _prune(connection: sqlite3.Connection) -> None:
             "DELETE FROM applications WHERE lease IN (SELECT lease FROM applications ORDER BY ended_at LIMIT ?)",
             (rows - _KEPT_ROWS,),
         )
-
-
-#: Errors, faults and hangs that wait, each; of more, those that changed longest ago go first.
-_MAX: Final = 20_000
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class PendingChanges:
-    """Rows by their key."""
-
-    def __init__(self) -> None:
-        self._errors: Final[dict[str, ErrorRow]] = {}
-        self._faults: Final[dict[str, FaultRow]] = {}
-        self._hangs: Final[dict[int, HangRow]] = {}
-        self._op_states: Final[dict[int, OpState]] = {}
-        self._policies: Final[dict[str, Policy]] = {}
-        self._conditions: Final[dict[tuple[str, str], Condition]] = {}
-        self._gone: Final[dict[tuple[str, str], None]] = {}
-        #: ``None``: it is gone.
-        self._cordons: Final[dict[str, Cordon | None]] = {}
-        self._windows: Final[dict[str, MaintenanceWindow | None]] = {}
-
-    def __len__(self) -> int:
-        return sum(len(rows) for rows in self._all())
-
-    def add(self, changes: ChangedRows) -> None:
-        """Add ``changes`` after the pending ones."""
-        _put(self._errors, {row.err_uuid: row for row in changes.errors})
-        _put(self._faults, {row.fault_uuid: row for row in changes.faults})
-        _put(self._hangs, {row.number: row for row in changes.hangs})
-        self._op_states.update((row.rdu, row) for row in changes.op_states)
-        self._policies.update((row.error_type, row) for row in changes.policies)
-        for key in changes.conditions_gone:
-            self._conditions.pop(key, None)
-            self._gone[key] = None
-        for row in changes.conditions:
-            key = (row.component, row.class_name)
-            self._conditions[key] = row
-            self._gone.pop(key, None)
-        upkeep = changes.maintenance
-        self._cordons.update(dict.fromkeys(upkeep.cordons_gone))
-        self._cordons.update((each.component, each) for each in upkeep.cordons)
-        self._windows.update(dict.fromkeys(upkeep.windows_gone))
-        self._windows.update((each.window, each) for each in upkeep.windows)
-
-    def as_changes(self) -> ChangedRows:
-        """Return the pending changes."""
-        return ChangedRows(
-            tuple(self._errors.values()), tuple(self._faults.values()), tuple(self._hangs.values()),
-            tuple(self._op_states.values()), tuple(self._policies.values()), tuple(self._conditions.values()),
-            tuple(self._gone),
-            MaintenanceChanges(
-                tuple(each for each in self._cordons.values() if each is not None),
-                tuple(each for each in self._windows.values() if each is not None),
-                tuple(key for key, each in self._cordons.items() if each is None),
-                tuple(key for key, each in self._windows.items() if each is None),
-            ),
-        )  # fmt: skip
-
-    def clear(self) -> None:
-        """Forget the changes, which are written."""
-        for rows in self._all():
-            rows.clear()
-
-    def _all(self) -> tuple[dict[Any, Any], ...]:
-        return (
-            self._errors, self._faults, self._hangs, self._op_states, self._policies, self._conditions, self._gone,
-            self._cordons, self._windows,
-        )  # fmt: skip
-
-
-def _put(rows: dict[K, V], newer: dict[K, V]) -> None:
-    rows.update(newer)
-    while len(rows) > _MAX:
-        del rows[next(iter(rows))]

@@ -2,7 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -54,8 +55,34 @@ class RowReader(Generic[T]):
     place: str = "rowid"
 
 
+def row_sum(values: Sequence[object]) -> int:
+    """Return the checksum that is stored with a row: a CRC-32 of its values in order."""
+    return zlib.crc32(json.dumps(values, default=repr).encode())
+
+
+def checked(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a row whose last one is its checksum; rows of earlier versions have none.
+
+    Raises:
+        ValueError: the values are not those that were written.
+    """
+    *values, found = row
+    if found is not None and found != row_sum(values):
+        raise ValueError(f"a row of table {table} does not have the checksum that it was written with")
+    return tuple(values)
+
+
 def statements_of(changes: ChangedRows) -> Iterable[Statement]:
     """Return the statements that write ``changes``; repeating them changes nothing more."""
+    return _with_sums(_statements_of(changes))
+
+
+def _with_sums(statements: Iterable[Statement]) -> Iterable[Statement]:
+    for statement, values in statements:
+        yield statement, (*values, row_sum(values)) if statement.startswith("INSERT") else values
+
+
+def _statements_of(changes: ChangedRows) -> Iterable[Statement]:
     for error in changes.errors:
         yield _upsert("error", _ERROR, 1), (
             error.err_uuid, error.err_type, error.err_type_desc, json.dumps(dict(error.err_data)), error.err_count,
@@ -70,7 +97,7 @@ def statements_of(changes: ChangedRows) -> Iterable[Statement]:
             fault.lease, fault.pid,
         )  # fmt: skip
         for place, path in enumerate(fault.suspects):
-            yield "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?)", (fault.fault_uuid, place, path)
+            yield "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?, ?)", (fault.fault_uuid, place, path)
     for policy in changes.policies:
         yield _upsert("policy", _POLICY, 1), (
             policy.error_type, policy.fault_type, policy.count, policy.window_s, str(policy.action),
@@ -111,9 +138,8 @@ def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[State
     """Return the statements that replace the inventory."""
     yield "DELETE FROM inventory", ()
     for place, row in enumerate(rows):
-        yield _upsert("inventory", _INVENTORY, 1), tuple(
-            place if name == "ord" else row[name] for name in _INVENTORY
-        )  # fmt: skip
+        values = tuple(place if name == "ord" else row[name] for name in _INVENTORY)
+        yield _upsert("inventory", _INVENTORY, 1), (*values, row_sum(values))
 
 
 def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapshot:
@@ -123,7 +149,9 @@ def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapsho
         ValueError: a row is not legal.
     """
     suspects: dict[str, list[str]] = {}
-    for uuid, _, path in connection.execute("SELECT * FROM suspects ORDER BY fault_uuid, ord LIMIT ?", (8 * max_rows,)):
+    query = "SELECT * FROM suspects ORDER BY fault_uuid, ord LIMIT ?"
+    for row in connection.execute(query, (8 * max_rows,)):
+        uuid, _, path = checked("suspects", row)
         suspects.setdefault(uuid, []).append(path)
     is_open = "fault_uuid IS NULL OR fault_uuid IN (SELECT fault_uuid FROM fault WHERE fault_state = 'ACTIVE')"
     return FaultSnapshot(
@@ -142,9 +170,25 @@ def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapsho
 
 def read_inventory(connection: sqlite3.Connection) -> list[dict[str, object]]:
     """Return the inventory as it was written, in its order."""
-    names = [name for name in _INVENTORY if name != "ord"]
-    rows = connection.execute(f"SELECT {', '.join(names)} FROM inventory ORDER BY ord LIMIT 100000")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    rows = connection.execute(f"SELECT {', '.join(_INVENTORY)}, row_sum FROM inventory ORDER BY ord LIMIT 100000")
+    found = [dict(zip(_INVENTORY, checked("inventory", row), strict=True)) for row in rows]
+    return [{name: row[name] for name in _INVENTORY if name != "ord"} for row in found]
+
+
+def read_applications(connection: sqlite3.Connection, limit: int) -> list[dict[str, object]]:
+    """Return accounting rows of the newest ``limit`` leases that ended, newest first.
+
+    Raises:
+        ValueError: a row is not legal.
+    """
+    query = "SELECT lease, ended_at, accounting, row_sum FROM applications ORDER BY ended_at DESC LIMIT ?"
+    return [_object(checked("applications", row)[2]) for row in connection.execute(query, (limit,))]
+
+
+def read_events(connection: sqlite3.Connection, limit: int) -> list[dict[str, object]]:
+    """Return the newest ``limit`` events, oldest first. Raises: as ``read_applications``."""
+    rows = connection.execute("SELECT event, row_sum FROM events ORDER BY number DESC LIMIT ?", (limit,))
+    return [_object(checked("events", row)[0]) for row in rows][::-1]
 
 
 def _newest(
@@ -157,9 +201,10 @@ def _newest(
 ) -> tuple[T, ...]:
     """Return the newest rows; those for which ``is_kept`` holds come first if there are more than ``most``."""
     place = "since" if table == "condition" else "rowid"  # the one table without row numbers
-    query = f"SELECT {place} AS place, {', '.join(columns)} FROM {table} ORDER BY ({is_kept}) DESC, place DESC LIMIT ?"
+    names = ", ".join((*columns, "row_sum"))
+    query = f"SELECT {place} AS place, {names} FROM {table} ORDER BY ({is_kept}) DESC, place DESC LIMIT ?"
     rows = sorted(connection.execute(query, (most,)), key=lambda row: int(row[0]))
-    return tuple(make(row[1:]) for row in rows)
+    return tuple(make(checked(table, row[1:])) for row in rows)
 
 
 def _error(row: tuple[object, ...]) -> ErrorRow:
@@ -281,7 +326,8 @@ def _json(value: object) -> object:
 
 
 def _upsert(table: str, columns: tuple[str, ...], keys: int) -> str:
-    """Insert or change a row, keeping its place in the order."""
+    """Insert or change a row, keeping its place in the order; its checksum is the last value."""
+    columns = (*columns, "row_sum")
     changed = ", ".join(f"{name} = excluded.{name}" for name in columns[keys:])
     marks = ", ".join("?" * len(columns))
     return (

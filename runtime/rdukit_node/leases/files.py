@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,11 @@ class KeptLease:
     socket_mode: int | None = None
 
 
+def encode(leases: Sequence[KeptLease]) -> bytes:
+    """Return the content of a leases file."""
+    return json.dumps({"version": _VERSION, "leases": [asdict(each) for each in leases]}).encode()
+
+
 class LeaseFile:
     """The file that keeps leases for the next daemon."""
 
@@ -56,11 +61,11 @@ class LeaseFile:
         self.path: Final = path
         self._written = b""
 
-    def write(self, leases: Sequence[KeptLease]) -> None:
-        """Replace what is there. A disk that takes nothing is said in the log: the leases end with this daemon then."""
+    def write(self, data: bytes) -> None:
+        """Replace what is there by ``data`` (see ``encode``). A disk that takes nothing is said in the log: the leases
+        end with this daemon then.
+        """
         try:
-            body = {"version": _VERSION, "leases": [asdict(each) for each in leases]}
-            data = json.dumps(body).encode()
             if data == self._written:
                 return
             # Renamed, and not flushed to the disk: it has to outlive this process, not the machine, whose programs end.
@@ -103,62 +108,28 @@ MAX_CONNECTIONS: Final = 32
 
 
 class LeaseSockets:
-    """The listening sockets of the active leases that have one."""
+    """The sockets of leases that have one, as files. Every method may wait for the disk."""
 
     def __init__(self, folder: Path) -> None:
         """``folder``: of this daemon alone."""
         self._folder = folder.absolute()
-        self._listeners: dict[LeaseId, socket.socket] = {}
 
     def path(self, lease: LeaseId) -> Path:
         """Return the path of a lease's socket."""
         return self._folder / lease / NAME
 
-    def clear(self, wanted: Mapping[LeaseId, int]) -> None:
+    def clear(self, wanted: Collection[LeaseId]) -> None:
         """Remove what a killed daemon left of other leases than ``wanted``."""
         for folder in self._folder.glob("*"):
             if folder.name not in wanted:
                 _remove(folder)
 
-    def sync(
-        self, wanted: Mapping[LeaseId, int], add: Callable[[LeaseId, socket.socket], object],
-        remove: Callable[[socket.socket], object],
-    ) -> dict[LeaseId, InvalidArgument]:  # fmt: skip
-        """Listen for the ``wanted`` leases, at sockets of these modes, and for no other.
+    def listen(self, lease: LeaseId, mode: int) -> socket.socket:
+        """Return a listener for a lease, at a socket of this mode.
 
-        Args:
-            add: takes a new listener. remove: is told of one that is about to close.
-        Returns:
-            Why some could not be made.
+        Raises:
+            InvalidArgument: its folder or its socket cannot be made.
         """
-        for lease in [lease for lease in self._listeners if lease not in wanted]:
-            listener = self._listeners.pop(lease)
-            remove(listener)
-            listener.close()
-            _remove(self._folder / lease)
-        failed: dict[LeaseId, InvalidArgument] = {}
-        for lease in [lease for lease in wanted if lease not in self._listeners]:
-            try:
-                listener = self._listen(lease, wanted[lease])
-            except InvalidArgument as error:
-                logger.error("event=no-lease-socket lease=%s reason=%s", lease, error.message)
-                failed[lease] = error
-                continue
-            self._listeners[lease] = listener
-            add(lease, listener)
-        return failed
-
-    def close(self, kept: Mapping[LeaseId, int]) -> None:
-        """Listen no more; the folders of ``kept`` leases stay for the next daemon."""
-        for lease, listener in self._listeners.items():
-            listener.close()
-            with contextlib.suppress(OSError):
-                self.path(lease).unlink(missing_ok=True)
-            if lease not in kept:
-                _remove(self._folder / lease)
-        self._listeners.clear()
-
-    def _listen(self, lease: LeaseId, mode: int) -> socket.socket:
         folder = self._folder / lease
         try:
             make_folder(self._folder)
@@ -172,6 +143,14 @@ class LeaseSockets:
         listener = listen_at(self.path(lease), mode, is_ours=True)
         listener.setblocking(False)
         return listener
+
+    def remove(self, lease: LeaseId, is_kept: bool = False) -> None:
+        """Remove a lease's socket; also its folder, unless that is kept for the next daemon."""
+        if is_kept:
+            with contextlib.suppress(OSError):
+                self.path(lease).unlink(missing_ok=True)
+        else:
+            _remove(self._folder / lease)
 
 
 def _remove(folder: Path) -> None:

@@ -2,8 +2,9 @@
 
 Source: ours, all of it: the vendor publishes no such figures of its chips. An RDU at rest takes ``IDLE_W``; a tile that
 executes adds its share of ``BUSY_W``, in proportion to the cores that it has; a byte of device memory costs
-``DDR_J_PER_BYTE``. The temperature is that of the air and ``KELVIN_PER_WATT``, as after a long time of this load. The
-clock is the platform's own: nothing here throttles.
+``DDR_J_PER_BYTE``. The temperature is that of the air and ``KELVIN_PER_WATT``, as after a long time of this load; where a
+thermal error reports a higher one, it is that one. The clock is the platform's own: nothing here throttles, but what
+would lower the clock of real hardware is named.
 """
 
 from dataclasses import dataclass
@@ -30,12 +31,15 @@ class EmulatedReading:
     power_w: float
     temperature_c: float
     clock_hz: float
+    #: Reasons for which real hardware would lower its clock: ``thermal``.
+    throttle_reasons: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Return plain values; ``is_emulated`` says that nothing was measured."""
         return {
             "comp_name": self.path, "rdu": self.rdu, "power_w": round(self.power_w, 1),
-            "temperature_c": round(self.temperature_c, 1), "clock_hz": self.clock_hz, "is_emulated": True,
+            "temperature_c": round(self.temperature_c, 1), "clock_hz": self.clock_hz,
+            "throttle_reasons": list(self.throttle_reasons), "is_emulated": True,
         }  # fmt: skip
 
 
@@ -47,11 +51,16 @@ def emulated_readings(before: Reading, after: Reading) -> list[EmulatedReading]:
     executing: dict[int, float] = {}
     for tile in tile_shares(before, after):
         executing[tile.rdu] = executing.get(tile.rdu, 0.0) + tile.tenths[1] / 1000
+    reported = {int(row["rdu"]): row.get("celsius") for row in after.status.get("rdus", ())}
     found = []
     for rdu in rdu_rates(before, after):
         if rdu.state == "UNAVAILABLE":
             continue
         busy = executing.get(rdu.rdu, 0.0) / chip.tiles
         power = IDLE_W + BUSY_W * busy + DDR_J_PER_BYTE * (rdu.ddr_read_bytes + rdu.ddr_written_bytes)
-        found.append(EmulatedReading(rdu.path, rdu.rdu, power, AIR_C + KELVIN_PER_WATT * power, chip.clock_hz))
+        celsius, hot = AIR_C + KELVIN_PER_WATT * power, reported.get(rdu.rdu)
+        reasons = () if hot is None else ("thermal",)
+        found.append(
+            EmulatedReading(rdu.path, rdu.rdu, power, max(celsius, hot or celsius), chip.clock_hz, reasons)
+        )  # fmt: skip
     return found

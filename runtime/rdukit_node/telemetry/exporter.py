@@ -82,6 +82,9 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("rdukit_memory_granted_bytes", "gauge", "Device memory that leases have.", (), platform)
     yield Metric("rdukit_database_writable", "gauge", "Whether faults can be written down.", (), platform)
     yield Metric("rdukit_database_pending_rows", "gauge", "Rows that could not be written yet.", (), platform)
+    yield Metric(
+        "rdukit_database_dropped_rows_total", "counter", "Rows lost because too many waited for the disk.", (), platform
+    )
     for share in SHARES:
         what = "that the tile was idle or its program on the host" if share == "idle" else f"in phase {share}"
         text = f"Percent of the time since the last scrape {what}; none for a tile out of service."
@@ -162,6 +165,7 @@ def _platform_samples(observed: Observed) -> Iterator[Sample]:
     yield Sample("rdukit_memory_granted_bytes", (), float(status["memory"]["used"]))
     yield Sample("rdukit_database_writable", (), float(bool(status["database"]["is_writable"])))
     yield Sample("rdukit_database_pending_rows", (), float(status["database"]["pending"]))
+    yield Sample("rdukit_database_dropped_rows_total", (), float(status["database"].get("dropped", 0)))
 
 
 def _tile_samples(observed: Observed) -> Iterator[Sample]:

@@ -108,6 +108,12 @@ def _state() -> object:
     return node_paths()
 
 
+def _connections() -> object:
+    from rdukit_node.daemon.server import connection_limits
+
+    return connection_limits()
+
+
 def _credentials() -> object:
     from rdukit_modelbox.image.push import _docker_config
 
@@ -185,6 +191,7 @@ EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "database.url": ("sqlite:////tmp/other.sqlite", _home("database_url")),
     "job.tiles": ("7", _default_tiles),
     "snd.state": ("/tmp/other", _state),
+    "snd.user_connections": ("7", _connections),
     "up.node": ("0", _children),
     "box.registry_config": (str(CHECKOUT / "docs" / "operators.json"), _credentials),
     "gateway.url": ("http://elsewhere:1", _client),

@@ -14,6 +14,7 @@ from rdukit_platform.doctor import (
     key_findings,
     schema_finding,
     token_findings,
+    workers_findings,
 )
 from support import shows
 
@@ -122,6 +123,15 @@ def test_a_key_that_others_may_read_is_named() -> None:
 )
 def test_tenants_are_kept_apart(backend: str, is_fenced: bool, tenants: int, install: str, level: FindingLevel) -> None:
     assert boxes_finding(backend, is_fenced, tenants, install).level is level
+
+
+def test_what_workers_report_of_their_boxes_is_judged_the_same_wherever_the_doctor_runs() -> None:
+    fenced, container = {"worker@a:1": "fence"}, {"worker@b:1": "container"}
+    (fence, boxes) = workers_findings({**fenced, **container}, 5, "*")
+    assert (fence.level, boxes.level, fence.supersedes) == (FindingLevel.GOOD, FindingLevel.GOOD, "fence")
+    (fence, boxes) = workers_findings({**fenced, "worker@c:1": "nothing: no user namespaces; run it as root"}, 2, "")
+    assert (fence.level, boxes.level) == (FindingLevel.WARN, FindingLevel.BAD)
+    assert "worker@c:1 cannot fence programs of tenants: no user namespaces" in fence.what
 
 
 def test_the_compose_files_password_is_chosen() -> None:

@@ -10,7 +10,7 @@ from rdukit.hardware import find_node
 from rdukit_node.faults.catalogue import fault_classes
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultOutcome, FaultSnapshot, Injection, TileOwner, nobody
-from rdukit_node.faults.store import PendingChanges
+from rdukit_node.faults.pending import PendingRows
 from rdukit_node.inventory import components
 from support import shows
 
@@ -50,7 +50,7 @@ def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu
     machine = FaultMachine(
         NODE, lambda: f"uuid-{next(numbers)}", now_ns=now, rdu_reset_ns=rdu_reset_ns, max_rows=max_rows
     )
-    pending = PendingChanges()
+    pending = PendingRows()
     for kind, value in sequence:
         now += SECOND // 2
         outcome = FaultOutcome()
@@ -83,13 +83,13 @@ def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu
         assert len(leases) == len(set(leases)), "a lease is interrupted once"
         known = {row.err_uuid for row in machine.errors}
         assert all(hit.error.err_uuid in known for hit in outcome.interrupts)
-        pending.add(machine.take_changes())
+        pending.add(machine.take_changes(), now_ns=0)
 
     machine.advance(nobody, now + 3600 * SECOND)
     changes = machine.take_changes()
-    pending.add(changes)
+    pending.add(changes, now_ns=0)
     kept = {row.err_uuid for row in machine.errors}, {row.fault_uuid for row in machine.faults}
-    written = pending.as_changes()
+    written = pending.changes()
     snapshot = FaultSnapshot(
         tuple(row for row in written.errors if row.err_uuid in kept[0]),
         tuple(row for row in written.faults if row.fault_uuid in kept[1]),

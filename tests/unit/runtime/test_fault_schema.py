@@ -126,7 +126,7 @@ def test_a_migration_that_fails_leaves_the_old_file(old: Path, monkeypatch: pyte
 
 
 def test_a_reader_of_an_old_database_says_who_migrates_it(old: Path) -> None:
-    with pytest.raises(InvalidArgument, match="it has version 1; a node daemon that starts on it makes it 4"):
+    with pytest.raises(InvalidArgument, match="it has version 1; a node daemon that starts on it makes it 5"):
         FaultStore.read_only(old)
 
 
@@ -136,7 +136,7 @@ def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(InvalidArgument, match="it has version 7 and this program knows up to 4; update rdukit"):
+    with pytest.raises(InvalidArgument, match="it has version 7 and this program knows up to 5; update rdukit"):
         FaultStore.open(path)
     assert path.read_bytes() == before
 
@@ -151,7 +151,7 @@ def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
         ("DROP TABLE hang_log", "tables are not those"),
         ("ALTER TABLE error ADD COLUMN x TEXT DEFAULT 'y'", "tables are not those"),
         ("PRAGMA application_id = 3", "tables are not those"),
-        ("UPDATE meta SET value = '1' WHERE key = 'schema_version'", "have version 4 and its record says 1"),
+        ("UPDATE meta SET value = '1' WHERE key = 'schema_version'", "have version 5 and its record says 1"),
         ("UPDATE meta SET value = 'two' WHERE key = 'schema_version'", "its record says None"),
         ("DELETE FROM meta", "its record says None"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import GIB
-from rdukit_node.leases.files import LeaseFile
+from rdukit_node.leases.files import LeaseFile, encode
 from support import shows
 from support.node.harness import DaemonHarness, acquire
 
@@ -16,7 +16,7 @@ pytestmark = shows("node")
 def restarted(desk: DaemonHarness, folder: Path, patience: float = 10) -> DaemonHarness:
     """The daemon after ``desk``'s."""
     file = LeaseFile(folder / "leases.json")
-    file.write(desk.daemon.kept_leases())
+    file.write(encode(desk.daemon.kept_leases()))
     desk.daemon.leave(desk.clock.now())
     after = DaemonHarness(first_id=100)
     for kept in file.read():

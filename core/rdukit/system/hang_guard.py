@@ -1,0 +1,115 @@
+"""A container's health check that ends a part which hangs, so that the engine's restart policy starts it again.
+
+``python -m rdukit.system.hang_guard PATIENCE_S CHECK…`` runs the command CHECK and exits like it. A check that does not
+end within ``CHECK_S``, or ends with ``STUCK``, means that the part hangs. If it hangs for ``PATIENCE_S`` after it was
+healthy once, the children of process 1 are killed: process 1 is an init, which ends with them, and the container too.
+Engines restart containers that end, and none that are unhealthy. A part that is not up, or not ready, is left alone.
+
+Source: ours.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+#: Seconds that a check may take.
+CHECK_S: Final = 4.0
+#: Exit status of a check that says itself that the part is stuck.
+STUCK: Final = 3
+
+
+class CheckOutcome(StrEnum):
+    """Results of one check."""
+
+    HEALTHY = "healthy"
+    #: It answers, or is not up yet.
+    UNHEALTHY = "unhealthy"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The memory of a guard between two checks."""
+
+    was_healthy: bool = False
+    #: Monotonic time at which the first of the last checks began that found the part hung.
+    hung_since: float | None = None
+
+
+def next_guard_state(
+    state: GuardState, outcome: CheckOutcome, began: float, now: float, patience_s: float
+) -> tuple[GuardState, bool]:
+    """Return the state after a check that ``began`` and has ended ``now``, and whether to end the part (pure)."""
+    if outcome is not CheckOutcome.HUNG:
+        return GuardState(state.was_healthy or outcome is CheckOutcome.HEALTHY), False
+    since = began if state.hung_since is None else state.hung_since
+    return GuardState(state.was_healthy, since), state.was_healthy and now - since >= patience_s
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status of the check."""
+    if len(arguments) < 2 or not arguments[0].isdecimal():
+        print("usage: python -m rdukit.system.hang_guard PATIENCE_S CHECK…", file=sys.stderr)
+        return 2
+    began = time.monotonic()
+    outcome, status = _check(arguments[1:])
+    memory = Path(tempfile.gettempdir(), f"rdukit-hang-guard-{os.getuid()}.json")
+    state, is_over = next_guard_state(_read(memory), outcome, began, time.monotonic(), float(arguments[0]))
+    with contextlib.suppress(OSError):
+        memory.write_text(json.dumps(asdict(state)))
+    if is_over:
+        seconds = time.monotonic() - (state.hung_since or began)
+        _say(f"hang_guard: the part has not answered for {seconds:.0f} s and is ended, to be started again")
+        for pid in _children_of_init():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return status
+
+
+def _check(command: Sequence[str]) -> tuple[CheckOutcome, int]:
+    try:
+        status = subprocess.run(command, timeout=CHECK_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"no answer within {CHECK_S:g} s", file=sys.stderr)
+        return CheckOutcome.HUNG, 1
+    if status == 0:
+        return CheckOutcome.HEALTHY, 0
+    return (CheckOutcome.HUNG if status == STUCK else CheckOutcome.UNHEALTHY), 1
+
+
+def _read(memory: Path) -> GuardState:
+    try:
+        return GuardState(**json.loads(memory.read_text()))
+    except (OSError, ValueError, TypeError):
+        return GuardState()
+
+
+def _children_of_init() -> list[int]:
+    """List the processes that process 1 of this container started; checks are started from outside, and are none."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            if parent == "1" and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+    return found
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+    with contextlib.suppress(OSError), Path("/proc/1/fd/2").open("w") as log:  # the container's log
+        print(text, file=log)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""``rdukit node slurm``: health check, prolog and epilog of a node that Slurm manages.
+
+A node is drained only if it is known to be sick. A daemon that does not answer is unknown: other users' load, a restart
+or a slow disk are no fault of the hardware, and jobs find out for themselves. What this command drained it resumes.
+
+Source: ours; slurm.conf(5) on ``HealthCheckProgram``, ``Prolog`` and ``Epilog``.
+"""
+
+import os
+import re
+import socket
+import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rdukit.errors import RdukitError, Unavailable
+from rdukit_node.cli.fault_views import find_severity, judge
+from rdukit_node.cli.output import Reader, connect_admin, node_options
+
+#: Begins the reason of a drain of ours: others' drains are not resumed.
+MARK: Final = "rdukit: "
+_SCONTROL_S: Final = 20.0
+#: Exit status of a prolog that refuses the node: Slurm drains it and queues the job again.
+_REFUSED: Final = 1
+
+
+class SlurmAction(StrEnum):
+    """Changes of a node's state in Slurm."""
+
+    NOTHING = "nothing"
+    DRAIN = "drain"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """The health of a node as its daemon tells it; ``is_sick`` is ``None`` where no daemon answers."""
+
+    is_sick: bool | None
+    text: str
+
+
+def slurm_action(health: NodeHealth, drained_for: str | None) -> SlurmAction:
+    """Return what to do with a node (pure).
+
+    Args:
+        drained_for: Slurm's reason, if the node is drained; ``None``: it is not.
+    """
+    if health.is_sick is None:
+        return SlurmAction.NOTHING
+    if health.is_sick:
+        return SlurmAction.DRAIN if drained_for is None else SlurmAction.NOTHING
+    return SlurmAction.RESUME if drained_for is not None and drained_for.startswith(MARK) else SlurmAction.NOTHING
+
+
+def drain_reason(text: str) -> str | None:
+    """Return the reason for which ``scontrol show node`` says that a node is drained; ``None``: it is not (pure)."""
+    state = re.search(r"State=(\S+)", text)
+    if state is None or "DRAIN" not in state[1]:
+        return None
+    reason = re.search(r"Reason=(.*?)(?: \[\S+@\S+\])?\s*$", text, re.MULTILINE)
+    return "" if reason is None else reason[1].strip()
+
+
+@click.group()
+def slurm() -> None:
+    """Health check, prolog and epilog for Slurm.
+
+    Example: HealthCheckProgram=/usr/local/sbin/rdukit-health, a script with: rdukit node slurm health
+    """
+
+
+@slurm.command()
+@click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
+@node_options
+def health(socket_file: Path | None, severity: str) -> None:
+    """Drain the node in Slurm if it is sick, and resume it when it is well again.
+
+    A daemon that does not answer is unknown, and changes nothing. Drains of others are left alone.
+
+    Example: rdukit node slurm health --severity Critical
+    """
+    _apply(ask_health(socket_file, severity))
+
+
+@slurm.command()
+@click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
+@node_options
+def prolog(socket_file: Path | None, severity: str) -> None:
+    """Refuse a job on a sick node: Slurm drains the node and queues the job again.
+
+    Example: rdukit node slurm prolog
+    """
+    found = ask_health(socket_file, severity)
+    click.echo(f"rdukit: {found.text}", err=True)
+    if found.is_sick:
+        raise SystemExit(_REFUSED)
+
+
+@slurm.command()
+@click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
+@node_options
+def epilog(socket_file: Path | None, severity: str) -> None:
+    """End the leases that the job ($SLURM_JOB_ID) has left, then do as ``health``.
+
+    Example: rdukit node slurm epilog
+    """
+    number = os.environ.get("SLURM_JOB_ID", "")
+    try:
+        if number:
+            with connect_admin(socket_file) as client:
+                for lease in left_leases(dict(client.status()), f"slurm-{number}"):
+                    client.call("evict", lease=lease, reason=f"Slurm job {number} has ended")
+                    click.echo(f"rdukit: lease {lease} of Slurm job {number} ended", err=True)
+    except RdukitError as error:
+        click.echo(f"rdukit: leases of Slurm job {number} are not ended: {error.message}", err=True)
+    _apply(ask_health(socket_file, severity))
+
+
+def left_leases(status: dict[str, Any], job: str) -> list[str]:
+    """Return the leases of a job (pure). ``job``: as the tools show it, such as ``slurm-17``."""
+    return [str(lease["id"]) for lease in status["leases"] if lease["job"] == job]
+
+
+def ask_health(socket_file: Path | None, severity: str) -> NodeHealth:
+    """Ask the node's daemon, and no database.
+
+    Raises:
+        InvalidArgument: ``severity`` is no severity.
+    """
+    least = find_severity(severity)
+    try:
+        with Reader(socket_file) as reader:
+            faults, rdus = reader.ask("faults")["faults"], reader.ask("op_state")["rdus"]
+    except Unavailable as error:
+        return NodeHealth(None, f"the node is unknown: {error.message}")
+    verdict = judge(faults, rdus, least, is_current=True)
+    return NodeHealth(verdict.exit_status == 1, verdict.line)
+
+
+def _apply(found: NodeHealth) -> None:
+    """Do in Slurm what the node's health asks for."""
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    action = slurm_action(found, drain_reason(_scontrol("show", "node", name)))
+    click.echo(f"rdukit: {found.text}; {action}", err=True)
+    if action is SlurmAction.DRAIN:
+        _scontrol("update", f"nodename={name}", "state=drain", f"reason={MARK}{found.text}"[:200])
+    elif action is SlurmAction.RESUME:
+        _scontrol("update", f"nodename={name}", "state=resume")
+
+
+def _scontrol(*words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["scontrol", *words], capture_output=True, text=True, check=False, timeout=_SCONTROL_S
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as cause:
+        raise Unavailable(f"scontrol {words[0]} failed: {cause}; install Slurm's client commands") from cause
+    if done.returncode:
+        raise Unavailable(f"scontrol {' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,82 @@
+"""The number of writes that the fault database has to have, next to it: what a damaged log drops is noticed.
+
+SQLite ends the recovery of a write-ahead log at the first frame whose checksum is wrong, and says nothing of the writes
+behind it. Each write therefore counts itself in the database, and then in the lock file beside it, which is kept
+otherwise. A database with fewer writes than promised has lost some: to damage, to a power cut, or to an older copy.
+
+Source: ours.
+"""
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Final
+
+from rdukit_node.faults.schema import not_ours
+
+_KEY: Final = "writes"
+_MAX_BYTES: Final = 64
+
+
+def lock_path(path: Path) -> Path:
+    """Return the lock file of the database at ``path``."""
+    return path.with_name(path.name + ".lock")
+
+
+def promised_writes(path: Path) -> int:
+    """Return the number of writes that the database at ``path`` had at least; 0 if nobody knows or may know."""
+    try:
+        with lock_path(path).open("rb") as file:
+            return _number(file.read(_MAX_BYTES))
+    except OSError:
+        return 0
+
+
+def promise(lock: int, writes: int) -> None:
+    """Note in the open lock file that the database has so many writes.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    text = f"{_KEY} {writes}"
+    os.pwrite(lock, f"{text} {zlib.crc32(text.encode())}\n".ljust(_MAX_BYTES - 1).encode() + b"\n", 0)
+
+
+def forget(path: Path) -> None:
+    """Promise nothing any more of the database at ``path``, which is set aside."""
+    with contextlib.suppress(OSError):
+        os.truncate(lock_path(path), 0)
+
+
+def counted_writes(connection: sqlite3.Connection) -> int:
+    """Return the number of writes that a database has; 0 for a new one, or one of an earlier version."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone() is None:
+        return 0
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (_KEY,)).fetchone()
+    return int(row[0]) if row is not None and str(row[0]).isdecimal() and len(str(row[0])) < 20 else 0
+
+
+def check_writes(connection: sqlite3.Connection, path: Path, promised: int) -> int:
+    """Return the number of writes that an open database has.
+
+    Raises:
+        InvalidArgument: it has fewer than ``promised``.
+    """
+    found = counted_writes(connection)
+    if found < promised:
+        lost = promised - found
+        raise not_ours(
+            path,
+            f"its last {'write is' if lost == 1 else f'{lost} writes are'} missing: the write-ahead log is damaged, or "
+            "the file is an older copy",
+        )
+    return found
+
+
+def _number(data: bytes) -> int:
+    words = data.decode(errors="replace").split()
+    if len(words) != 3 or words[0] != _KEY or not words[1].isdecimal():
+        return 0
+    return int(words[1]) if words[2] == str(zlib.crc32(f"{_KEY} {words[1]}".encode())) else 0
