@@ -119,9 +119,10 @@ def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
         if task in CLASS_TASKS and graph.inputs and graph.outputs:
             target, output = (pef.symbols[names[-1]] for names in (graph.inputs, graph.outputs))
             rows, *classes_and_rest = output.shape or (0,)
-            if target.host_dtype.startswith("int") and (rows, *classes_and_rest[1:]) == target.shape:
-                # A single score is no choice: its targets may be 0 and 1.
-                found |= {target.name: count for count in classes_and_rest[:1] if count > 1}
+            is_target = target.host_dtype.startswith("int") and (rows, *classes_and_rest[1:]) == target.shape
+            # A single score is no choice: its targets may be 0 and 1.
+            if is_target and classes_and_rest and classes_and_rest[0] > 1:
+                found[target.name] = classes_and_rest[0]
     return found
 
 
