@@ -194,7 +194,7 @@ def test_a_split_smaller_than_a_batch_is_judged_by_its_rows_and_an_empty_one_is_
     assert few.figures["test_samples"] == judged.figures["samples"] == 8
     assert trained.figures["held_out_loss"] == judged.figures["held_out_loss"]
     for verb in ("infer", "evaluate"):
-        with pytest.raises(InvalidArgument, match="no samples in a (test|dev or test) split"):
+        with pytest.raises(InvalidArgument, match=r"no samples in a (test|dev or test) split"):
             run_verb("mlp", verb, tmp_path / "no", {**given, "dataset": none.outputs["dataset"]})
     larger = run_verb("mlp", "compile", tmp_path / "larger", batch_size=64, **sizes).outputs["pef"]
     with pytest.raises(InvalidArgument, match="has 32 training samples, a batch is 64"):
