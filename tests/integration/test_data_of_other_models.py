@@ -178,6 +178,24 @@ def test_columns_of_a_table_travel_with_the_checkpoint(tmp_path: Path) -> None:
     assert run_verb("mlp", "evaluate", tmp_path / "yes", {**asked, "dataset": datasets[0]}).figures["samples"]
 
 
+def test_a_training_does_not_go_on_with_classes_of_other_names(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"num_features": 1, "num_classes": 2, "hidden_size": 4}
+    pef = run_verb("mlp", "compile", tmp_path / "pef", batch_size=4, **sizes).outputs["pef"]
+    for names, words in (
+        (("neg", "pos"), ""),
+        (("no", "yes"), "classes: neg, pos in the checkpoint in .*, no, yes in"),
+    ):
+        rows = [f"{n % 7},{names[n % 2]}" for n in range(40)]
+        (tmp_path / "rows.csv").write_text("\n".join(["height,label", *rows]) + "\n")
+        data = run_verb("mlp", "preprocess", tmp_path / names[0], {"data": tmp_path / "rows.csv"}).outputs["dataset"]
+        asked = {"pef": pef, "dataset": data}
+        if words:
+            with pytest.raises(InvalidArgument, match=words):
+                run_verb("mlp", "train", tmp_path / "run", asked, max_steps=2)
+        else:
+            run_verb("mlp", "train", tmp_path / "run", asked, max_steps=1)
+
+
 def test_a_split_smaller_than_a_batch_is_judged_by_its_rows_and_an_empty_one_is_refused(tmp_path: Path) -> None:
     rows = [f"{n % 7},{n % 3},{n % 2}" for n in range(40)]
     (tmp_path / "rows.csv").write_text("\n".join(["height,weight,label", *rows]) + "\n")
