@@ -1,5 +1,6 @@
 """Data sets of other models are refused before the first step, by what differs, whatever the kind of box."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 from rdukit.errors import InvalidArgument
+from rdukit_modelbox.tasks.texts import open_texts
+from rdukit_serving.shape import Shape
 from support import first_short, shows
 from support.boxes import run_verb
 
@@ -176,6 +179,20 @@ def test_columns_of_a_table_travel_with_the_checkpoint(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match=words):
             run_verb("mlp", verb, tmp_path / "no", asked, **parameters)
     assert run_verb("mlp", "evaluate", tmp_path / "yes", {**asked, "dataset": datasets[0]}).figures["samples"]
+
+
+def test_tokens_beyond_the_vocabulary_are_refused_whatever_the_manifest_says(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("".join(f"line {n}\n" for n in range(40)))
+    data = {"data": tmp_path / "data.txt"}
+    folder = run_verb("gpt2", "preprocess", tmp_path / "data", data, max_seq_length=16).outputs["dataset"]
+    shape = Shape("gpt2", {"context_length": 16, "vocabulary": 200}, 4, "f32")
+    with pytest.raises(InvalidArgument, match="tokenizer has 257 tokens, the PEF's model 200"):
+        open_texts(shape, folder)
+    manifest = folder / "manifest.json"
+    said = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**said, "tokenizer": {**said["tokenizer"], "ids": 200}}))
+    with pytest.raises(InvalidArgument, match="input_ids has the value 256; legal: 0 to 199, as vocabulary is 200"):
+        open_texts(shape, folder)
 
 
 def test_a_training_does_not_go_on_with_classes_of_other_names(tmp_path: Path) -> None:
