@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef import read_pef
+from rdukit.pef.checkpoint_files import read_identity
 from rdukit.pef.file import BOX_KEY
 from rdukit_serving.device.loaded_model import LoadedModel
-from rdukit_serving.device.parameters import load_parameters, match_parameters, read_identity
+from rdukit_serving.device.parameters import load_parameters, match_parameters
 from rdukit_serving.text.program import TextProgram
 from rdukit_zoo.checkpoints.cli import checkpoint
 from rdukit_zoo.checkpoints.folder import save_hub_folder

@@ -1,5 +1,6 @@
 """Data sets of other models are refused before the first step, by what differs, whatever the kind of box."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 from rdukit.errors import InvalidArgument
+from rdukit_modelbox.tasks.texts import open_texts
+from rdukit_serving.shape import Shape
 from support import first_short, shows
 from support.boxes import run_verb
 
@@ -178,6 +181,38 @@ def test_columns_of_a_table_travel_with_the_checkpoint(tmp_path: Path) -> None:
     assert run_verb("mlp", "evaluate", tmp_path / "yes", {**asked, "dataset": datasets[0]}).figures["samples"]
 
 
+def test_tokens_beyond_the_vocabulary_are_refused_whatever_the_manifest_says(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("".join(f"line {n}\n" for n in range(40)))
+    data = {"data": tmp_path / "data.txt"}
+    folder = run_verb("gpt2", "preprocess", tmp_path / "data", data, max_seq_length=16).outputs["dataset"]
+    shape = Shape("gpt2", {"context_length": 16, "vocabulary": 200}, 4, "f32")
+    with pytest.raises(InvalidArgument, match="tokenizer has 257 tokens, the PEF's model 200"):
+        open_texts(shape, folder)
+    manifest = folder / "manifest.json"
+    said = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**said, "tokenizer": {**said["tokenizer"], "ids": 200}}))
+    with pytest.raises(InvalidArgument, match="input_ids has the value 256; legal: 0 to 199, as vocabulary is 200"):
+        open_texts(shape, folder)
+
+
+def test_a_training_does_not_go_on_with_classes_of_other_names(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"num_features": 1, "num_classes": 2, "hidden_size": 4}
+    pef = run_verb("mlp", "compile", tmp_path / "pef", batch_size=4, **sizes).outputs["pef"]
+    for names, words in (
+        (("neg", "pos"), ""),
+        (("no", "yes"), "classes: neg, pos in the checkpoint in .*, no, yes in"),
+    ):
+        rows = [f"{n % 7},{names[n % 2]}" for n in range(40)]
+        (tmp_path / "rows.csv").write_text("\n".join(["height,label", *rows]) + "\n")
+        data = run_verb("mlp", "preprocess", tmp_path / names[0], {"data": tmp_path / "rows.csv"}).outputs["dataset"]
+        asked = {"pef": pef, "dataset": data}
+        if words:
+            with pytest.raises(InvalidArgument, match=words):
+                run_verb("mlp", "train", tmp_path / "run", asked, max_steps=2)
+        else:
+            run_verb("mlp", "train", tmp_path / "run", asked, max_steps=1)
+
+
 def test_a_split_smaller_than_a_batch_is_judged_by_its_rows_and_an_empty_one_is_refused(tmp_path: Path) -> None:
     rows = [f"{n % 7},{n % 3},{n % 2}" for n in range(40)]
     (tmp_path / "rows.csv").write_text("\n".join(["height,weight,label", *rows]) + "\n")
@@ -194,7 +229,7 @@ def test_a_split_smaller_than_a_batch_is_judged_by_its_rows_and_an_empty_one_is_
     assert few.figures["test_samples"] == judged.figures["samples"] == 8
     assert trained.figures["held_out_loss"] == judged.figures["held_out_loss"]
     for verb in ("infer", "evaluate"):
-        with pytest.raises(InvalidArgument, match="no samples in a (test|dev or test) split"):
+        with pytest.raises(InvalidArgument, match=r"no samples in a (test|dev or test) split"):
             run_verb("mlp", verb, tmp_path / "no", {**given, "dataset": none.outputs["dataset"]})
     larger = run_verb("mlp", "compile", tmp_path / "larger", batch_size=64, **sizes).outputs["pef"]
     with pytest.raises(InvalidArgument, match="has 32 training samples, a batch is 64"):

@@ -7,13 +7,13 @@ safetensors file is parameters alone, at step 0.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of_file
-from rdukit.pef.identity import IdentityValue, ModelIdentity, identity_in
+from rdukit.pef.identity import IdentityValue, ModelIdentity, identity_in, require_same, tokenizer_digest
 
 LATEST: Final = "latest.json"
 BEST: Final = "best.json"
@@ -72,7 +72,9 @@ def read_header(file: Path) -> CheckpointHeader:
     except InvalidArgument:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
-        raise InvalidArgument(f"{file} is not a checkpoint that this version can read: {cause!r}") from cause
+        raise InvalidArgument(
+            f"{file} is damaged, or not a checkpoint that this version can read: {cause!r}"
+        ) from cause
 
 
 def checkpoint_file(checkpoint: Path, which: str = "newest", *, verify: bool = True) -> Path:
@@ -111,6 +113,30 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
     if not path.is_file() or (verify and sha256_of_file(path) != digest):
         raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
     return path
+
+
+def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | None:
+    """Return the model that a checkpoint says it is of; None where it does not.
+
+    Raises:
+        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+    """
+    return read_header(checkpoint_file(checkpoint, which, verify=False)).identity
+
+
+def check_tokenizer(checkpoint: Path, file: Path) -> None:
+    """Refuse a tokenizer that is not the one that a checkpoint says.
+
+    Raises:
+        NotFound, InvalidArgument: it is another; as ``read_identity``, or the tokenizer is damaged.
+    """
+    identity = read_identity(checkpoint)
+    if identity is None or not identity.tokenizer:
+        return
+    require_same(
+        identity, replace(identity, tokenizer=tokenizer_digest(file.read_text())), f"the checkpoint {checkpoint.name}",
+        str(file), "put the tokenizer there that the checkpoint was trained with",
+    )  # fmt: skip
 
 
 def read_pointers(folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -118,11 +118,10 @@ def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
         found |= find_tables(pef, loaded.kernels, forward_sections(pef, graph), inputs)
         if task in CLASS_TASKS and graph.inputs and graph.outputs:
             target, output = (pef.symbols[names[-1]] for names in (graph.inputs, graph.outputs))
-            rows, *classes_and_rest = output.shape or (0,)
-            is_target = target.host_dtype.startswith("int") and (rows, *classes_and_rest[1:]) == target.shape
+            is_of_classes = len(output.shape) > 1 and (output.shape[0], *output.shape[2:]) == target.shape
             # A single score is no choice: its targets may be 0 and 1.
-            if is_target and classes_and_rest and classes_and_rest[0] > 1:
-                found[target.name] = classes_and_rest[0]
+            if target.host_dtype.startswith("int") and is_of_classes and output.shape[1] > 1:
+                found[target.name] = output.shape[1]
     return found
 
 

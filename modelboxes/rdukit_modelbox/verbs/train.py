@@ -9,6 +9,7 @@ import torch
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files.atomic import write_atomic
+from rdukit.pef.identity import require_same
 from rdukit.telemetry.spans import span
 from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
@@ -173,6 +174,11 @@ def _starting_point(
                 f"{folder} holds a checkpoint of another training ({difference}); use another output folder, or pass "
                 f"it as the input checkpoint with continue_as=weights"
             )
+        if found.model is not None and shape.identity is not None:
+            require_same(
+                found.model, shape.identity, f"the checkpoint in {folder}", "the PEF with its data set",
+                "use another output folder",
+            )  # fmt: skip
         return _resume(program, found)
     if given is None:
         return _at_the_beginning(identity)

@@ -7,7 +7,6 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from safetensors.torch import load
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS, CheckpointHeader, checkpoint_file, read_header
 from rdukit.pef.file import BOX_KEY
-from rdukit.pef.identity import IdentityValue, ModelIdentity, require_same, tokenizer_digest
+from rdukit.pef.identity import IdentityValue, ModelIdentity, require_same
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE, Pef, SymbolKind, flatten_paths
 from rdukit_serving.shape import Shape, TensorNames, shape_of
 
@@ -77,15 +76,6 @@ def open_parameters(
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
 
 
-def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | None:
-    """Return the model that a checkpoint says it is of; None where it does not.
-
-    Raises:
-        NotFound, InvalidArgument: as ``find_checkpoint_file``.
-    """
-    return read_header(checkpoint_file(checkpoint, which, verify=False)).identity
-
-
 def check_checkpoint(wanted: Shape, checkpoint: Path, which: str = "newest") -> None:
     """Refuse a checkpoint of another model than the PEF by its header, before anything is loaded.
 
@@ -135,21 +125,6 @@ def _of_sizes(known: ModelIdentity, sizes: Mapping[str, IdentityValue]) -> Model
     return ModelIdentity(
         known.architecture, {name: value for name, value in sizes.items() if value != 0 or value is False}
     )
-
-
-def check_tokenizer(checkpoint: Path, file: Path) -> None:
-    """Refuse a tokenizer that is not the one that a checkpoint says.
-
-    Raises:
-        NotFound, InvalidArgument: it is another; as ``read_identity``, or the tokenizer is damaged.
-    """
-    identity = read_identity(checkpoint)
-    if identity is None or not identity.tokenizer:
-        return
-    require_same(
-        identity, replace(identity, tokenizer=tokenizer_digest(file.read_text())), f"the checkpoint {checkpoint.name}",
-        str(file), "put the tokenizer there that the checkpoint was trained with",
-    )  # fmt: skip
 
 
 def check_tied(names: TensorNames, parameters: Tensors) -> None:

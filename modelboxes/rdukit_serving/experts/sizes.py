@@ -9,6 +9,7 @@ from typing import Any
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import ChipSpec, find_chip
 from rdukit.pef import read_pef
+from rdukit.pef.checkpoint_files import check_tokenizer
 from rdukit.pef.memory import lease_bytes, parameter_layout
 from rdukit.pef.model import SymbolKind
 from rdukit.strict_yaml import Path as KeyPath
@@ -259,7 +260,6 @@ def check_checkpoints(found: FoundBundle) -> None:
     from rdukit_serving.device.adapters import place_adapters  # torch: what only serves needs none
     from rdukit_serving.device.parameters import (
         check_stored_ties,
-        check_tokenizer,
         load_parameters,
         match_parameters,
         merge_adapters,

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of_file
+from rdukit.pef.checkpoint_files import check_tokenizer
 from rdukit.settings import resolve
 from rdukit_serving.settings import TEMPLATE_S
 
@@ -219,8 +220,6 @@ def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
         InvalidArgument: it has, or a tokenizer is damaged.
     """
     from tokenizers import Tokenizer  # others need the names of the files only
-
-    from rdukit_serving.device.parameters import check_tokenizer
 
     file, other = companion(checkpoint, TOKENIZER_FILE), companion(draft, TOKENIZER_FILE)
     check_tokenizer(draft, other if other.is_file() else file)

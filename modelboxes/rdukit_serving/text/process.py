@@ -17,9 +17,9 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError, RuntimeFault
+from rdukit.pef.checkpoint_files import check_tokenizer
 from rdukit.settings import resolve
 from rdukit_serving.device.messages import MAX_PACKET_BYTES, LongPrompt, Prompt, decode, encode
-from rdukit_serving.device.parameters import check_tokenizer
 from rdukit_serving.settings import SPECULATION
 from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens, companion
 from rdukit_serving.text.constraints import Constraints

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument
-from rdukit.pef.checkpoint_files import PREFIX, TRAINING_KEY, read_header
+from rdukit.pef.checkpoint_files import PREFIX, TRAINING_KEY, check_tokenizer, read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, tokenizer_digest
 from rdukit_serving.device.adapters import read_adapter
-from rdukit_serving.device.parameters import check_tokenizer, load_parameters
+from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import Shape
 from rdukit_serving.text.chat_template import check_draft_tokens
 from support import shows

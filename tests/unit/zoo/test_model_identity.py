@@ -115,3 +115,22 @@ def test_a_tokenizer_is_told_by_its_vocabulary_and_merges() -> None:
     assert one != tokenizer_digest(json.dumps({"model": {**model, "vocab": {"a": 1, "b": 0, "ab": 2}}}))
     with pytest.raises(InvalidArgument, match=r"legal: a tokenizer\.json"):
         tokenizer_digest("{}")
+
+
+HUB_SIZES: list[tuple[str, dict[str, SizeValue]]] = [
+    (model, sizes)
+    for model in model_names()
+    if get_model(model).hub is not None
+    for sizes in (
+        {}, *(dict(each.sizes) for each in get_model(model).variants.values()),
+        *({name: value} for name, value in SILENT.get(model, {}).items()),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "sizes"), HUB_SIZES)
+def test_a_folders_config_says_the_same_model_when_it_is_read_again(model: str, sizes: dict[str, SizeValue]) -> None:
+    entry = get_model(model)
+    assert entry.hub is not None
+    config = json.loads(json.dumps(entry.hub.config_of_sizes(entry.check_sizes(sizes))))
+    assert find_differences(entry.identity(sizes), entry.identity(entry.hub.sizes_of_config(config))) == ()

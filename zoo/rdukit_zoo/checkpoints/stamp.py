@@ -13,8 +13,8 @@ from rdukit.pef.checkpoint_files import (
     ADAPTER_PARTS,
     LATEST,
     CheckpointHeader,
-    checkpoint_file,
     read_header,
+    read_identity,
     read_pointers,
 )
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same
@@ -44,7 +44,7 @@ def find_identity(path: Path) -> ModelIdentity | None:
     """
     if path.is_dir() and not (path / LATEST).is_file():
         return None
-    return read_header(checkpoint_file(path, verify=False)).identity
+    return read_identity(path)
 
 
 def identity_said(header: CheckpointHeader, entry: ModelEntry) -> ModelIdentity | None:
