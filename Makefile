@@ -21,6 +21,9 @@ CHANGED ?=
 BASE ?=
 #: Folder with checkouts of the vendor's programs, and more folders to import from: make conformance PROGRAMS=~/src
 PROGRAMS ?=
+#: Variants of those programs to draw, and the seed that draws them.
+VARIANTS ?= 6
+SEED ?= 0
 PATHS ?=
 #: Libraries whose models are tried too: make conformance MODELS="transformers timm torchvision"; needs the extra `models`
 MODELS ?=
@@ -75,7 +78,7 @@ conformance: setup ## The vendor's public surface, and numbers against PyTorch; 
 		$(BIN)/python scripts/fuzz.py --seed 200000 --count 64 --kernels native --precision $$precision 2>/dev/null \
 		|| exit 1; done
 	@if [ -n "$(PROGRAMS)" ]; then $(BIN)/python scripts/programs/run.py --programs "$(PROGRAMS)" \
-		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
+		$(foreach path,$(PATHS),--path $(path)) --variants $(VARIANTS) --seed $(SEED) --write docs/programs.md; fi
 	@if [ -n "$(MODELS)" ]; then $(BIN)/python scripts/models/run.py --suite $(MODELS) --lines build/models/results.jsonl \
 		--write docs/models.md; fi
 

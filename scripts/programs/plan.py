@@ -42,7 +42,7 @@ class Step:
     """One command, in a fresh process: ``argv`` after ``python``, below ``repository/folder``.
 
     ``{programs}``, ``{materials}`` and ``{out}`` in ``argv`` become paths. ``check`` gets what was printed and answers
-    in a few words what it found, or raises ``CheckFailed``.
+    in a few words what it found, or raises ``CheckFailed``. ``is_variant``: it is one of ``variants.py``.
     """
 
     name: str
@@ -51,11 +51,16 @@ class Step:
     argv: str
     check: Check
     environment: Mapping[str, str] = field(default_factory=dict)
+    is_variant: bool = False
 
 
 def steps() -> list[Step]:
-    """All commands, in the order in which they need each other."""
-    return [*_logreg(), *_lenet(), *_generative(), *_generate_text(), *_train()]
+    """All commands, in the order in which they need each other; those of variants are in ``variants.py``."""
+    two = "generation.batch_size=2 generation.prompts=[Once,There] +generation.static_seq_lengths=[32,64]"
+    return [
+        *logreg_steps(), *_lenet(), *_generative(), *(step for name in FAMILIES for step in text_steps(name, name)),
+        *text_steps("llama", "llama-b2", two), *train_steps("llama", ""), *parallel_steps("llama", ""),
+    ]  # fmt: skip
 
 
 # -- what commands must have done -------------------------------------------------------------------------------------
@@ -199,33 +204,53 @@ def _predictions(context: Context, printed: str) -> str:
 # -- programs ---------------------------------------------------------------------------------------------------------
 
 
-def _logreg() -> list[Step]:
-    where = (TUTORIALS, "hello_world")
-    data = "--data-dir {materials}/mnist"
+def logreg_steps(name: str = "logreg", both: str = "", compiled: str = "", ranks: int = 1) -> list[Step]:
+    """Steps of the logistic regression, named ``name``; ``both``: options of compile and run."""
+    where, pef = (TUTORIALS, "hello_world"), slug(name)
+    run = "" if ranks == 1 else f"-m torch.distributed.run --standalone --nproc-per-node {ranks} "
     return [
-        Step("logreg compile", *where, "logreg.py compile --pef-name=logreg --output-folder={out}",
-             _wrote_pef("logreg/logreg.pef")),
-        Step("logreg run", *where, f"logreg.py run --num-epochs 2 --pef={{out}}/logreg/logreg.pef {data}",
+        Step(f"{name} compile", *where,
+             f"logreg.py compile --pef-name={pef} --output-folder={{out}} {both} {compiled}",
+             _wrote_pef(f"{pef}/{pef}.pef")),
+        Step(f"{name} run", *where,
+             f"{run}logreg.py run --num-epochs 2 --pef={{out}}/{pef}/{pef}.pef --data-dir {{materials}}/mnist {both}",
              _at_least(r"Accuracy[^\d\n]*([\d.]+)", 90, "test accuracy", " %")),
     ]  # fmt: skip
 
 
-def _lenet() -> list[Step]:
-    where = (TUTORIALS, "lenet")
-    run = "lenet.py run --batch-size 32 --pef {out}/lenet-b32/lenet-b32.pef --data-dir {materials}/mnist"
-    train = f"{run} --ckpt-dir {{out}}/checkpoints"
-    loss = r"Loss: ([\d.]+)"
+def lenet_steps(name: str = "lenet", batch: int = 32, compiled: str = "", ran: str = "", ranks: int = 1) -> list[Step]:
+    """Steps that compile and train the convolutional network, named ``name``."""
+    where, pef, loss = (TUTORIALS, "lenet"), _lenet_pef(name, batch), r"Loss: ([\d.]+)"
+    run = "" if ranks == 1 else f"-m torch.distributed.run --standalone --nproc-per-node {ranks} "
     return [
-        Step("lenet compile", *where, "lenet.py compile --batch-size 32 --pef-name lenet-b32 --output-folder={out}",
-             _wrote_pef("lenet-b32/lenet-b32.pef")),
-        Step("lenet run", *where, train, _falls(loss)),
-        Step("lenet run, resumed", *where, f"{train} --init-ckpt-path {{out}}/checkpoints/250.pt --num-epochs 2",
+        Step(f"{name} compile", *where,
+             f"lenet.py compile --batch-size {batch} --pef-name {pef} --output-folder={{out}} {compiled}",
+             _wrote_pef(f"{pef}/{pef}.pef")),
+        Step(f"{name} run", *where, f"{run}{_lenet_run(name, batch)} --ckpt-dir {{out}}/checkpoints-{pef} {ran}",
              _falls(loss)),
-        Step("lenet run --test", *where, f"{run} --test --init-ckpt-path {{out}}/checkpoints/500.pt",
+    ]  # fmt: skip
+
+
+def _lenet_pef(name: str, batch: int) -> str:
+    return f"{slug(name)}-b{batch}"
+
+
+def _lenet_run(name: str, batch: int) -> str:
+    pef = _lenet_pef(name, batch)
+    return f"lenet.py run --batch-size {batch} --pef {{out}}/{pef}/{pef}.pef --data-dir {{materials}}/mnist"
+
+
+def _lenet() -> list[Step]:
+    where, run, kept = (TUTORIALS, "lenet"), _lenet_run("lenet", 32), "{out}/checkpoints-lenet-b32"
+    return [
+        *lenet_steps(),
+        Step("lenet run, resumed", *where,
+             f"{run} --ckpt-dir {kept} --init-ckpt-path {kept}/250.pt --num-epochs 2", _falls(r"Loss: ([\d.]+)")),
+        Step("lenet run --test", *where, f"{run} --test --init-ckpt-path {kept}/500.pt",
              _at_least(r"Accuracy: *([\d.]+)", 90, "test accuracy", " %")),
         Step("lenet run --inference", *where,
              f"{run} --inference --dataset-name inference --results-dir {{out}}/results "
-             "--init-ckpt-path {out}/checkpoints/500.pt", _predictions),
+             f"--init-ckpt-path {kept}/500.pt", _predictions),
     ]  # fmt: skip
 
 
@@ -252,50 +277,86 @@ def _generative() -> list[Step]:
     ]  # fmt: skip
 
 
-def _generate_text() -> list[Step]:
-    found = [step for family in FAMILIES for step in _generate_text_of(family, family, "")]
-    two = "generation.batch_size=2 generation.prompts=[Once,There] +generation.static_seq_lengths=[32,64]"
-    return [*found, *_generate_text_of("llama", "llama-b2", two)]
+def text_steps(
+    family: str, name: str, both: str = "", compiled: str = "", length: int | None = LENGTH
+) -> list[Step]:  # fmt: skip
+    """Steps that generate text on the CPU, compile, and generate it on the device.
 
-
-def _generate_text_of(family: str, name: str, options: str) -> list[Step]:
-    where = (MODELZOO, "examples/nlp/text_generation")
-    model = f"checkpoint.model_name_or_path={{materials}}/{family} model.max_seq_length={LENGTH} {options}"
-    more = f"generation.max_new_tokens=32 generation.output_dir={{out}}/generated-{name}"
+    Args:
+        name: of the variant. both, compiled: options of all commands, and of the compile alone.
+        length: longest sequence; None leaves it to the program's own configuration.
+    """
+    where, pef = (MODELZOO, "examples/nlp/text_generation"), slug(name)
+    model = f"checkpoint.model_name_or_path={{materials}}/{family} {both}"
+    model += f" model.max_seq_length={length}" if length is not None else ""
+    tokens = f"generation.max_new_tokens={min(32, (length or LENGTH) // 2)}"
     cpu = f"cpu_generate_text {name}"
     return [
-        Step(cpu, *where, f"cpu_generate_text.py {model} generation.max_new_tokens=32", _some_text),
+        Step(cpu, *where, f"cpu_generate_text.py {model} {tokens}", _some_text),
         Step(f"rdu_generate_text {name} compile", *where,
              f"rdu_generate_text.py command=compile {model} samba_compile.output_folder={{out}} "
-             f"samba_compile.pef_name={name} samba_compile.arch=sn40", _wrote_pef(f"{name}/{name}.pef")),
+             f"samba_compile.pef_name={pef} samba_compile.arch=sn40 {compiled}", _wrote_pef(f"{pef}/{pef}.pef")),
         Step(f"rdu_generate_text {name} run", *where,
-             f"rdu_generate_text.py command=run {model} samba_run.pef={{out}}/{name}/{name}.pef {more}",
-             _same_text(cpu, family)),
+             f"rdu_generate_text.py command=run {model} samba_run.pef={{out}}/{pef}/{pef}.pef {tokens} "
+             f"generation.output_dir={{out}}/generated-{pef}", _same_text(cpu, family)),
     ]  # fmt: skip
 
 
-def _train() -> list[Step]:
-    where = (MODELZOO, "examples/nlp/training")
-    model, common = "{materials}/llama", f"model.max_seq_length={LENGTH} training.learning_rate=1e-3"
-    run = "training.dataset={materials}/sequences +training.end_early_at_step=12"
-    compile_ = f"command=compile checkpoint.config_name={model} {common} samba_compile.arch=sn30 "
-    compile_ += "samba_compile.output_folder={out} +samba_compile.pef_name="
+def train_steps(family: str, name: str, both: str = "", compiled: str = "", batch: int = 4) -> list[Step]:
+    """Steps that train a language model on the CPU, compile, and train it on the device; ``name``: of the variant."""
+    where, pef, cpu = (MODELZOO, "examples/nlp/training"), slug(f"tune {name}"), f"cpu_train_llm {name}".strip()
+    rdu = f"rdu_train_llm {name}".strip()
     return [
-        Step("cpu_train_llm", *where,
-             f"cpu_train_llm.py checkpoint.model_name_or_path={model} {common} training.batch_size=4 {run} "
-             "training.output_dir={out}/tuned_cpu", _loss_range),
-        Step("rdu_train_llm compile", *where, f"rdu_train_llm.py training.batch_size=4 {compile_}tune",
-             _wrote_pef("tune/tune.pef")),
-        Step("rdu_train_llm run", *where,
-             f"rdu_train_llm.py command=run checkpoint.model_name_or_path={model} {common} {run} "
-             "samba_run.pef={out}/tune/tune.pef training.output_dir={out}/tuned", _same_losses("cpu_train_llm", 0.01)),
-        Step("rdu_train_llm_dp compile", *where, f"rdu_train_llm_dp.py training.batch_size=2 {compile_}tune_dp",
-             _wrote_pef("tune_dp/tune_dp.pef")),
-        Step("rdu_train_llm_dp run, 2 ranks", *where,
-             "-m torch.distributed.run --standalone --nproc-per-node 2 rdu_train_llm_dp.py command=run "
-             f"checkpoint.model_name_or_path={model} {common} {run} samba_run.pef={{out}}/tune_dp/tune_dp.pef "
-             "training.output_dir={out}/tuned_dp", _falls(r"Loss: ([\d.]+)")),
+        Step(cpu, *where,
+             f"cpu_train_llm.py {_trained(family, both)} training.batch_size={batch} "
+             f"training.output_dir={{out}}/{pef}_cpu",
+             _loss_range),
+        Step(f"{rdu} compile", *where,
+             f"rdu_train_llm.py training.batch_size={batch} {_compiled(family, pef, both)} {compiled}",
+             _wrote_pef(f"{pef}/{pef}.pef")),
+        Step(f"{rdu} run", *where,
+             f"rdu_train_llm.py command=run {_trained(family, both)} samba_run.pef={{out}}/{pef}/{pef}.pef "
+             f"training.output_dir={{out}}/{pef}_tuned", _same_losses(cpu, 0.01)),
     ]  # fmt: skip
 
 
-__all__ = ["MODELZOO", "TUTORIALS", "CheckFailed", "Context", "Step", "steps"]
+def parallel_steps(family: str, name: str, both: str = "", compiled: str = "", ranks: int = 2) -> list[Step]:
+    """Steps that compile and train a language model on ``ranks`` processes; ``name``: of the variant."""
+    where, pef, rdu = (MODELZOO, "examples/nlp/training"), slug(f"tune_dp {name}"), f"rdu_train_llm_dp {name}".strip()
+    return [
+        Step(f"{rdu} compile", *where,
+             f"rdu_train_llm_dp.py training.batch_size=2 {_compiled(family, pef, both)} {compiled}",
+             _wrote_pef(f"{pef}/{pef}.pef")),
+        Step(f"{rdu} run, {ranks} ranks", *where,
+             f"-m torch.distributed.run --standalone --nproc-per-node {ranks} rdu_train_llm_dp.py command=run "
+             f"{_trained(family, both)} samba_run.pef={{out}}/{pef}/{pef}.pef training.output_dir={{out}}/{pef}_tuned",
+             _falls(r"Loss: ([\d.]+)")),
+    ]  # fmt: skip
+
+
+_COMMON: Final = f"model.max_seq_length={LENGTH} training.learning_rate=1e-3"
+
+
+def _compiled(family: str, pef: str, both: str) -> str:
+    return (
+        f"command=compile checkpoint.config_name={{materials}}/{family} {_COMMON} {both} samba_compile.arch=sn30 "
+        f"samba_compile.output_folder={{out}} +samba_compile.pef_name={pef}"
+    )
+
+
+def _trained(family: str, both: str) -> str:
+    return (
+        f"checkpoint.model_name_or_path={{materials}}/{family} {_COMMON} {both} "
+        "training.dataset={materials}/sequences +training.end_early_at_step=12"
+    )
+
+
+def slug(name: str) -> str:
+    """Return a name that is a file's: letters, digits, hyphens and underscores."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")
+
+
+__all__ = [
+    "MODELZOO", "TUTORIALS", "CheckFailed", "Context", "Step", "lenet_steps", "logreg_steps", "parallel_steps", "slug",
+    "steps", "text_steps", "train_steps",
+]  # fmt: skip

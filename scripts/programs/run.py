@@ -1,6 +1,7 @@
 """Run the vendor's public programs unmodified, each command in a fresh process, and print what came of it.
 
-    python scripts/programs/run.py --programs FOLDER [--path FOLDER] [--only TEXT] [--write docs/programs.md]
+    python scripts/programs/run.py --programs FOLDER [--path FOLDER] [--only TEXT] [--variants 6 --seed 1]
+        [--write docs/programs.md]
 
 FOLDER holds checkouts of the tutorials and the model zoo repositories, in folders ``tutorials`` and ``modelzoo``. What
 the programs import beside this package is installed below ``build/programs`` first, and small inputs are made there.
@@ -25,6 +26,7 @@ from first_difference import Fork
 from plan import MODELZOO, TUTORIALS, CheckFailed, Context, Step, steps
 from rich.console import Console
 from rich.table import Table
+from variants import VARIANTS, sample
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MNIST: Final = ROOT / "zoo" / "rdukit_zoo" / "datasets" / "mnist10k"
@@ -55,7 +57,8 @@ def main() -> int:
     _make_materials(materials, environment)
     out = Path(tempfile.mkdtemp(prefix="run-", dir=work))
     context = Context(args.programs.resolve(), materials, out, find_fork=_fork_finder(environment))
-    chosen = [step for step in steps() if args.only in step.name and (context.programs / step.repository).is_dir()]
+    asked = [*steps(), *sample(args.variants, args.seed)]
+    chosen = [step for step in asked if args.only in step.name and (context.programs / step.repository).is_dir()]
     if not chosen:
         console.print(f"nothing to run: {context.programs} has no {' or '.join(REPOSITORIES)}, or --only fits no step")
         return 2
@@ -70,7 +73,7 @@ def main() -> int:
         if not args.keep:
             shutil.rmtree(out, ignore_errors=True)
     if args.write is not None:
-        args.write.write_text(_page(outcomes))
+        args.write.write_text(_page(outcomes, args.seed))
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 
@@ -79,6 +82,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=Path, required=True, help="folder with the checkouts")
     parser.add_argument("--path", type=Path, action="append", default=[], help="more folders to import from")
     parser.add_argument("--only", default="", help="only steps whose name contains this")
+    parser.add_argument(
+        "--variants", type=int, default=6, help=f"variants to draw from {len(VARIANTS)}, each of a few commands"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed that draws the variants")
     parser.add_argument("--write", type=Path, help="write the table to this Markdown page")
     parser.add_argument("--keep", action="store_true", help="keep PEFs, checkpoints and logs")
     return parser.parse_args()
@@ -186,8 +193,10 @@ def _table(outcomes: list[Outcome]) -> Table:
     return table
 
 
-def _page(outcomes: list[Outcome]) -> str:
-    good = sum(outcome.is_good for outcome in outcomes)
+def _page(outcomes: list[Outcome], seed: int) -> str:
+    plain = [outcome for outcome in outcomes if not outcome.step.is_variant]
+    variants = [outcome for outcome in outcomes if outcome.step.is_variant]
+    good = sum(outcome.is_good for outcome in plain)
     lines = [
         "# The vendor's public programs",
         "",
@@ -198,23 +207,39 @@ def _page(outcomes: list[Outcome]) -> str:
         "same figure of its CPU script. Nothing of the programs is part of this repository: fetch them, then",
         "`make conformance PROGRAMS=folder`, where `folder` holds the checkouts `tutorials` and `modelzoo`.",
         "",
-        f"{good} of {len(outcomes)} commands did what they should.",
+        f"{good} of {len(plain)} commands did what they should.",
         "",
-        "| repository | command | exit | check | seconds |",
-        "| --- | --- | --- | --- | --- |",
+        *_rows(plain),
+        "",
     ]
-    for outcome in outcomes:
-        found = (outcome.found if outcome.is_good else f"failed: {outcome.found}").replace("|", "\\|")
-        status, seconds = outcome.exit_status, f"{outcome.seconds:.1f}"
-        lines.append(f"| {outcome.step.repository} | {outcome.step.name} | {status} | {found} | {seconds} |")
+    if variants:
+        good = sum(outcome.is_good for outcome in variants)
+        lines += [
+            "## Variants",
+            "",
+            "The same programs with other lengths, batches, modes, precisions and chips, on several processes, and in",
+            f"the high-density mode O1HD: `scripts/programs/variants.py` has {len(VARIANTS)}, of which `VARIANTS=6`",
+            f"and `SEED=1` draw some. Those of seed {seed}: {good} of {len(variants)} commands did what they should.",
+            "",
+            *_rows(variants),
+            "",
+        ]
     lines += [
-        "",
         "Seconds are wall clock on two shared cores with portable kernels, imports included; they are no benchmark.",
         "torchvision's wheel is built for a torch with CUDA: beside a CPU torch install its CPU wheel, or name a",
         "folder that lets it import with `PATHS=`.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _rows(outcomes: list[Outcome]) -> list[str]:
+    lines = ["| repository | command | exit | check | seconds |", "| --- | --- | --- | --- | --- |"]
+    for outcome in outcomes:
+        found = (outcome.found if outcome.is_good else f"failed: {outcome.found}").replace("|", "\\|")
+        status, seconds = outcome.exit_status, f"{outcome.seconds:.1f}"
+        lines.append(f"| {outcome.step.repository} | {outcome.step.name} | {status} | {found} | {seconds} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit.errors import CompileError, TraceError
 from sambaflow.samba import utils
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.utils import trace_multigraph
 from support import shows
 
 pytestmark = shows("surface", "training-loops-model")
@@ -74,6 +76,41 @@ def test_a_new_process_grows_the_table_again_and_takes_the_pef(tmp_path: Path) -
     traced = utils.trace_graph(other, inputs, None, pef=pef)
     made = samba.to_torch(samba.session.run(inputs, traced)[0])
     torch.testing.assert_close(made, other.lin(x).torch().detach() * other.table, atol=1e-6, rtol=1e-6)
+    samba.session.close()
+
+
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_a_part_of_a_grown_table_that_the_program_keeps_is_read_in_all_its_graphs(graphs: int, tmp_path: Path) -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    class Keeps(Rotary):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] not in kept:
+                if x.shape[1] > self.length:
+                    self.fill(x.shape[1])
+                kept[x.shape[1]] = self.table[: x.shape[1]] * 2.0
+            made: torch.Tensor = self.lin(x) * kept[x.shape[1]]
+            return made
+
+    torch.manual_seed(0)
+    given, weights = [torch.randn(2, 9, 6) for _ in range(graphs)], Rotary().state_dict()
+    for pef in ("", str(tmp_path / "t" / "t.pef")):
+        samba.session.reset()
+        kept.clear()
+        model = Keeps()
+        model.load_state_dict(weights)
+        samba.from_torch_model_(model)
+        inputs = [samba.from_torch_tensor(x, name=f"x{number}") for number, x in enumerate(given)]
+        outputs = [trace_multigraph(model, x, trace_prefix=x.sn_name) for x in inputs]
+        for x, output in zip(inputs, outputs, strict=True):
+            samba.session.add_graph(FwdGraph(x, output, x.sn_name))
+        if not pef:
+            samba.session.compile_multigraph(name="t", config_dict={**OPTIONS, "output_folder": str(tmp_path)})
+    samba.session.init_multigraph_runtime(pef)
+    for x, output, plain in zip(inputs, outputs, given, strict=True):
+        made = samba.to_torch(samba.session.run(x, output, graph_name=x.sn_name)[0])
+        expected = nn.functional.linear(plain, weights["lin.weight"], weights["lin.bias"]) * model.table * 2.0
+        torch.testing.assert_close(made, expected, atol=1e-6, rtol=1e-6)  # f32, the same operators
     samba.session.close()
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,29 @@ def test_a_program_that_prints_no_completion_fails() -> None:
     context = Context(Path(), Path(), Path(), {"cpu_generate_text llama": completions("the a")})
     with pytest.raises(CheckFailed, match="no list of completion"):
         check_of_llama()(context, "Prompts:\n['Once']\n")
+
+
+def test_variants_are_drawn_by_a_seed_and_none_overwrites_anothers_files() -> None:
+    from plan import steps
+    from variants import VARIANTS, sample
+
+    assert [step.name for step in sample(3, 1)] == [step.name for step in sample(3, 1)]
+    assert [step.name for step in sample(3, 1)] != [step.name for step in sample(3, 2)]
+    everything = sample(len(VARIANTS) + 1, 0)
+    names = [step.name for step in (*steps(), *everything)]
+    assert len(names) == len(set(names)) and all(step.is_variant for step in everything)
+    pefs = [re.findall(r"pef[-_]name[= ](\S+)", step.argv) for step in (*steps(), *everything)]
+    made = [name for found in pefs for name in found]
+    assert len(made) == len(set(made)) > len(VARIANTS)
+
+
+def test_the_page_has_a_table_of_variants_and_counts_them_apart() -> None:
+    from plan import Step
+    from run import Outcome, _page
+
+    plain = Step("lenet run", "tutorials", "lenet", "lenet.py run", lambda context, printed: "")
+    outcomes = [Outcome(plain, 0, True, "loss 2 → 1", 1.0), Outcome(replace(plain, is_variant=True), 1, False, "", 1.0)]
+    page = _page(outcomes, 7)
+    assert "1 of 1 commands did what they should" in page
+    assert "seed 7: 0 of 1 commands did what they should" in page
+    assert "## Variants" not in _page(outcomes[:1], 7)

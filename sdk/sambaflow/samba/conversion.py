@@ -37,7 +37,8 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
         if parent_module_prefix or not getattr(parameter, "sn_name", ""):
             convert_parameter_(parameter, symbols[path])
     if (loaded := current_session().loaded) is not None:
-        loaded.adopt(model, {**parameters_of(model), **buffers_of(model)})
+        places = {symbols[path]: p for path, p in model.named_parameters(remove_duplicate=False)}
+        loaded.adopt(model, {**places, **parameters_of(model), **buffers_of(model)})
     return model
 
 

@@ -28,6 +28,7 @@ from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
 from sambaflow.sessions.spatial import find_batches, first_batch
+from sambaflow.tracing.tied_weights import compiled_apart
 from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
 logger = logging.getLogger(__name__)
@@ -157,10 +158,12 @@ class SambaSession:
         finally:
             self.tracing = False
 
-    def _trace(self, model: nn.Module, inputs: Any, name: str | None) -> TracedModel:
+    def _trace(
+        self, model: nn.Module, inputs: Any, name: str | None, apart: Mapping[str, str] | None = None
+    ) -> TracedModel:  # fmt: skip
         graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
         with self._while_tracing(), watching_modes(model) as watched:
-            traced = trace_model(model, inputs, graph_name)
+            traced = trace_model(model, inputs, graph_name, apart=apart)
             self._watched = watched()
         if not hasattr(model, "run"):
             model.run = LegacyRun(model)  # type: ignore[assignment]
@@ -207,7 +210,7 @@ class SambaSession:
         path = str(pef or self.pef_path)
         spatial = find_batches(inputs, path) if str(mapping).lower() == "spatial" else None
         inputs = inputs if spatial is None else first_batch(inputs, spatial)
-        traced = self._trace(model, inputs, None)
+        traced = self._trace(model, inputs, None, compiled_apart(model, path))
         optimizers = optimizer_list(optim)
         loaded = self._keep(
             LoadedPef.open(

@@ -119,7 +119,7 @@ def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watche
 
 def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedModel:
     """Trace ``model`` in its mode, under the evaluation graph's name; what is equal is called alike."""
-    made = trace_model(model, inputs, evaluation_name(traced.graph.name))
+    made = trace_model(model, inputs, evaluation_name(traced.graph.name), apart=traced.apart)
     own = {name: tensor for name, tensor in traced.state.items() if name not in made.state}
     constants: dict[str, str] = {}
     for name, tensor in made.state.items():

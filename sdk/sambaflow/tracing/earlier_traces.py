@@ -5,7 +5,7 @@ share it. While tracing, such a tensor holds no data, only the memory of how it 
 constants. A later trace makes it in the same way again.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,20 +104,20 @@ def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> N
         origin = _origins.get(getattr(recorded, str(node.target)))
         if origin is None:
             continue
-        for earlier in _ancestors(origin.node):
+        for earlier in _ancestors(origin.node, origin.sources):
             if earlier not in copies:
                 copies[earlier] = copy(earlier, origin, node)
         node.replace_all_uses_with(copies[origin.node])
         graph.erase_node(node)
 
 
-def _ancestors(node: fx.Node) -> list[fx.Node]:
-    """Return ``node`` and all that it is made of, each after its own ancestors."""
+def _ancestors(node: fx.Node, sources: Collection[fx.Node]) -> list[fx.Node]:
+    """Return ``node`` and all that it is made of, down to ``sources``, each after its own ancestors."""
     found: dict[fx.Node, None] = {}
     pending = [node]
     while pending:
         current = pending[-1]
-        missing = [n for n in current.all_input_nodes if n not in found]
+        missing = [n for n in current.all_input_nodes if n not in found and current not in sources]
         if missing:
             pending.extend(missing)
         else:

@@ -117,20 +117,27 @@ class Grown:
     place: Replaced
     value: torch.Tensor
 
-    def keep(self, node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> None:
+    def keep(self, node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
         """Give the module the value that ``node`` computes of ``known``: the buffers, whose values the host has.
+
+        Returns:
+            The value.
 
         Raises:
             TraceError: it depends on inputs or parameters.
         """
         now = f"{self.value.dtype} {list(self.value.shape)}"
         if self.place.original.is_meta:
-            self.place.table[self.place.key] = torch.empty(self.value.shape, dtype=self.value.dtype, device="meta")
-            return
-        try:
-            self.place.table[self.place.key] = _computed(node, known)
-        except _UnknownValue as cause:
-            raise TraceError(f"{_changed_form(self.place, now)}, unless its value depends on buffers only") from cause
+            value = torch.empty(self.value.shape, dtype=self.value.dtype, device="meta")
+        else:
+            try:
+                value = _computed(node, known)
+            except _UnknownValue as cause:
+                raise TraceError(
+                    f"{_changed_form(self.place, now)}, unless its value depends on buffers only"
+                ) from cause
+        self.place.table[self.place.key] = value
+        return value
 
 
 class _UnknownValue(Exception):

@@ -4,13 +4,68 @@ A tie is one ``nn.Parameter`` in several places: ``head.weight = embedding.weigh
 no tie for a device, which holds each of them apart.
 """
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from typing import cast
 
 import torch
 from torch import nn
 
 from rdukit.errors import TraceError
+from rdukit.pef import read_pef
 from sambaflow.samba.conversion import symbols_of
+from sambaflow.samba.nn.parameter import convert_parameter_
+
+
+def tied_places(model: nn.Module) -> dict[str, str]:
+    """Return a converted model's places that hold another place's parameter: path → the symbol of its own."""
+    symbols = symbols_of(model)
+    first: dict[int, str] = {}
+    places: dict[str, str] = {}
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), path) != path:
+            places[path] = symbols[path]
+    return places
+
+
+def compiled_apart(model: nn.Module, path: str) -> dict[str, str]:
+    """Return the places that ``model`` ties and the inference PEF at ``path`` has parameters of their own for.
+
+    Both may then get the one value. A PEF that trains would change each of them by its own gradient only.
+
+    Returns:
+        Paths of modules' parameters → symbols of the PEF.
+    Raises:
+        PefError: there is no such PEF, or it cannot be used; not if the model ties nothing.
+    """
+    places = tied_places(model)
+    if not places:
+        return {}
+    pef = read_pef(path).pef
+    compiled = {name for graph in pef.signature.values() for name in graph["parameters"]} if pef.inference else set()
+    return {place: symbol for place, symbol in places.items() if symbol in compiled}
+
+
+@contextlib.contextmanager
+def untied(model: nn.Module, places: Mapping[str, str]) -> Iterator[dict[str, nn.Parameter]]:
+    """Let ``places`` have parameters of their own inside, over the tied ones' memory.
+
+    Args:
+        places: path of a parameter → the symbol that it gets.
+    Yields:
+        The tied parameters by those symbols.
+    """
+    tied: dict[str, nn.Parameter] = {}
+    with contextlib.ExitStack() as stack:
+        for path, symbol in places.items():
+            owner, _, name = path.rpartition(".")
+            held = model.get_submodule(owner)._parameters
+            parameter = tied[symbol] = cast(nn.Parameter, held[name])
+            own = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+            convert_parameter_(own, symbol)
+            held[name] = own
+            stack.callback(held.__setitem__, name, parameter)
+        yield tied
 
 
 def tied_elsewhere(model: nn.Module, compiled: Collection[str]) -> str:
@@ -19,13 +74,14 @@ def tied_elsewhere(model: nn.Module, compiled: Collection[str]) -> str:
     Args:
         compiled: symbols of the PEF's parameters.
     """
-    symbols = symbols_of(model)
-    for path, parameter in model.named_parameters(remove_duplicate=False):
-        kept, here = str(getattr(parameter, "sn_name", "")), symbols[path]
-        if here != kept and here in compiled:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for path, symbol in tied_places(model).items():
+        if symbol in compiled:
+            kept = str(getattr(parameters[path], "sn_name", ""))
             return (
-                f". This program ties {here!r} to {kept!r}, and the compile held them apart: tie them in both, before "
-                "from_torch_model_"
+                f". This program ties {symbol!r} to {kept!r}, and the compile held them apart: on the device each would"
+                " be trained by its own gradient only. Tie them before from_torch_model_ at the compile, too, or give "
+                f"{path!r} here a parameter of its own"
             )
     return ""
 

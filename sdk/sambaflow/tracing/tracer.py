@@ -39,6 +39,7 @@ from sambaflow.tracing.module_state import (
     unsaved_state,
 )
 from sambaflow.tracing.scans import traced_scans
+from sambaflow.tracing.tied_weights import untied
 from sambaflow.tracing.torch_private import FAKE_TENSORS, FakeTensor, replaced
 from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
 
@@ -57,19 +58,32 @@ class TracedModel:
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     #: Those that are in no checkpoint and not zero, by symbol name, with their names in the module.
     unsaved: dict[str, str] = field(default_factory=dict)
+    #: Places that the model ties and the graph has parameters of their own for: path → symbol.
+    apart: Mapping[str, str] = field(default_factory=dict)
 
 
 @span("trace graph")
-def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[str] = ()) -> TracedModel:
+def trace_model(
+    model: nn.Module, inputs: Any, name: str, exposed: Collection[str] = (), apart: Mapping[str, str] | None = None
+) -> TracedModel:
     """Trace ``model`` on named ``inputs``: one SambaTensor, or tuples, lists and dicts of them.
 
     Args:
         exposed: auxiliary tensors that an earlier trace exposes; the program kept them, and they are not exposed again.
+        apart: places that the model ties and that get parameters of their own in the graph, by path → symbol.
     Raises:
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
     """
     name_added_parameters_(model)
+    with untied(model, apart or {}) as tied:
+        traced = _trace_again_if_changed(model, inputs, name, exposed)
+    traced.state.update(tied)
+    traced.apart = apart or {}
+    return traced
+
+
+def _trace_again_if_changed(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -> TracedModel:
     before = ModuleState(model)
     traced = _trace(model, inputs, name, exposed)
     if changed := before.changed():
@@ -158,9 +172,6 @@ def _trace(
     # Whatever the program's forward raises is the trace's failure.
     except Exception as cause:
         raise explain_failure(cause, name, running) from cause
-    if grown:
-        _grow(grown, recorded, originals, growths)
-        return _trace(model, inputs, name, exposed, growths - 1)
     prefix = f"{name}__"
     listed, state = _list_values(prefix, model, named, parameters, buffers)
     sources = {n: Source(v, state.get(v.name)) for n, v in zip(recorded.graph.nodes, listed, strict=False)}
@@ -180,6 +191,10 @@ def _trace(
             state[symbol] = tensor
             listed.append(Value(symbol, ValueKind.BUFFER, _dtype(tensor), tuple(tensor.shape)))
             sources[node] = Source(listed[-1], tensor)
+    if grown:
+        # What the program keeps of this trace reads the tables as they are now.
+        remember_traced(name, trackers[0], {**sources, **_grow(grown, recorded, sources, growths)})
+        return _trace(model, inputs, name, exposed, growths - 1)
     symbols = {id(tensor): symbol for symbol, tensor in state.items()}
     updated = [symbols[id(buffer)] for buffer, _ in assigned]
     readers = recorded.meta[DTYPE_READERS_META]
@@ -195,10 +210,9 @@ def _trace(
 
 
 def _grow(
-    grown: Sequence[Grown], recorded: torch.fx.GraphModule, originals: Sequence["SambaTensor | torch.Tensor"],
-    growths: int,
-) -> None:  # fmt: skip
-    """Let buffers grow as they did in a trace.
+    grown: Sequence[Grown], recorded: torch.fx.GraphModule, sources: Mapping[torch.fx.Node, Source], growths: int
+) -> dict[torch.fx.Node, Source]:
+    """Let buffers grow as they did in a trace; returns them by the nodes that made their new values.
 
     Raises:
         TraceError: a new value depends on inputs or parameters, or buffers grow with every call.
@@ -209,15 +223,20 @@ def _grow(
             "dtype, or grows once"
         )
     known = {
-        node: tensor for node, tensor in zip(recorded.graph.nodes, originals, strict=False)
-        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter) and not tensor.is_meta
+        node: source.tensor for node, source in sources.items()
+        if source.value.kind is ValueKind.BUFFER and source.tensor is not None and not source.tensor.is_meta
     }  # fmt: skip
+    names = {id(source.tensor): source.value.name for source in sources.values()}
     results = recorded.graph.output_node().args[0]
     assert isinstance(results, list | tuple)
+    made: dict[torch.fx.Node, Source] = {}
     for each, node in zip(grown, results[len(results) - len(grown) :], strict=True):
         if not isinstance(node, torch.fx.Node):
             raise TraceError(f"forward gives buffer {each.place.path!r} another shape and no value that can be traced")
-        each.keep(node, known)
+        table = each.keep(node, known)
+        name = names[id(each.place.original)]
+        made[node] = Source(Value(name, ValueKind.BUFFER, _dtype(table), tuple(table.shape)), table)
+    return made
 
 
 def flatten_tensors(value: Any) -> list[Any]:
