@@ -143,6 +143,25 @@ def test_a_buffer_that_grows_with_every_call_is_refused(tmp_path: Path) -> None:
         run(Grows(), torch.randn(2, 3), tmp_path)
 
 
+@pytest.mark.parametrize("how", ["assigned", "in place"])
+def test_a_buffer_that_grows_and_counts_is_refused(how: str, tmp_path: Path) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if how == "assigned":
+                self.seen = self.seen + torch.ones(3)
+            else:
+                self.seen = self.seen if self.seen.shape == (3,) else torch.zeros(3)
+                self.seen += 1.0
+            return x + self.seen.sum()
+
+    with pytest.raises(TraceError, match="'counts__seen' another shape at its first call, and changes it at the next"):
+        run(Counts(), torch.randn(2, 3), tmp_path)
+
+
 def test_a_layer_is_normalized_after_conversion_and_trains(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, plain = nn.Sequential(nn.Linear(8, 3)), nn.Sequential(nn.Linear(8, 3))

@@ -69,6 +69,8 @@ class Indexer(nn.Module):
             functional.embedding(grid, x), functional.one_hot(places, 5),
             x.gather(1, grid), x.scatter(0, grid, 2.0), x.index_select(0, places),
             x.index_add(0, places * 0, x), x.index_copy(0, places, x.flip(1)), x.index_fill(0, places, 3.0),
+            x[places], x[places, places], x.take(grid), torch.take(x, index=grid), x.take_along_dim(grid, 1),
+            grid.gather(1, index=grid),
         )  # fmt: skip
 
 
@@ -85,7 +87,8 @@ def test_every_operator_of_indices_and_labels_takes_narrow_integers(dtype: torch
     config = {"output_folder": str(tmp_path), "pef_name": "t", "precision": "f32", "log_level": "error"}
     pef = samba.session.compile(model, inputs, inference=True, config_dict=config)
     traced = utils.trace_graph(model, inputs, None, pef=pef)
-    for made, expected in zip(samba.session.run(inputs, traced), Indexer()(x, places, grid), strict=True):
+    *wanted, of_indices = Indexer()(x, places, grid)
+    for made, expected in zip(samba.session.run(inputs, traced), [*wanted, of_indices.to(dtype)], strict=True):
         torch.testing.assert_close(samba.to_torch(made), expected)  # f32, torch's own operators
     samba.session.close()
 

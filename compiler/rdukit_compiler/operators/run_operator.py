@@ -54,11 +54,13 @@ _LONG_ONLY: Final = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d multi_margin_loss multilabel_margin_loss take put one_hot "
     "index_copy index_fill".split()
 )
-#: Functions of torch that do.
-_INDEXING_FUNCTIONS = frozenset(
-    "embedding cross_entropy nll_loss multi_margin_loss multilabel_margin_loss gather index_select scatter "
-    "one_hot".split()
-)
+#: Functions of torch that do → the position and the name of that operand.
+_INDEXING_FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
+    **dict.fromkeys("cross_entropy nll_loss multi_margin_loss multilabel_margin_loss".split(), (1, "target")),
+    **dict.fromkeys("gather index_select scatter".split(), (2, "index")),
+    "embedding": (0, "input"), "one_hot": (0, "tensor"), "take": (1, "index"), "take_along_dim": (1, "indices"),
+    "__getitem__": (1, ""),
+}  # fmt: skip
 _NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
 _NARROW_OR_INT32 = _NARROW | {torch.int32}
 
@@ -147,8 +149,12 @@ def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
         return function(*args, **kwargs)
     except RuntimeError:
         name = getattr(function, "__name__", "")
-        values = [*args, *kwargs.values()]
-        taken = [as_index(value, _NARROW_OR_INT32) for value in values] if name in _INDEXING_FUNCTIONS else values
+        values, places = [*args, *kwargs.values()], [*range(len(args)), *kwargs]
+        indices = _INDEXING_FUNCTIONS.get(name, ())
+        taken = [
+            as_index(value, _NARROW_OR_INT32) if place in indices else value
+            for place, value in zip(places, values, strict=True)
+        ]
         promoted = promote_floats(taken)
         is_same = promoted is None and all(map(is_, taken, values))
         if is_same or (name.endswith("_") and not name.endswith("__")):  # in place

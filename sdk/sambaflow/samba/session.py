@@ -97,7 +97,7 @@ class SambaSession:
         inference = bool(config.get("inference")) if inference is None else inference
         if not optimizer_list(chosen):
             inference = True
-        traced = self._trace(model, inputs, name)
+        traced = self._trace(model, inputs)
         groups = () if inference else trained_groups(traced, chosen)
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
         graphs = [TracedGraph(traced.graph, groups)]
@@ -135,8 +135,7 @@ class SambaSession:
             config["arch"] = arch
         self.pef_path = compile_traced(
             [TracedGraph(graph) for graph in cut], name or "multigraph", config, True,
-            embed_constants(pef_metadata or {}, self.traced.values(), cut),
-            self.multigraph.regions(),
+            embed_constants(pef_metadata or {}, self.traced.values(), cut), self.multigraph.regions(),
         )  # fmt: skip
         return self.pef_path
 
@@ -158,9 +157,7 @@ class SambaSession:
         finally:
             self.tracing = False
 
-    def _trace(
-        self, model: nn.Module, inputs: Any, name: str | None, apart: Mapping[str, str] | None = None
-    ) -> TracedModel:  # fmt: skip
+    def _trace(self, model: nn.Module, inputs: Any, apart: Mapping[str, str] | None = None) -> TracedModel:
         graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
         with self._while_tracing(), watching_modes(model) as watched:
             traced = trace_model(model, inputs, graph_name, apart=apart)
@@ -210,7 +207,7 @@ class SambaSession:
         path = str(pef or self.pef_path)
         spatial = find_batches(inputs, path) if str(mapping).lower() == "spatial" else None
         inputs = inputs if spatial is None else first_batch(inputs, spatial)
-        traced = self._trace(model, inputs, None, compiled_apart(model, path))
+        traced = self._trace(model, inputs, compiled_apart(model, path))
         optimizers = optimizer_list(optim)
         loaded = self._keep(
             LoadedPef.open(

@@ -100,9 +100,9 @@ def _trace_again_if_changed(model: nn.Module, inputs: Any, name: str, exposed: C
 
 
 def _trace(
-    model: nn.Module, inputs: Any, name: str, exposed: Collection[str], growths: int = _GROWTHS
+    model: nn.Module, inputs: Any, name: str, exposed: Collection[str], growths: Sequence[Collection[str]] = ()
 ) -> TracedModel:  # fmt: skip
-    """Trace one call of forward, again where buffers grow in it: at most ``growths`` times."""
+    """Trace one call of forward, again where buffers grow in it; ``growths``: symbols of those that grew, each time."""
     from rdukit_compiler import (
         DTYPE_READERS_META,
         FakeMode,
@@ -193,8 +193,9 @@ def _trace(
             sources[node] = Source(listed[-1], tensor)
     if grown:
         # What the program keeps of this trace reads the tables as they are now.
-        remember_traced(name, trackers[0], {**sources, **_grow(grown, recorded, sources, growths)})
-        return _trace(model, inputs, name, exposed, growths - 1)
+        tables = _grow(grown, recorded, sources, len(growths))
+        remember_traced(name, trackers[0], {**sources, **tables})
+        return _trace(model, inputs, name, exposed, [*growths, {table.value.name for table in tables.values()}])
     symbols = {id(tensor): symbol for symbol, tensor in state.items()}
     updated = [symbols[id(buffer)] for buffer, _ in assigned]
     readers = recorded.meta[DTYPE_READERS_META]
@@ -203,6 +204,11 @@ def _trace(
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
     check_fixed(recorded.graph, sources, graph)
     check_overwritten(graph, state)
+    if counting := sorted(graph.updates.keys() & {symbol for grew in growths for symbol in grew}):
+        raise TraceError(
+            f"forward gives buffer {counting[0]!r} another shape at its first call, and changes it at the next ones, "
+            "too: on the device there is no first call; create it in its final shape"
+        )
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
     remember_traced(name, trackers[0], sources)
@@ -210,14 +216,17 @@ def _trace(
 
 
 def _grow(
-    grown: Sequence[Grown], recorded: torch.fx.GraphModule, sources: Mapping[torch.fx.Node, Source], growths: int
+    grown: Sequence[Grown], recorded: torch.fx.GraphModule, sources: Mapping[torch.fx.Node, Source], times: int
 ) -> dict[torch.fx.Node, Source]:
     """Let buffers grow as they did in a trace; returns them by the nodes that made their new values.
+
+    Args:
+        times: how often buffers grew before.
 
     Raises:
         TraceError: a new value depends on inputs or parameters, or buffers grow with every call.
     """
-    if not growths:
+    if times >= _GROWTHS:
         raise TraceError(
             f"forward gives buffer {grown[0].place.path!r} another shape at every call; a buffer keeps its shape and "
             "dtype, or grows once"
