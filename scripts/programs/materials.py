@@ -37,9 +37,11 @@ TINY: Final = {
     "torch_dtype": "float32",
 }
 #: Of the weights; chosen so that greedy generation does not end early.
-_SEEDS: Final = {"llama": 0, "mistral": 2, "gemma": 2, "gpt2": 0}
+_SEEDS: Final = {"llama": 0, "llama2": 0, "mistral": 2, "gemma": 2, "gpt2": 0}
 MODELS: Final[dict[str, dict[str, Any]]] = {
     "llama": {"num_key_value_heads": 2, "tie_word_embeddings": False},
+    # As many heads of keys as of queries: the program has high-density heuristics for any size of these.
+    "llama2": {"num_key_value_heads": 4, "tie_word_embeddings": False},
     "mistral": {"num_key_value_heads": 2, "sliding_window": None, "tie_word_embeddings": False},
     "gemma": {
         "num_key_value_heads": 1,
@@ -66,8 +68,8 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
-    for family, sizes in MODELS.items():
-        make_checkpoint(args.out / family, family, {**TINY, **sizes}, tokenizer)
+    for name, sizes in MODELS.items():
+        make_checkpoint(args.out / name, name.rstrip("2"), {**TINY, **sizes}, tokenizer)
     make_checkpoint(args.out / "gpt2", "gpt2", GPT2, tokenizer)
     make_sequences(args.out / "sequences")
     prompts = "".join(json.dumps({"prompt": s, "completion": "positive"}) + "\n" for s in SENTENCES)
@@ -93,7 +95,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 def make_checkpoint(folder: Path, family: str, sizes: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
     """A Hugging Face folder: configuration, random weights, tokenizer."""
-    set_seed(_SEEDS[family])
+    set_seed(_SEEDS[folder.name])
     config = AutoConfig.for_model(family, **sizes)
     model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)

@@ -303,20 +303,27 @@ def text_steps(
 
 
 def train_steps(family: str, name: str, both: str = "", compiled: str = "", batch: int = 4) -> list[Step]:
-    """Steps that train a language model on the CPU, compile, and train it on the device; ``name``: of the variant."""
+    """Steps that compile and train a language model on the device, and on the CPU before; ``name``: of the variant.
+
+    The CPU script takes llama only: the labels are int32, which torch refuses for the other families. There the losses
+    must fall.
+    """
     where, pef, cpu = (MODELZOO, "examples/nlp/training"), slug(f"tune {name}"), f"cpu_train_llm {name}".strip()
     rdu = f"rdu_train_llm {name}".strip()
-    return [
+    on_cpu = [
         Step(cpu, *where,
              f"cpu_train_llm.py {_trained(family, both)} training.batch_size={batch} "
-             f"training.output_dir={{out}}/{pef}_cpu",
-             _loss_range),
+             f"training.output_dir={{out}}/{pef}_cpu", _loss_range),
+    ] if family == "llama" else []  # fmt: skip
+    return [
+        *on_cpu,
         Step(f"{rdu} compile", *where,
              f"rdu_train_llm.py training.batch_size={batch} {_compiled(family, pef, both)} {compiled}",
              _wrote_pef(f"{pef}/{pef}.pef")),
         Step(f"{rdu} run", *where,
              f"rdu_train_llm.py command=run {_trained(family, both)} samba_run.pef={{out}}/{pef}/{pef}.pef "
-             f"training.output_dir={{out}}/{pef}_tuned", _same_losses(cpu, 0.01)),
+             f"training.output_dir={{out}}/{pef}_tuned",
+             _same_losses(cpu, 0.01) if on_cpu else _falls(r"Loss: ([\d.]+)")),
     ]  # fmt: skip
 
 

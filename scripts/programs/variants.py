@@ -40,7 +40,7 @@ VARIANTS: Final[tuple[Callable[[], list[Step]], ...]] = (
     lambda: text("llama", "length 128, 3 prompts", _THREE, length=128),
     lambda: text("llama", "o0", compiled=_mode("o0")),
     lambda: text("llama", "o3", compiled=_mode("o3")),
-    lambda: text("llama", "O1HD", _HEURISTICS, _O1HD),
+    lambda: text("llama2", "O1HD", _HEURISTICS, _O1HD),
     lambda: text("llama", "fp32_skip_add off", "model.fp32_skip_add=False"),
     lambda: text("llama", "mixedp_attn off", "model.mixedp_attn=False"),
     lambda: text("llama", "segmented softmax", _SEGMENTED),

@@ -139,26 +139,48 @@ def test_a_buffer_that_grows_with_every_call_is_refused(tmp_path: Path) -> None:
             self.seen = torch.cat([self.seen, torch.zeros(1)])
             return x + self.seen.sum()
 
-    with pytest.raises(TraceError, match="another shape at every call"):
+    with pytest.raises(TraceError, match="another shape or dtype at every call"):
         run(Grows(), torch.randn(2, 3), tmp_path)
 
 
-@pytest.mark.parametrize("how", ["assigned", "in place"])
+def test_a_table_that_grows_in_the_dtype_of_the_input_is_read_in_it(tmp_path: Path) -> None:
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(4.0), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(self.table) < x.shape[1] or self.table.dtype != x.dtype:
+                self.register_buffer("table", torch.arange(x.shape[1]).to(x.dtype) / 3, persistent=False)
+            return x * self.table
+
+    for x in (torch.randn(2, 4).bfloat16(), torch.randn(2, 6).bfloat16()):
+        model = Narrow()
+        made = run(model, x, tmp_path)
+        assert made.dtype == torch.bfloat16 == model.table.dtype
+        assert torch.equal(made, x * (torch.arange(x.shape[1]).bfloat16() / 3))
+
+
+@pytest.mark.parametrize("how", ["assigned", "in place", "in another dtype"])
 def test_a_buffer_that_grows_and_counts_is_refused(how: str, tmp_path: Path) -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("seen", torch.zeros(1))
+            self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if how == "assigned":
+            if how == "in another dtype":
+                self.seen = self.seen + 1.0
+            elif how == "assigned":
                 self.seen = self.seen + torch.ones(3)
             else:
                 self.seen = self.seen if self.seen.shape == (3,) else torch.zeros(3)
                 self.seen += 1.0
             return x + self.seen.sum()
 
-    with pytest.raises(TraceError, match="'counts__seen' another shape at its first call, and changes it at the next"):
+    with pytest.raises(
+        TraceError, match="'counts__seen' another shape or dtype at its first call, and changes it at the next"
+    ):
         run(Counts(), torch.randn(2, 3), tmp_path)
 
 

@@ -15,7 +15,7 @@ from sambaflow import samba
 from sambaflow.samba import utils
 from support import shows
 
-pytestmark = shows("pytorch", "surface")
+pytestmark = shows("pytorch", "surface", "training-loops-model")
 
 WORDS, WIDTH, STEPS = 16, 8, 3
 

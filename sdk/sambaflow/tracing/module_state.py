@@ -95,9 +95,9 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
                 f"forward assigns parameter {place.path!r}; parameters change by the optimizer only: compute with "
                 "another tensor, or keep the value in a buffer"
             )
-        if new is None or new.dtype != place.original.dtype:
-            raise TraceError(_changed_form(place, "None" if new is None else f"{new.dtype} {list(new.shape)}"))
-        if new.shape != place.original.shape:
+        if new is None:
+            raise TraceError(_changed_form(place, "None"))
+        if (new.shape, new.dtype) != (place.original.shape, place.original.dtype):
             grown.append(Grown(place, new))
             continue
         found[id(place.original)] = place, new
@@ -109,7 +109,7 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A buffer to which forward gave another shape, such as a table that a longer input needs.
+    """A buffer to which forward gave another shape or dtype, such as a table that a longer input needs.
 
     As on the host, it happens once: the buffer gets its new value before forward is traced again.
     """

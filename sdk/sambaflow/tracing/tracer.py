@@ -206,8 +206,8 @@ def _trace(
     check_overwritten(graph, state)
     if counting := sorted(graph.updates.keys() & {symbol for grew in growths for symbol in grew}):
         raise TraceError(
-            f"forward gives buffer {counting[0]!r} another shape at its first call, and changes it at the next ones, "
-            "too: on the device there is no first call; create it in its final shape"
+            f"forward gives buffer {counting[0]!r} another shape or dtype at its first call, and changes it at the "
+            "next ones, too: on the device there is no first call; create it in its final form"
         )
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
@@ -228,8 +228,8 @@ def _grow(
     """
     if times >= _GROWTHS:
         raise TraceError(
-            f"forward gives buffer {grown[0].place.path!r} another shape at every call; a buffer keeps its shape and "
-            "dtype, or grows once"
+            f"forward gives buffer {grown[0].place.path!r} another shape or dtype at every call; a buffer "
+            "keeps both, or grows once"
         )
     known = {
         node: source.tensor for node, source in sources.items()
@@ -241,7 +241,9 @@ def _grow(
     made: dict[torch.fx.Node, Source] = {}
     for each, node in zip(grown, results[len(results) - len(grown) :], strict=True):
         if not isinstance(node, torch.fx.Node):
-            raise TraceError(f"forward gives buffer {each.place.path!r} another shape and no value that can be traced")
+            raise TraceError(
+                f"forward gives buffer {each.place.path!r} another shape or dtype and no value that can be traced"
+            )
         table = each.keep(node, known)
         name = names[id(each.place.original)]
         made[node] = Source(Value(name, ValueKind.BUFFER, _dtype(table), tuple(table.shape)), table)
