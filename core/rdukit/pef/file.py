@@ -153,7 +153,7 @@ class Answers(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PefSummary:
-    """Tiles and processes that a PEF is for, and its answers."""
+    """Tiles and processes that a PEF is for, its parameters, and its answers."""
 
     #: Tiles that it was compiled for.
     tiles: int
@@ -161,6 +161,10 @@ class PefSummary:
     averages_gradients: bool
     #: ``None``: no ModelBox compiled it.
     answers: Answers | None = None
+    #: Whether it cannot train.
+    inference: bool = False
+    #: Symbols of the parameters that its graphs read.
+    parameters: frozenset[str] = frozenset()
 
 
 def read_summary(path: Path) -> PefSummary:
@@ -178,13 +182,16 @@ def read_summary(path: Path) -> PefSummary:
             tiles = index["pef"]["num_tiles"]
             averages = any(section["type"] == SectionType.REDUCE for section in index["pef"]["sections"])
             answers = _find_answers(index["pef"])
+            signature = index["pef"]["signature"].values()
+            parameters = frozenset(name for graph in signature for name in graph.get("parameters", ()))
+            inference = index["pef"]["inference"] is True
     except FileNotFoundError as cause:
         raise PefNotFound(f"no PEF file at {str(path)!r}") from cause
     except _UNREADABLE as cause:
         raise PefCorrupt(f"{path.name} is not a readable PEF (truncated or overwritten?): {cause}") from cause
     if type(tiles) is not int or tiles < 1:
         raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; legal: 1 or more")
-    return PefSummary(tiles, averages, answers)
+    return PefSummary(tiles, averages, answers, inference, parameters)
 
 
 def _find_answers(pef: Mapping[str, Any]) -> Answers | None:

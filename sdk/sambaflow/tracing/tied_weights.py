@@ -6,13 +6,14 @@ no tie for a device, which holds each of them apart.
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import cast
 
 import torch
 from torch import nn
 
-from rdukit.errors import TraceError
-from rdukit.pef import read_pef
+from rdukit.errors import PefError, TraceError
+from rdukit.pef.file import read_summary
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.nn.parameter import convert_parameter_
 
@@ -34,16 +35,16 @@ def compiled_apart(model: nn.Module, path: str) -> dict[str, str]:
     Both may then get the one value. A PEF that trains would change each of them by its own gradient only.
 
     Returns:
-        Paths of modules' parameters → symbols of the PEF.
-    Raises:
-        PefError: there is no such PEF, or it cannot be used; not if the model ties nothing.
+        Paths of modules' parameters → symbols of the PEF; none of a PEF that cannot be read, which loading reports.
     """
     places = tied_places(model)
     if not places:
         return {}
-    pef = read_pef(path).pef
-    compiled = {name for graph in pef.signature.values() for name in graph["parameters"]} if pef.inference else set()
-    return {place: symbol for place, symbol in places.items() if symbol in compiled}
+    try:
+        summary = read_summary(Path(path))
+    except PefError:
+        return {}
+    return {place: name for place, name in places.items() if summary.inference and name in summary.parameters}
 
 
 @contextlib.contextmanager

@@ -62,6 +62,13 @@ def test_the_shape_that_a_box_kept_says_what_is_answered(tmp_path: Path, shape: 
     assert read_summary(tmp_path / "one.pef").answers is answers
 
 
+def test_the_index_alone_says_which_parameters_an_inference_pef_reads(tmp_path: Path) -> None:
+    graphs = {name: {"parameters": {f"{name}__weight": "float32[2]"}} for name in ("one", "two")}
+    write_pef(tmp_path / "one.pef", replace(example_pef(), signature=graphs, inference=True), example_kernels(), {})
+    summary = read_summary(tmp_path / "one.pef")
+    assert summary.inference and summary.parameters == {"one__weight", "two__weight"}
+
+
 def test_equal_compiles_give_equal_bytes(tmp_path: Path) -> None:
     first = write_example_pef(tmp_path / "a.pef", natives=True).read_bytes()
     assert write_example_pef(tmp_path / "b.pef", natives=True).read_bytes() == first
