@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, suggest
+from rdukit.files.tree import is_utf8
 from rdukit.units import format_bytes
 
 #: A database's integer takes nine digits.
@@ -18,6 +20,8 @@ _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 MAX_BYTES: Final = 4 << 20
 MAX_FILES: Final = 500
 MAX_PATH: Final = 200
+#: Characters that a form changes in the name of a file.
+UNSENDABLE: Final = '"\\' + "".join(map(chr, range(32)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,35 @@ def check_files(sizes: Mapping[str, int]) -> None:
             f"{format_bytes(MAX_BYTES)}. The largest is {largest} ({format_bytes(sizes[largest])}): give data, PEFs "
             "and checkpoints to jobs as inputs (rdukit artifact add), and move them out of the folder"
         )
+
+
+def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
+    """Return the files of a box: all but hidden ones and what Python keeps of its own in ``__pycache__``.
+
+    Raises:
+        NotFound: there is no such folder.
+        InvalidArgument: there is a link, no file at all, or more than a box may have.
+    """
+    if not folder.is_dir():
+        raise NotFound(f"there is no folder {folder}")
+    found = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") or part == "__pycache__" for part in parts):
+            continue
+        if not is_utf8(path.name) or set(path.name) & set(UNSENDABLE):
+            raise InvalidArgument(
+                f"the name {str(path)!r} cannot be sent; rename it without quotes, \\ and control characters"
+            )
+        if path.is_symlink():
+            raise InvalidArgument(f"{path} is a link; a box is installed with files only: copy what it points to")
+        if path.is_file():
+            found.append(("/".join(parts), path))
+    if not found:
+        raise InvalidArgument(f"{folder} is empty; a box is a folder with a modelbox.yaml: rdukit box new writes one")
+    # Before anything is sent: the folder may have gigabytes.
+    check_files({name: path.stat().st_size for name, path in found})
+    return found
 
 
 def check_picture(data: bytes) -> None:

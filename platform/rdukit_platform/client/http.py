@@ -23,12 +23,12 @@ from rdukit.errors import (
     Unavailable,
     error_from_body,
 )
-from rdukit.files.tree import TreeFile, is_utf8
+from rdukit.files.tree import TreeFile
 from rdukit.http.answers import MAX_ANSWER_BYTES, PLAIN, read_bounded, refuse_packed
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit.strict_json import find_infinite
-from rdukit_platform.catalog.model import check_files
+from rdukit_platform.catalog.model import read_box_folder
 from rdukit_platform.client.contexts import find_place
 from rdukit_platform.settings import Home, current_home
 
@@ -36,8 +36,6 @@ FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
 #: Bytes of a file's name in the name of its part: with the rest they are as long as a name may be.
 MAX_SHOWN_BYTES: Final = 200
-#: Characters that a form changes in the name of a file.
-UNSENDABLE: Final = '"\\' + "".join(map(chr, range(32)))
 #: Seconds in which a gateway says how it is; the broker and the database that it asks have less.
 HEALTH_S: Final = 10.0
 #: A stream that is silent for so long is attached to anew: the gateway sends a comment every 10 s.
@@ -477,32 +475,3 @@ def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
         total += size
     if sizes:
         yield range(start, len(sizes))
-
-
-def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
-    """Return the files of a box: all but hidden ones and what Python keeps of its own in ``__pycache__``.
-
-    Raises:
-        NotFound: there is no such folder.
-        InvalidArgument: there is a link, no file at all, or more than a box may have.
-    """
-    if not folder.is_dir():
-        raise NotFound(f"there is no folder {folder}")
-    found = []
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if any(part.startswith(".") or part == "__pycache__" for part in parts):
-            continue
-        if not is_utf8(path.name) or set(path.name) & set(UNSENDABLE):
-            raise InvalidArgument(
-                f"the name {str(path)!r} cannot be sent; rename it without quotes, \\ and control characters"
-            )
-        if path.is_symlink():
-            raise InvalidArgument(f"{path} is a link; a box is installed with files only: copy what it points to")
-        if path.is_file():
-            found.append(("/".join(parts), path))
-    if not found:
-        raise InvalidArgument(f"{folder} is empty; a box is a folder with a modelbox.yaml: rdukit box new writes one")
-    # Before anything is sent: the folder may have gigabytes.
-    check_files({name: path.stat().st_size for name, path in found})
-    return found

@@ -11,8 +11,7 @@ from rdukit_platform.artifacts.store import Content
 from rdukit_platform.catalog import own
 from rdukit_platform.catalog.catalog import clear_incoming, incoming_folder
 from rdukit_platform.catalog.check import check_parameters
-from rdukit_platform.catalog.model import Selector, read_box, read_selector
-from rdukit_platform.client.http import read_box_folder
+from rdukit_platform.catalog.model import Selector, read_box, read_box_folder, read_selector
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import pipelines, service
