@@ -5,7 +5,7 @@ Each stands under the number of its report in github.com/pytorch/pytorch; a word
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -197,6 +197,17 @@ EDGES = torch.tensor([2**31 - 1, -(2**31), 5, -7, 2**30, 123456789, 1, 0] * 4, d
 POSITIVE = torch.tensor([5, 4, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80])
 
 
+NARROW_ONES: Final = {
+    "uint8": POSITIVE.to(torch.uint8), "int8": POSITIVE.to(torch.int8), "int8 below": -POSITIVE.to(torch.int8),
+    "int16": POSITIVE.to(torch.int16) * 200,
+}  # fmt: skip
+EXTREMES: Final[Mapping[str, Callable[..., Any]]] = {
+    "min": torch.min, "max": torch.max, "argmin": torch.argmin, "argmax": torch.argmax,
+    "amin of rows": lambda x: x.reshape(2, 9).amin(1), "prod": lambda x: x[:5].prod(),
+    "cummax": lambda x: list(x.cummax(0)),
+}  # fmt: skip
+
+
 def products_added(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     return (x @ y + x @ z + (p @ y + p @ z)).sum(1)
 
@@ -219,18 +230,7 @@ WHOLE: Final[Mapping[str, Call]] = {
     "198081": (
         lambda x: [x.any(), x.all(), x.any(0), x.all(1), x.any() * 200 + 100], [whole(3, 4, least=0, dtype=torch.uint8)]
     ),
-    **{
-        f"191499 {word} {name}": (function, [x])
-        for name, x in {
-            "uint8": POSITIVE.to(torch.uint8), "int8": POSITIVE.to(torch.int8), "int8 below": -POSITIVE.to(torch.int8),
-            "int16": POSITIVE.to(torch.int16) * 200,
-        }.items()
-        for word, function in {
-            "min": torch.min, "max": torch.max, "argmin": torch.argmin, "argmax": torch.argmax,
-            "amin of rows": lambda x: x.reshape(2, 9).amin(1), "prod": lambda x: x[:5].prod(),
-            "cummax": lambda x: list(x.cummax(0)),
-        }.items()
-    },
+    **{f"191499 {word} {name}": (function, [x]) for name, x in NARROW_ONES.items() for word, function in EXTREMES.items()},
     "189518": (lambda x: torch.ones(2, 4, 4, dtype=torch.bool).cumsum(1, dtype=torch.bfloat16) + x, [numbers(4)]),
     "109925": (lambda x: torch.full((3, 4), True).cumsum(1) + x, [whole(4)]),
     "141559": (lambda a, b: (a > 1) & (b > 1), [whole(10), whole(10, least=0, dtype=torch.uint8)]),
@@ -422,3 +422,23 @@ SHAPES: Final[Mapping[str, Call]] = {
 }  # fmt: skip
 
 REPORTS: Final[Mapping[str, Call]] = {**INDICES, **WHOLE, **CASTS, **FUNCTIONS, **LOOPS, **SHAPES}
+
+
+PLACES: Final = torch.tensor([1, 0, 4, 2])
+BELOW: Final = torch.tensor([1, -2, 0, 2])
+BEYOND: Final = torch.tensor([1, 0, 9, 2])
+#: Functions of two arguments, what they take, and a second argument that torch refuses.
+REFUSALS: Final[Mapping[str, tuple[Callable[..., Any], list[torch.Tensor], torch.Tensor]]] = {
+    "193757": (F.binary_cross_entropy, [numbers(4, 4).sigmoid(), numbers(4, 4).sigmoid()], torch.full((4, 4), 1.5)),
+    "183608": (lambda w, i: F.embedding(i, w), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_select": (lambda x, i: x.index_select(0, i), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_add": (lambda x, i: x.index_add(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_copy": (lambda x, i: x.index_copy(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
+    "197554 scatter_add": (
+        lambda x, i: x.scatter_add(0, i.unsqueeze(1).expand(4, 4), x[:4]), [numbers(5, 4), PLACES], BEYOND),
+    "197554 gather": (lambda x, i: x.gather(0, i.unsqueeze(1).expand(4, 4)), [numbers(5, 4), PLACES], BEYOND),
+    "197554 cross_entropy": (lambda x, t: F.cross_entropy(x, t), [numbers(4, 5), PLACES], BEYOND),
+    "178013": (torch.floor_divide, [whole(4), PLACES + 1], PLACES * 0),
+    "154420": (torch.remainder, [whole(4), PLACES + 1], PLACES * 0),
+    "178013 trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), [whole(4), PLACES + 1], PLACES * 0),
+}  # fmt: skip

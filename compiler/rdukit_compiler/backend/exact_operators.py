@@ -216,6 +216,18 @@ def _in_memory_of_its_own(operator: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
+def _from_first_on(form: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a form that refuses indices below zero, as torch does: inductor counts them from the end (pytorch issue
+    197554).
+    """
+
+    def checked(x: torch.Tensor, axis: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        aten._assert_async.msg((index >= 0).all(), "index out of range: expected none below zero")
+        return form(x, axis, index, *args, **kwargs)
+
+    return checked
+
+
 def _overlaps(x: torch.Tensor) -> bool:
     """Return whether elements may lie at the same place in memory."""
     reach = 0
@@ -324,6 +336,9 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.std_mean.correction: _with_mean(torch.std),
     **INTERPOLATIONS,
     **{operator: _in_memory_of_its_own(operator) for operator in _WRITING},
+    aten.index_select.default: _from_first_on(lambda *_: NotImplemented),
+    aten.index_add.default: _from_first_on(_in_memory_of_its_own(aten.index_add.default)),
+    aten.index_copy.default: _from_first_on(_in_memory_of_its_own(aten.index_copy.default)),
     aten.min.dim: _in_whole_lanes(aten.min.dim),
     aten.max.dim: _in_whole_lanes(aten.max.dim),
     aten.argmin.default: _in_whole_lanes(aten.argmin.default),
