@@ -12,7 +12,7 @@ from rdukit.pef.units import Outcome, Unit
 from rdukit_runtime.check.judge import Side, judge
 from support import shows
 from support.built_kernels import Built, agree, build
-from support.upstream_reports import REPORTS, number_of
+from support.upstream_reports import REFUSALS, REPORTS, number_of
 
 pytestmark = [
     shows("native", "upstream-reports"),
@@ -56,6 +56,23 @@ def test_a_reported_function_is_torchs(built: dict[str, Built], name: str) -> No
         assert compare(ours, theirs), (ours, theirs)
 
 
+@pytest.fixture(scope="module")
+def refusing() -> dict[str, Built]:
+    """Build the functions that refuse some of their arguments."""
+    return build({name: (function, given) for name, (function, given, _) in REFUSALS.items()})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REFUSALS)
+def test_arguments_that_torch_refuses_are_refused_natively(refusing: dict[str, Built], name: str) -> None:
+    case, wrong = refusing[name], REFUSALS[name][2]
+    native, portable = case.results()
+    assert all(is_near(ours, theirs) for ours, theirs in zip(native, portable, strict=True))
+    for form in (case.native, case.portable):
+        with pytest.raises(Exception, match=r"(?s)."):
+            form((case.inputs[0].clone(), wrong), {})
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_kernel_check_refuses_none_of_them(built: dict[str, Built], name: str) -> None:
@@ -65,5 +82,5 @@ def test_the_kernel_check_refuses_none_of_them(built: dict[str, Built], name: st
 
 
 def test_the_manual_lists_the_reports_that_are_tried() -> None:
-    tried = {number_of(name) for name in REPORTS} - {""}
+    tried = {number_of(name) for name in (*REPORTS, *REFUSALS)} - {""}
     assert tried <= set(re.findall(r"\b\d{5,6}\b", PAGE.read_text()))

@@ -3,6 +3,7 @@
 Units are judged as a compile judges them, in children, so that a native kernel that crashes ends its child only.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +98,8 @@ class _Search:
         verdicts: dict[int, KernelVerdict] = {}
         for number, unit in enumerate(units):
             try:
-                codes |= {kernel.digest(): self._write(kernel) for kernel in unit.kernels}
+                with warnings.catch_warnings(action="ignore"):  # inductor warns while it is imported
+                    codes |= {kernel.digest(): self._write(kernel) for kernel in unit.kernels}
             except Exception as cause:  # noqa: BLE001 - what inductor cannot write is not to blame
                 verdicts[number] = KernelVerdict(Outcome.NOT_JUDGED, f"{type(cause).__name__}: {cause}")
         missing = {digest: code for digest, code in codes.items() if not (self._folder / f"{digest}.so").exists()}

@@ -5,7 +5,7 @@ Each stands under the number of its report in github.com/pytorch/pytorch; a word
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -132,13 +132,6 @@ def largest_of_rows(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return torch.full((3,), -INF).index_reduce(0, places, x, "amax", include_self=False)[:2]
 
 
-def pooled_or_not(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    y = F.interpolate(x, scale_factor=(1.5, 1.25), mode="bilinear", align_corners=False)[:, :, 1:7, 1:8]
-    conv = F.conv2d(y, w, b, padding=1)
-    pool = F.max_pool2d(conv, kernel_size=3, stride=1, padding=1)
-    return torch.where(conv > pool.mean((2, 3), keepdim=True).detach(), conv, pool)
-
-
 def feature_and_largest(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor) -> torch.Tensor:
     feature = x @ w1
     feature = feature + feature @ w2
@@ -178,13 +171,12 @@ INDICES: Final[Mapping[str, Call]] = {
     "select_scatter": (with_gradients(lambda x, y: torch.select_scatter(x, y, 1, 2)), [numbers(4, 5), numbers(4)]),
     **{
         f"gradient of {word}": (with_gradients(getattr(F, word)), [EDGE])
-        for word in "hardswish hardsigmoid hardtanh relu6 leaky_relu elu celu selu softplus softshrink hardshrink silu mish "
+        for word in "hardswish hardsigmoid hardtanh relu6 leaky_relu elu celu selu softplus silu mish "
         "gelu logsigmoid tanhshrink softsign".split()
     },
     "186799": (with_gradients(lambda x, y: torch.atan2(x, y).amin(-1)), [numbers(5, 3), numbers(3, 5).t()]),
     "186799 largest": (
         with_gradients(feature_and_largest), [numbers(1, 10, 2), numbers(2, 2), -numbers(2, 2), numbers(2, 2).t()]),
-    "185509": (with_gradients(pooled_or_not), [numbers(2, 3, 8, 8), numbers(4, 3, 3, 3), numbers(4)]),
     "100793": (with_gradients(lambda x: F.pad(x, (-1, 0, 6, 6), mode="reflect")), [numbers(3, 7, 7, 2)]),
 }  # fmt: skip
 
@@ -195,6 +187,17 @@ NARROW = torch.tensor([0, 1, 2, 3, 4, 6, 127, 128, 200, 250, 255] * 6, dtype=tor
 SIGNED = torch.tensor([0, 1, -1, 5, -5, 100, 127, -128, -100, 13, 7] * 6, dtype=torch.int8)
 EDGES = torch.tensor([2**31 - 1, -(2**31), 5, -7, 2**30, 123456789, 1, 0] * 4, dtype=torch.int32)
 POSITIVE = torch.tensor([5, 4, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80])
+
+
+NARROW_ONES: Final = {
+    "uint8": POSITIVE.to(torch.uint8), "int8": POSITIVE.to(torch.int8), "int8 below": -POSITIVE.to(torch.int8),
+    "int16": POSITIVE.to(torch.int16) * 200,
+}  # fmt: skip
+EXTREMES: Final[Mapping[str, Callable[..., Any]]] = {
+    "min": torch.min, "max": torch.max, "argmin": torch.argmin, "argmax": torch.argmax,
+    "amin of rows": lambda x: x.reshape(2, 9).amin(1), "prod": lambda x: x[:5].prod(),
+    "cummax": lambda x: list(x.cummax(0)),
+}  # fmt: skip
 
 
 def products_added(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -219,18 +222,7 @@ WHOLE: Final[Mapping[str, Call]] = {
     "198081": (
         lambda x: [x.any(), x.all(), x.any(0), x.all(1), x.any() * 200 + 100], [whole(3, 4, least=0, dtype=torch.uint8)]
     ),
-    **{
-        f"191499 {word} {name}": (function, [x])
-        for name, x in {
-            "uint8": POSITIVE.to(torch.uint8), "int8": POSITIVE.to(torch.int8), "int8 below": -POSITIVE.to(torch.int8),
-            "int16": POSITIVE.to(torch.int16) * 200,
-        }.items()
-        for word, function in {
-            "min": torch.min, "max": torch.max, "argmin": torch.argmin, "argmax": torch.argmax,
-            "amin of rows": lambda x: x.reshape(2, 9).amin(1), "prod": lambda x: x[:5].prod(),
-            "cummax": lambda x: list(x.cummax(0)),
-        }.items()
-    },
+    **{f"191499 {word} {name}": (function, [x]) for name, x in NARROW_ONES.items() for word, function in EXTREMES.items()},
     "189518": (lambda x: torch.ones(2, 4, 4, dtype=torch.bool).cumsum(1, dtype=torch.bfloat16) + x, [numbers(4)]),
     "109925": (lambda x: torch.full((3, 4), True).cumsum(1) + x, [whole(4)]),
     "141559": (lambda a, b: (a > 1) & (b > 1), [whole(10), whole(10, least=0, dtype=torch.uint8)]),
@@ -343,12 +335,6 @@ def padded_product(x: torch.Tensor) -> torch.Tensor:
     return torch.matmul(columns, rows)
 
 
-def masked(x: torch.Tensor) -> torch.Tensor:
-    mask = torch.full((8, 8), -10000.0)
-    mask[torch.arange(8).unsqueeze(0), torch.arange(8).unsqueeze(1)] = torch.zeros(())
-    return torch.softmax(x + mask, -1)
-
-
 def normed_and_cut(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = F.batch_norm(F.conv2d(x, w), torch.zeros(50), torch.ones(50)).view(3, -1)
     return F.pad(y, (0, 50 - y.shape[-1]))
@@ -369,7 +355,6 @@ LOOPS: Final[Mapping[str, Call]] = {
     "196681 sum": (
         lambda x: (x.permute(2, 1, 0) * 0.5).sum(2), [numbers(17, 5, 66)]),
     "159154": (normed, [torch.ones(5, 1, 32, 32), torch.ones(5)]),
-    "196570": (masked, [numbers(8, 8)]),
     "195582": (normed_and_cut, [numbers(3, 1, 4, 4), numbers(50, 1, 2, 2)]),
     "181696": (normed_twice, [torch.ones(6, 10, 12)]),
     "183120": (normed_twice, [numbers(6, 10, 4, 4)]),
@@ -380,7 +365,6 @@ LOOPS: Final[Mapping[str, Call]] = {
     ),
     "144462": (lambda x: F.pad(x, (10, 10), value=0.0), [numbers(1, 1, 1)]),
     "197431": (lambda x: torch.as_strided(x.repeat(3, 2), (3, 2), (2, 1)) + 0, [numbers(1, 1)]),
-    "175325": (lambda x: torch.as_strided((x * 2)[2:], (3,), (2,), 1) + 1, [numbers(12)]),
     "93562": (lambda x: x[2].select(1, 2) * 1, [numbers(3, 4, 5, 6)]),
     "173885": (lambda x: F.layer_norm(x.half(), (20,)), [torch.cat([torch.tensor([INF]), numbers(59)]).reshape(3, 20)]),
     "151525": (
@@ -409,7 +393,6 @@ SHAPES: Final[Mapping[str, Call]] = {
     "100794": (with_gradients(lambda x, w: F.interpolate(F.conv2d(x, w), size=[1, 1], mode="nearest")),
                [numbers(1, 1, 4, 4), numbers(1, 1, 4, 4)]),
     "174049": (attention(0.3), [numbers(1, 2, 8, 16), -numbers(1, 2, 8, 16), numbers(2, 1, 8, 16).transpose(0, 1), numbers(8, 8)]),
-    "174891": (lambda x: x + torch.ones(2, 1, dtype=torch.complex64), [torch.full((2, 2), 1.0, dtype=torch.complex64)]),
     "191308": (torch.matmul, [torch.ones(1, 1, 2, dtype=torch.int8), torch.ones(1, 2, 2, dtype=torch.int8)]),
     "171282": (
         lambda x, t, w: F.binary_cross_entropy_with_logits(x, t, w, reduction="sum"),
@@ -422,3 +405,23 @@ SHAPES: Final[Mapping[str, Call]] = {
 }  # fmt: skip
 
 REPORTS: Final[Mapping[str, Call]] = {**INDICES, **WHOLE, **CASTS, **FUNCTIONS, **LOOPS, **SHAPES}
+
+
+PLACES: Final = torch.tensor([1, 0, 4, 2])
+BELOW: Final = torch.tensor([1, -2, 0, 2])
+BEYOND: Final = torch.tensor([1, 0, 9, 2])
+#: Functions of two arguments, what they take, and a second argument that torch refuses.
+REFUSALS: Final[Mapping[str, tuple[Callable[..., Any], list[torch.Tensor], torch.Tensor]]] = {
+    "193757": (F.binary_cross_entropy, [numbers(4, 4).sigmoid(), numbers(4, 4).sigmoid()], torch.full((4, 4), 1.5)),
+    "183608": (lambda w, i: F.embedding(i, w), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_select": (lambda x, i: x.index_select(0, i), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_add": (lambda x, i: x.index_add(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_copy": (lambda x, i: x.index_copy(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
+    "197554 scatter_add": (
+        lambda x, i: x.scatter_add(0, i.unsqueeze(1).expand(4, 4), x[:4]), [numbers(5, 4), PLACES], BEYOND),
+    "197554 gather": (lambda x, i: x.gather(0, i.unsqueeze(1).expand(4, 4)), [numbers(5, 4), PLACES], BEYOND),
+    "197554 cross_entropy": (lambda x, t: F.cross_entropy(x, t), [numbers(4, 5), PLACES], BEYOND),
+    "178013": (torch.floor_divide, [whole(4), PLACES + 1], PLACES * 0),
+    "154420": (torch.remainder, [whole(4), PLACES + 1], PLACES * 0),
+    "178013 trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), [whole(4), PLACES + 1], PLACES * 0),
+}  # fmt: skip

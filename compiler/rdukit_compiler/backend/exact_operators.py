@@ -187,6 +187,21 @@ def _hardswish_gradient(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor
     return torch.where(at <= -3, torch.zeros_like(made), made).to(gradient.dtype)
 
 
+def _hardtanh_gradient(gradient: torch.Tensor, x: torch.Tensor, least: Number, most: Number) -> torch.Tensor:
+    """Return the gradient; a number that is none is not between the two."""
+    return torch.where((x > least) & (x < most), gradient, torch.zeros_like(gradient))
+
+
+def _elu_gradient(
+    gradient: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient; a number that is none is not above zero."""
+    is_narrow = x.dtype in {torch.bfloat16, torch.float16}
+    wide, at = (gradient.float(), x.float()) if is_narrow else (gradient, x)
+    slope = at + alpha * scale if is_result else alpha * scale * torch.exp(at * input_scale)
+    return torch.where(at > 0, wide * scale, wide * input_scale * slope).to(gradient.dtype)
+
+
 def _binary_cross_entropy(x: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Refuse what is no probability, as torch does (pytorch issue 193757); the operator stays."""
     for value, name in ((x, "input"), (target, "target")):
@@ -214,6 +229,18 @@ def _in_memory_of_its_own(operator: Callable[..., Any]) -> Callable[..., Any]:
         return operator(x.clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
     return form
+
+
+def _from_first_on(form: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a form that refuses indices below zero, as torch does: inductor counts them from the end (pytorch issue
+    197554).
+    """
+
+    def checked(x: torch.Tensor, axis: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        aten._assert_async.msg((index >= 0).all(), "index out of range: expected none below zero")
+        return form(x, axis, index, *args, **kwargs)
+
+    return checked
 
 
 def _overlaps(x: torch.Tensor) -> bool:
@@ -324,6 +351,9 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.std_mean.correction: _with_mean(torch.std),
     **INTERPOLATIONS,
     **{operator: _in_memory_of_its_own(operator) for operator in _WRITING},
+    aten.index_select.default: _from_first_on(lambda *_: NotImplemented),
+    aten.index_add.default: _from_first_on(_in_memory_of_its_own(aten.index_add.default)),
+    aten.index_copy.default: _from_first_on(_in_memory_of_its_own(aten.index_copy.default)),
     aten.min.dim: _in_whole_lanes(aten.min.dim),
     aten.max.dim: _in_whole_lanes(aten.max.dim),
     aten.argmin.default: _in_whole_lanes(aten.argmin.default),
@@ -340,6 +370,8 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.hardswish_backward.default: _hardswish_gradient,
+    aten.hardtanh_backward.default: _hardtanh_gradient,
+    aten.elu_backward.default: _elu_gradient,
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _multilabel_margin_gradient,

@@ -72,6 +72,8 @@ _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
 #: Calls of torch's whose order of additions depends on the threads, and ours (``section.h``).
 _UNORDERED: Final = ("aoti_torch_index_put_out(", "rdukit::index_put_in_order(")
+#: Calls of scatters, of which inductor drops the status: an index out of range would go unnoticed.
+_UNCHECKED: Final = re.compile(r"^(\s*)((?:aoti_torch|rdukit::)\w+\(.*\));$", re.MULTILINE)
 #: Inductor's call that rounds floats to bf16, and ours (``section.h``).
 _NARROWING: Final = ("at::vec::convert<at::BFloat16,1,float,2>(", "rdukit::narrow_lanes(")
 
@@ -158,6 +160,7 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
     if found is None:
         raise UnusualCode("what inductor writes without run_impl")
     body = _DROPPED.sub("", found["body"]).replace("this->device_idx_", "0").replace(*_UNORDERED)
+    body = _UNCHECKED.sub(r"\1AOTI_TORCH_ERROR_CODE_CHECK(\2);", body)
     foreign = next((word for word in _FOREIGN if word in body), None)
     if foreign is not None:
         called = dict.fromkeys(_CALLED.findall(body)) if foreign == _FOREIGN[0] else {}

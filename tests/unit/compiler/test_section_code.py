@@ -54,6 +54,15 @@ def test_a_section_has_the_body_and_its_kernels_and_nothing_of_the_container() -
         assert gone not in code
 
 
+def test_the_status_of_a_call_that_inductor_drops_is_checked() -> None:
+    call = 'aoti_torch_cpu_scatter_reduce_two_out(buf0, buf0,0,index,src, "sum",1);'
+    code = section_namespace(
+        "section", _WRAPPER.replace("    output_handles[0]", f"    {call}\n    output_handles[0]"), _KERNELS
+    )
+    assert f"    AOTI_TORCH_ERROR_CODE_CHECK({call[:-1]});\n" in code
+    assert code.count("AOTI_TORCH_ERROR_CODE_CHECK") == 2
+
+
 def test_loops_take_no_more_threads_than_the_caller_may_use() -> None:
     assert "num_threads(rdukit::threads_up_to(2))" in section_namespace("section", _WRAPPER, _KERNELS)
 
