@@ -48,6 +48,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, token_of
 from rdukit_platform.api.load_ledger import Load
 from rdukit_platform.api.rates import RETRY_AFTER
+from rdukit_platform.api.turns import Turn
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
 from rdukit_platform.db.engine import AWAY
@@ -122,6 +123,7 @@ class RequestContextMiddleware:
             size_out += len(message.get("body") or b"")
             if message["type"] == "http.response.start":
                 status, begun = message["status"], time.perf_counter() - began
+                _end_turn(scope)
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -129,6 +131,7 @@ class RequestContextMiddleware:
             with within(request_span.context), log_ids(request_id=request_id):
                 await self._app(scope, counted, answer)
         finally:
+            _end_turn(scope)
             route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - began
             caller = scope["state"].get("caller")
             self._platform.load.note(caller, Load(1, size_in, size_out, begun), self._platform.clock.now())
@@ -141,6 +144,12 @@ class RequestContextMiddleware:
             request_span.set({"rdukit.request_id": request_id})
             request_span.error = str(status) if status >= 500 else ""
             end_span(request_span)
+
+
+def _end_turn(scope: Scope) -> None:
+    turn: Turn | None = scope["state"].get("turn")
+    if turn is not None:
+        turn.end()
 
 
 def add_error_handlers(app: FastAPI) -> None:
