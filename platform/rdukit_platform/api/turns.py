@@ -11,7 +11,7 @@ import anyio
 TURNS: Final = 4
 
 
-class Turn:
+class RequestTurn:
     """Turn of one request."""
 
     def __init__(self, turns: "Turns", owner: str) -> None:
@@ -31,9 +31,9 @@ class Turns:
         #: Of owners that have requests.
         self._limiters: dict[str, anyio.CapacityLimiter] = {}
 
-    async def take(self, owner: str) -> Turn:
+    async def take(self, owner: str) -> RequestTurn:
         """Return a turn of the owner's, when there is one."""
-        turn, limiter = Turn(self, owner), self._limiters.setdefault(owner, anyio.CapacityLimiter(TURNS))
+        turn, limiter = RequestTurn(self, owner), self._limiters.setdefault(owner, anyio.CapacityLimiter(TURNS))
         try:
             await limiter.acquire_on_behalf_of(turn)
         except BaseException:
@@ -41,8 +41,8 @@ class Turns:
             raise
         return turn
 
-    def end(self, turn: Turn, owner: str) -> None:
-        """Do ``Turn.end``."""
+    def end(self, turn: RequestTurn, owner: str) -> None:
+        """Do ``RequestTurn.end``."""
         self._limiters[owner].release_on_behalf_of(turn)
         self._tidy(owner)
 
