@@ -156,7 +156,10 @@ async def exchange(plan: AttackPlan, request: bytes) -> str:
             writer.write(request[: len(request) // 2])
             for byte in request[len(request) // 2 :][:100]:
                 await asyncio.sleep(DRIP_S)
+                if writer.is_closing():
+                    break
                 writer.write(bytes([byte]))
+                await writer.drain()  # tells whether the gateway has closed it
             return "none"
         writer.write(request)
         line = await reader.readline()
