@@ -97,7 +97,7 @@ def refuse_duplicates(text: bytes) -> None:
 
 
 def _count_commas(text: bytes | str, max_values: int) -> int:
-    """Count the commas outside of texts, up to ``max_values``: all values but the first of a list have one before."""
+    """Count the commas outside of texts, up to ``max_values``: all values of a list but the first have one."""
     raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     commas = raw.count(b",")
     if b'"' not in raw or commas < max_values:

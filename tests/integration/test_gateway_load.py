@@ -24,7 +24,7 @@ from rdukit_platform.gateway.body_limits import bound_of
 from rdukit_platform.settings import MAX_BODY_BYTES
 from support import shows
 from support.platform import attacks
-from support.platform.attacks import AttackPlan, Target, bodies_of, encode, heads_of, targets_of
+from support.platform.attacks import AttackedRoute, AttackPlan, bodies_of, encode, heads_of, targets_of
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = [shows("security", "jobs", "endpoints"), pytest.mark.long]
@@ -97,7 +97,7 @@ class Tenants:
         path = f"/v1/tenants/{made['id']}/tokens"
         return str(self.platform.client.post(path, {"scopes": ["read", "write"]})["token"])
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[AttackedRoute]:
         """Return every route."""
         return list(targets_of(self.document, self.names))
 
@@ -176,8 +176,8 @@ class Tenants:
             yield self.measure(f"a tenant: {kind}", seconds, [self.plan(seconds, requests, 16, "fast")])
         public = self.requests("unknown keys", None)
         yield self.measure("strangers: unknown keys", seconds, [self.plan(seconds, public, 16, "fast")])
-        logs = [(heads_of(Target("GET", f"/v1/jobs/{self.names['job_id']}/logs"), self.attacker), ""),
-                (heads_of(Target("GET", "/openapi.json"), None), "")]  # fmt: skip
+        logs = [(heads_of(AttackedRoute("GET", f"/v1/jobs/{self.names['job_id']}/logs"), self.attacker), ""),
+                (heads_of(AttackedRoute("GET", "/openapi.json"), None), "")]  # fmt: skip
         yield self.measure("slow readers", seconds, [self.plan(seconds, logs, 200, "slow-read")])
         legal = self.requests("one text", self.attacker)
         yield self.measure("slow writers", seconds, [self.plan(seconds, legal, 200, "slow-write")])

@@ -10,7 +10,7 @@ from support.forked import run_rdukit_forked
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import run_rdukit, short_folder
 
-pytestmark = shows("tokens", "security", "tenants", "status", "token")
+pytestmark = shows("token", "status")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ class MalformedBody(RequestValidationError):
 
 
 class Bodies:
-    """What one process keeps of bodies, and who reads them. Belongs to an event loop."""
+    """Bodies that one process keeps, and the thread that reads them. Belongs to an event loop."""
 
     def __init__(self) -> None:
         #: One thread at a time reads bodies: several would keep Python from the event loop.

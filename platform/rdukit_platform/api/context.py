@@ -14,6 +14,7 @@ from rdukit_platform.api.bodies import Bodies
 from rdukit_platform.api.content_threads import ContentThreads
 from rdukit_platform.api.load_ledger import LoadLedger
 from rdukit_platform.api.rates import Rates
+from rdukit_platform.api.turns import Turns
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.artifacts.stores.opening import open_store
 from rdukit_platform.audit.writer import AuditWriter
@@ -79,6 +80,7 @@ class Platform:
     issuer: Issuer
     followers: Followers = field(default_factory=Followers)
     counts: JobCounts = field(default_factory=JobCounts)
+    turns: Turns = field(default_factory=Turns)
     load: LoadLedger = field(default_factory=LoadLedger)
     bodies: Bodies = field(default_factory=Bodies)
     content_threads: ContentThreads = field(default_factory=ContentThreads)

@@ -6,8 +6,6 @@ drain whether it still has requests there.
 
 import asyncio
 import logging
-import re
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, suppress
@@ -28,11 +26,12 @@ from rdukit.errors import DeadlineExceeded, OutputRefused, Unavailable
 from rdukit.http.answers import PLAIN, read_beginning, read_bounded_async, refuse_packed
 from rdukit.http.unix_sockets import parse_rest_address
 from rdukit.settings import resolve
-from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
+from rdukit.telemetry.model import Span, SpanContext, SpanKind
 from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent, is_traced
 from rdukit_platform.api.bodies import SHORT_BYTES
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
+from rdukit_platform.api.replica_timing import tell_timing
 from rdukit_platform.backends.fenced import FencedWires
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow
 from rdukit_platform.endpoints.replicas import keep_busy, touch
@@ -73,15 +72,6 @@ LIST_S: Final = 5.0
 MAX_KNOWN: Final = 1000
 #: Says which expert of a bundle answered.
 EXPERT_HEADER: Final = "x-rdukit-expert"
-#: Parts of an answer that are told: others are of the model's load, long before.
-PARTS: Final = ("queue", "batch", "compute")
-_PART: Final = re.compile(r'(\w{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)(?:;desc="([\w= ]{0,80})")?')
-#: What a replica says of the batch that a request was in, and how spans call it.
-BATCH: Final = {
-    "requests": "rdukit.batch.requests", "rows": "rdukit.batch.rows", "most": "rdukit.batch.most_rows",
-    "own": "rdukit.rows",
-}  # fmt: skip
-_COUNT: Final = re.compile(r"\b(\w{1,32})=(\d{1,9})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,32 +477,3 @@ def calls_of(request: Request) -> EndpointCalls:
 def _as_wanted(context: SpanContext) -> SpanContext:
     """Return a span as a replica is told it: sampled only where somebody wants spans, as that costs the replica."""
     return replace(context, is_sampled=context.is_sampled and is_traced())
-
-
-def read_timing(header: str) -> list[tuple[str, float]]:
-    """Return the parts of a ``Server-Timing`` with their milliseconds, in the order in which they come (pure)."""
-    times = {match[1]: float(match[2]) for match in _parts_of(header)}
-    return [(name, times[name]) for name in PARTS if name in times]
-
-
-def read_batch(header: str) -> dict[str, Attribute]:
-    """Return what a ``Server-Timing`` says of the batch that a request was in (pure)."""
-    batch = next((match[3] or "" for match in _parts_of(header) if match[1] == "batch"), "")
-    return {BATCH[name]: int(count) for name, count in _COUNT.findall(batch) if name in BATCH}
-
-
-def _parts_of(header: str) -> list[re.Match[str]]:
-    found = (_PART.fullmatch(part.strip()) for part in header[:2000].split(","))
-    return [match for match in found if match]
-
-
-def tell_timing(call: Span, header: str) -> None:
-    """Record the parts one after the other, so that the last ends now, and none begins before the call did."""
-    parts = read_timing(header) if is_traced() else []
-    batch = read_batch(header) if parts else {}
-    at = max(call.start_ns, time.time_ns() - int(sum(length_ms for _, length_ms in parts) * 1e6))
-    for name, length_ms in parts:
-        about = {"rdukit.told_by": "replica", **(batch if name != "queue" else {})}
-        part = begin_span(name, about, parent=call.context, start_ns=at)
-        at += int(length_ms * 1e6)
-        end_span(part, min(at, time.time_ns()))

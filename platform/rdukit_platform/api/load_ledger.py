@@ -19,7 +19,7 @@ OTHERS: Final = "others"
 
 
 @dataclass(slots=True)
-class Load:
+class CallerLoad:
     """Load by somebody. ``seconds``: until answers began, all requests together."""
 
     requests: int = 0
@@ -27,7 +27,7 @@ class Load:
     bytes_out: int = 0
     seconds: float = 0.0
 
-    def add(self, other: "Load") -> None:
+    def add(self, other: "CallerLoad") -> None:
         """Add another's."""
         self.requests += other.requests
         self.bytes_in += other.bytes_in
@@ -45,37 +45,37 @@ class LoadLedger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: By tenant, since the process started.
-        self._tenants: dict[str, Load] = {}
+        self._tenants: dict[str, CallerLoad] = {}
         #: By owner, of the minute with this number and of the one before.
         self._minute = 0
-        self._now: dict[Owner, Load] = {}
-        self._before: dict[Owner, Load] = {}
+        self._now: dict[Owner, CallerLoad] = {}
+        self._before: dict[Owner, CallerLoad] = {}
 
-    def note(self, caller: Caller | None, load: Load, now_s: float) -> None:
+    def note(self, caller: Caller | None, load: CallerLoad, now_s: float) -> None:
         """Count a request that was answered."""
         tenant = STRANGERS if caller is None else caller.tenant_name
         owner = tenant, "" if caller is None else caller.token_id
         with self._lock:
             self._turn(now_s)
             name = tenant if tenant in self._tenants or len(self._tenants) < MAX_TENANTS else OTHERS
-            self._tenants.setdefault(name, Load()).add(load)
+            self._tenants.setdefault(name, CallerLoad()).add(load)
             known = owner in self._now or len(self._now) < MAX_TOKENS
-            self._now.setdefault(owner if known else (OTHERS, ""), Load()).add(load)
+            self._now.setdefault(owner if known else (OTHERS, ""), CallerLoad()).add(load)
 
-    def by_tenant(self) -> dict[str, Load]:
+    def by_tenant(self) -> dict[str, CallerLoad]:
         """Return the load of each tenant since the process started."""
         with self._lock:
-            return {name: Load(each.requests, each.bytes_in, each.bytes_out, each.seconds)
+            return {name: CallerLoad(each.requests, each.bytes_in, each.bytes_out, each.seconds)
                     for name, each in self._tenants.items()}  # fmt: skip
 
-    def heaviest(self, now_s: float) -> Iterator[tuple[Owner, Load]]:
+    def heaviest(self, now_s: float) -> Iterator[tuple[Owner, CallerLoad]]:
         """Yield the load of late of the owners with most seconds, bytes or requests, the heaviest first."""
         with self._lock:
             self._turn(now_s)
-            found: dict[Owner, Load] = {}
+            found: dict[Owner, CallerLoad] = {}
             for minute in (self._now, self._before):
                 for owner, load in minute.items():
-                    found.setdefault(owner, Load()).add(load)
+                    found.setdefault(owner, CallerLoad()).add(load)
         yield from sorted(found.items(), key=lambda one: weight(one[1]), reverse=True)[:SHOWN]
 
     def _turn(self, now_s: float) -> None:
@@ -85,6 +85,6 @@ class LoadLedger:
             self._now, self._minute = {}, minute
 
 
-def weight(load: Load) -> float:
+def weight(load: CallerLoad) -> float:
     """Return how heavy a load is, in seconds: a request counts a millisecond, and 10 MB as much as 100 ms (pure)."""
     return load.seconds + load.requests * 1e-3 + (load.bytes_in + load.bytes_out) * 1e-8

@@ -1,5 +1,6 @@
 """``python -m rdukit_platform.gateway [--fd N]``: the gateway process."""
 
+import gc
 import os
 import socket
 import sys
@@ -53,6 +54,9 @@ def main(fd: int | None) -> None:
     )
     # Threads compute for callers; the event loop, which serves everybody, is to get its turn soon.
     sys.setswitchinterval(SWITCH_S)
+    # What is there now stays: else each collection of garbage would look at all of it.
+    gc.collect()
+    gc.freeze()
     app = create_app(platform)
     # Ahead of the first request that needs it: it takes two seconds.
     threading.Thread(target=app.openapi, name="openapi", daemon=True).start()

@@ -10,9 +10,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from rdukit.errors import MalformedRequest, PermissionDenied, suggest
-from rdukit_platform.api.dependencies import check_scope, identify
+from rdukit_platform.api.audit_requests import address_of
+from rdukit_platform.api.dependencies import check_scope, identify, platform_of
 from rdukit_platform.console.access import check_same_site, identify_visitor
-from rdukit_platform.gateway.permissions import PERMISSIONS, Permission
+from rdukit_platform.gateway.permissions import PERMISSIONS, Permission, has_own_threads
 from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.service import Caller
 
@@ -31,6 +32,14 @@ async def enforce_permission(request: Request) -> None:
             the form.
     """
     route = f"{request.method} {request.scope['route'].path}"
+    await _check(request, route)
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if not has_own_threads(route):
+        owner = address_of(request) if caller is None else caller.tenant_id
+        request.state.turn = await platform_of(request).turns.take(owner)
+
+
+async def _check(request: Request, route: str) -> None:
     permission = PERMISSIONS.get(route)
     if permission is None:
         logger.error("a route without a permission is refused route=%s", route)

@@ -26,7 +26,7 @@ _BODY: Final = "the body"
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is wrong with a request: the first ``MAX_SAID`` keys (``where``) and their sentences (``problem``), and the
+    """Faults of a request: the first ``MAX_SAID`` keys (``where``) and their sentences (``problem``), and the
     number of the others.
     """
 

@@ -78,7 +78,7 @@ USE: Final[Mapping[str, PlatformMetric]] = {
 }  # fmt: skip
 
 _OF_TENANTS: Final = ("tenant",)
-#: Sums of ``Load``, by its fields: of this gateway since it started, of 200 tenants by name and of the others together.
+#: Sums of ``CallerLoad``, by its fields: since this gateway started, of 200 tenants by name and of others together.
 LOAD: Final[Mapping[str, PlatformMetric]] = {
     "requests": PlatformMetric("rdukit_gateway_tenant_requests_total", "Requests of a tenant's callers.", _OF_TENANTS),
     "bytes_in": PlatformMetric("rdukit_gateway_tenant_in_bytes_total", "Bytes of a tenant's bodies.", _OF_TENANTS),

@@ -37,7 +37,7 @@ from rdukit.errors import (
     Unavailable,
     find_system_error,
 )
-from rdukit.settings import Setting, resolve
+from rdukit.settings import resolve
 from rdukit.strict_json import as_words
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
@@ -46,8 +46,9 @@ from rdukit_platform.api.audit_requests import address_of, note_refusal
 from rdukit_platform.api.bodies import BodyRoom, MalformedBody
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, token_of
-from rdukit_platform.api.load_ledger import Load
+from rdukit_platform.api.load_ledger import CallerLoad
 from rdukit_platform.api.rates import RETRY_AFTER
+from rdukit_platform.api.turns import RequestTurn
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
 from rdukit_platform.db.engine import AWAY
@@ -122,6 +123,7 @@ class RequestContextMiddleware:
             size_out += len(message.get("body") or b"")
             if message["type"] == "http.response.start":
                 status, begun = message["status"], time.perf_counter() - began
+                _end_turn(scope)
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -129,9 +131,10 @@ class RequestContextMiddleware:
             with within(request_span.context), log_ids(request_id=request_id):
                 await self._app(scope, counted, answer)
         finally:
+            _end_turn(scope)
             route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - began
             caller = scope["state"].get("caller")
-            self._platform.load.note(caller, Load(1, size_in, size_out, begun), self._platform.clock.now())
+            self._platform.load.note(caller, CallerLoad(1, size_in, size_out, begun), self._platform.clock.now())
             REQUESTS.labels(scope["method"], route, str(status)).inc()
             SECONDS.labels(scope["method"], route).observe(seconds)
             request_span.name = f"{scope['method']} {route}"
@@ -141,6 +144,12 @@ class RequestContextMiddleware:
             request_span.set({"rdukit.request_id": request_id})
             request_span.error = str(status) if status >= 500 else ""
             end_span(request_span)
+
+
+def _end_turn(scope: Scope) -> None:
+    turn: RequestTurn | None = scope["state"].get("turn")
+    if turn is not None:
+        turn.end()
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -306,7 +315,7 @@ class BodyLimitMiddleware:
     def __init__(self, app: ASGIApp, platform: Platform) -> None:
         self._app = app
         self._platform = platform
-        self._most = resolve(MAX_BODY_BYTES)
+        self._most, self._most_of_files = resolve(MAX_BODY_BYTES), resolve(MAX_UPLOAD_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
@@ -314,7 +323,11 @@ class BodyLimitMiddleware:
             return
         request, headers = Request(scope), Headers(scope=scope)
         bound = bound_of(scope["method"], scope["path"])
-        limit = resolve(bound) if isinstance(bound, Setting) else min(bound, self._most)
+        limit = (
+            self._most_of_files
+            if bound is MAX_UPLOAD_BYTES
+            else min(self._most, bound if isinstance(bound, int) else self._most)
+        )
         try:
             length = headers.get("content-length", "")
             size = int(length[:20]) if length.isdecimal() else limit

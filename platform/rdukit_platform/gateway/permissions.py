@@ -301,6 +301,31 @@ GRPC_PERMISSIONS: Final[Mapping[str, Permission]] = {
 }
 
 
+#: Routes that wait for a model or for content, and keep no other request from being served meanwhile.
+_PATIENT: Final = frozenset(
+    {
+        "GET /v1/endpoints/{name}/{path:path}",
+        "POST /v1/endpoints/{name}/{path:path}",
+        "POST /console/endpoints/{name}/playground",
+        "POST /v1/artifacts",
+        "POST /v1/artifacts/gc",
+        "GET /v1/artifacts/{artifact_id}/content",
+        "POST /v1/artifacts/{artifact_id}/verify",
+        "PUT /v1/uploads/{upload_id}/files/{number}",
+        "POST /v1/uploads/{upload_id}/finish",
+        "POST /v1/boxes",
+        "GET /v1/audit/verify",
+        "GET /health",
+        "GET /health/live",
+    }
+)
+
+
+def has_own_threads(route: str) -> bool:
+    """Return whether requests of a route (as in ``PERMISSIONS``) take no turn of their tenant's."""
+    return route in _PATIENT
+
+
 def is_public(route: str) -> bool:
     """Return whether a route (method and path, without parameters in it) is everybody's."""
     permission = PERMISSIONS.get(route)

@@ -34,7 +34,7 @@ from rdukit_platform.api.audit_requests import note_refused_call
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
 from rdukit_platform.api.jobs import LAST, follow_events
-from rdukit_platform.api.load_ledger import Load
+from rdukit_platform.api.load_ledger import CallerLoad
 from rdukit_platform.db.engine import AWAY
 from rdukit_platform.db.rows import check_limit
 from rdukit_platform.gateway.body_limits import JOB_BYTES
@@ -213,7 +213,7 @@ def _served(platform: Platform, name: str, answer: Method) -> Callable[[Any, Con
             refusal = refusal_of(error)
             await context.abort(status_code_of(error), refusal.message, refusal.metadata)
         finally:
-            platform.load.note(caller, Load(1, seconds=time.perf_counter() - began), platform.clock.now())
+            platform.load.note(caller, CallerLoad(1, seconds=time.perf_counter() - began), platform.clock.now())
             REQUESTS.labels("GRPC", name, code).inc()
             SECONDS.labels("GRPC", name).observe(time.perf_counter() - began)
 

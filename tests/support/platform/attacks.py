@@ -22,7 +22,7 @@ DRIP_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AttackedRoute:
     """A route with its parameters filled in, and the schema of its JSON body; None: it takes no JSON."""
 
     method: str
@@ -30,7 +30,7 @@ class Target:
     schema: Mapping[str, Any] | None = None
 
 
-def targets_of(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Target]:
+def targets_of(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[AttackedRoute]:
     """Yield every operation of an OpenAPI document (pure).
 
     Args:
@@ -43,7 +43,7 @@ def targets_of(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterato
                 name = part.partition("}")[0]
                 filled = filled.replace(f"{{{name}}}", names.get(name, "x"))
             content = operation.get("requestBody", {}).get("content", {})
-            yield Target(method.upper(), filled, content.get("application/json", {}).get("schema"))
+            yield AttackedRoute(method.upper(), filled, content.get("application/json", {}).get("schema"))
 
 
 def largest(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> Any:
@@ -79,7 +79,7 @@ def largest(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: in
     return "x"
 
 
-def bodies_of(kind: str, target: Target, definitions: Mapping[str, Any], size: int) -> bytes:
+def bodies_of(kind: str, target: AttackedRoute, definitions: Mapping[str, Any], size: int) -> bytes:
     """Return a body of up to ``size`` bytes for a route (pure): ``legal``, or one of the illegal kinds."""
     match kind:
         case "legal":
@@ -116,7 +116,7 @@ class AttackPlan:
     manner: str = "fast"
 
 
-def heads_of(target: Target, token: str | None) -> str:
+def heads_of(target: AttackedRoute, token: str | None) -> str:
     """Return the head of a request, without its end (pure)."""
     authorization = f"Authorization: Bearer {token}\r\n" if token else ""
     return (
@@ -156,7 +156,10 @@ async def exchange(plan: AttackPlan, request: bytes) -> str:
             writer.write(request[: len(request) // 2])
             for byte in request[len(request) // 2 :][:100]:
                 await asyncio.sleep(DRIP_S)
+                if writer.is_closing():
+                    break
                 writer.write(bytes([byte]))
+                await writer.drain()  # tells whether the gateway has closed it
             return "none"
         writer.write(request)
         line = await reader.readline()

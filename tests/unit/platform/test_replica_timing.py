@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.telemetry.spans import begin_span, collecting
-from rdukit_platform.api.endpoint_calls import read_batch, read_timing, tell_timing
+from rdukit_platform.api.replica_timing import read_batch, read_timing, tell_timing
 from support import shows
 
 pytestmark = shows("observability", "endpoint calls")

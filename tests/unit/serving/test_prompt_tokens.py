@@ -11,7 +11,7 @@ from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
 from rdukit_serving.text.prompt_tokens import SLICE, PromptReader, prompt_reader
 from support import shows
 
-pytestmark = shows("text", "serve", "security")
+pytestmark = shows("inference", "serve")
 
 
 class Counted:

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("tokens", sa.Column("blocked_at", sa.Float(), nullable=True))
+    op.add_column("tokens", sa.Column("blocked_at", sa.Double(), nullable=True))
 
 
 def downgrade() -> None:

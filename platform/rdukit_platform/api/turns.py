@@ -1,0 +1,52 @@
+"""Turns of a tenant's requests: so many are worked on at once, until their answers begin; further ones wait.
+
+A burst of one tenant would else be served before the next request of another: threads take what came first.
+"""
+
+from typing import Final
+
+import anyio
+
+#: Requests of one tenant, or of one stranger's address, that are worked on at once.
+TURNS: Final = 4
+
+
+class RequestTurn:
+    """Turn of one request."""
+
+    def __init__(self, turns: "Turns", owner: str) -> None:
+        self._turns, self._owner, self._is_over = turns, owner, False
+
+    def end(self) -> None:
+        """Let the owner's next request be worked on. Doing so twice is no error."""
+        if not self._is_over:
+            self._is_over = True
+            self._turns.end(self, self._owner)
+
+
+class Turns:
+    """The turns of one process. Belongs to an event loop."""
+
+    def __init__(self) -> None:
+        #: Of owners that have requests.
+        self._limiters: dict[str, anyio.CapacityLimiter] = {}
+
+    async def take(self, owner: str) -> RequestTurn:
+        """Return a turn of the owner's, when there is one."""
+        turn, limiter = RequestTurn(self, owner), self._limiters.setdefault(owner, anyio.CapacityLimiter(TURNS))
+        try:
+            await limiter.acquire_on_behalf_of(turn)
+        except BaseException:
+            self._tidy(owner)
+            raise
+        return turn
+
+    def end(self, turn: RequestTurn, owner: str) -> None:
+        """Do ``RequestTurn.end``."""
+        self._limiters[owner].release_on_behalf_of(turn)
+        self._tidy(owner)
+
+    def _tidy(self, owner: str) -> None:
+        limiter = self._limiters[owner]
+        if not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
+            del self._limiters[owner]
