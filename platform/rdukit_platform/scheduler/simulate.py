@@ -390,8 +390,8 @@ class _State:
         preemptions, waited_s, left_s = self._past.get(job_id, (0, 0.0, job.runs_s))
         limit_s = queued.run_limit_s
         active = ActiveJob(
-            job_id, queued.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node, queued.priority,
-            now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
+            job_id, queued.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node,
+            queued.priority, now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
             parts=parts, since=queued.since,
         )  # fmt: skip
         ends = now + (left_s if limit_s is None else min(left_s, limit_s))

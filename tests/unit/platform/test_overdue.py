@@ -147,17 +147,22 @@ def test_waits_are_summed_over_the_jobs_that_were_queued_before(
         before = [each for each in there if (each.since or 0.0, each.job_id) < (asking.since, asking.job_id)]
         seconds = [(each.began or 0.0) - (each.since or 0.0) for each in before]
         tiles = sum(s * each.tiles for s, each in zip(seconds, before, strict=True))
-        assert found.before(asking) == (sum(seconds), tiles)
+        places = sum(s for s, each in zip(seconds, before, strict=True) if each.tiles)
+        assert found.before(asking) == (sum(seconds), places, tiles)
 
 
-def test_a_job_is_overdue_at_twice_the_average_wait_of_tiles_or_slots_and_only_where_it_was_passed() -> None:
-    def overdue(active: Sequence[ActiveJob], tiles: int = 8, slots: int = 8, starve_s: float = 10.0) -> bool:
+def test_a_job_is_overdue_at_twice_the_average_wait_of_what_is_scarce_and_only_where_it_was_passed() -> None:
+    def overdue(
+        active: Sequence[ActiveJob], tiles: int = 8, places: int = 8, slots: int = 8, starve_s: float = 10.0
+    ) -> bool:
         found = ActiveWaits()
         found.add_all(active, 100.0)
-        return OverdueRule(found, tiles, slots, starve_s, 100.0).applies(QueuedJob("j", "a", 1, 20.0))
+        return OverdueRule(found, (slots, places, tiles), starve_s, 100.0).applies(QueuedJob("j", "a", 1, 20.0))
 
     before = ActiveJob("before", "b", 4, True, began=90.0, since=10.0)
     assert overdue([before]), "80 s are twice the average of 80 s on half of the tiles"
-    assert not overdue([replace(before, tiles=5)]) and not overdue([before], slots=1)
+    assert (
+        not overdue([replace(before, tiles=5)]) and not overdue([before], slots=1) and not overdue([before], places=1)
+    )
     assert overdue([before, ActiveJob("after", "b", 4, True, began=90.0, since=30.0)]), "a later one has not waited"
     assert not overdue([], starve_s=81.0)
