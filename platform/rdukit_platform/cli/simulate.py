@@ -28,7 +28,7 @@ from rdukit_platform.scheduler.settings import (
     SCHEDULER_PRIORITY_SCOPE,
     SCHEDULER_STARVE_S,
 )
-from rdukit_platform.scheduler.simulate import Policy, SimulatedSystem
+from rdukit_platform.scheduler.simulate import QueuePolicy, SimulatedSystem
 from rdukit_platform.scheduler.simulate import simulate as run_trace
 from rdukit_platform.scheduler.traces import (
     TraceJob,
@@ -135,8 +135,8 @@ def simulate() -> None:
 )
 @click.option(
     "--policy",
-    type=Choice(tuple(map(str, Policy))),
-    default=str(Policy.FAIR),
+    type=Choice(tuple(map(str, QueuePolicy))),
+    default=str(QueuePolicy.FAIR),
     show_default=True,
     help="Order of the queue: the scheduler's, or for comparison by age alone (EASY backfill).",
 )
@@ -175,7 +175,7 @@ def queue(
     tiles = tiles or NODES[platform or DEFAULT_PLATFORM].tiles
     if break_every and spec is None:
         raise InvalidArgument("--break-every breaks RDUs, of which --tiles knows none; legal: with --platform")
-    if policy == Policy.EASY and quotas:
+    if policy == QueuePolicy.EASY and quotas:
         raise InvalidArgument("--policy easy and --quota are given; expected one of them: by age quotas do not count")
     total = nodes * tiles
     if constrained and not zones:
@@ -192,7 +192,7 @@ def queue(
         is_linked=bool(wide),
         layout=NodeLayout(0) if spec is None else NodeLayout(spec.chip.tiles, spec.rdus_per_xrdu),
         applications=applications or (0 if spec is None else spec.max_applications),
-        priority_scope=PriorityScope(resolve(SCHEDULER_PRIORITY_SCOPE)), policy=Policy(policy),
+        priority_scope=PriorityScope(resolve(SCHEDULER_PRIORITY_SCOPE)), policy=QueuePolicy(policy),
     )  # fmt: skip
     span_s = max((job.at + job.runs_s for job in trace), default=0.0)
     outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []
