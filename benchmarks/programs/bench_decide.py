@@ -52,6 +52,8 @@ def make_snapshot(jobs: int, tenants: int, limited: float, nodes: int, seed: int
             True,
             NOW + limit_s if limit_s else None,
             f"node-{number % nodes}",
+            began=NOW - draw.uniform(0.0, 3600.0),
+            since=NOW - draw.uniform(3600.0, 7200.0),
         )
         for number, limit_s in enumerate(limit() for _ in range(ACTIVE * nodes))
     )

@@ -193,9 +193,7 @@ JOB_BACKOFF_S: Final = Setting(
     "job.backoff_s", 1.0, "Wait before the second attempt; doubles with each further one.", float
 )
 JOB_TILES: Final = Setting("job.tiles", 4, "Tiles of a job that names none and needs an RDU (train, infer).", int)
-JOB_MAX_PRIORITY: Final = Setting(
-    "job.max_priority", 100, "Highest priority that a job may ask for; 0 where tenants may not pass each other.", int
-)
+JOB_MAX_PRIORITY: Final = Setting("job.max_priority", 100, "Highest priority that a job may ask for.", int)
 SCHEDULER_TENANT_JOBS: Final = Setting(
     "scheduler.tenant_jobs", 0, "Jobs of one tenant that may run at once; 0: no limit.", int
 )

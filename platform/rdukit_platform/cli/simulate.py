@@ -19,15 +19,16 @@ from rdukit_platform.cli.simulated_picture import draw_run
 from rdukit_platform.cli.token import Life
 from rdukit_platform.nodes.topology import NodeLayout
 from rdukit_platform.scheduler.figures import QueueFigures, sum_up
-from rdukit_platform.scheduler.model import PreemptionRule, TenantShare
+from rdukit_platform.scheduler.model import PreemptionRule, PriorityScope, TenantShare
 from rdukit_platform.scheduler.settings import (
     SCHEDULER_HALF_LIFE_S,
     SCHEDULER_PREEMPT_MIN_RUN_S,
     SCHEDULER_PREEMPT_MOST,
     SCHEDULER_PREEMPT_PRIORITY,
+    SCHEDULER_PRIORITY_SCOPE,
     SCHEDULER_STARVE_S,
 )
-from rdukit_platform.scheduler.simulate import SimulatedSystem
+from rdukit_platform.scheduler.simulate import QueuePolicy, SimulatedSystem
 from rdukit_platform.scheduler.simulate import simulate as run_trace
 from rdukit_platform.scheduler.traces import (
     TraceJob,
@@ -132,6 +133,13 @@ def simulate() -> None:
     metavar="NODES@START+LENGTH",
     help="Maintenance that is known before, such as 0-3@12h+2h; repeat for more.",
 )
+@click.option(
+    "--policy",
+    type=Choice(tuple(map(str, QueuePolicy))),
+    default=str(QueuePolicy.FAIR),
+    show_default=True,
+    help="Order of the queue: the scheduler's, or for comparison by age alone (EASY backfill).",
+)
 @click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots together; 0: as many as tiles.")
 @click.option(
     "-o",
@@ -146,14 +154,14 @@ def queue(
     platform: str | None, tiles: int | None, applications: int | None, urgent: float | None, gangs: float | None,
     wide: float | None, zones: int, racks: int, constrained: float | None, quotas: Sequence[str],
     lose_every: float | None, lost_for: float, break_every: float | None, broken_for: float,
-    maintained: Sequence[str], slots: int, output: Path | None, as_json: bool,
+    maintained: Sequence[str], policy: str, slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
 
     Jobs come from a file, or are drawn. It is the scheduler's own decision that is made whenever a job comes or ends,
     a node is lost or back, or an RDU breaks or is repaired, by the settings scheduler.starve_s,
-    scheduler.half_life_s, scheduler.tenant_jobs and scheduler.preempt_priority, _min_run_s and _most; no platform need
-    run.
+    scheduler.half_life_s, scheduler.priority_scope, scheduler.tenant_jobs and scheduler.preempt_priority, _min_run_s
+    and _most; no platform need run. With --policy easy tenants, quotas and priorities make no difference.
 
     Example: rdukit simulate queue --swf trace.swf --nodes 8 -o queue.svg
     """
@@ -167,6 +175,8 @@ def queue(
     tiles = tiles or NODES[platform or DEFAULT_PLATFORM].tiles
     if break_every and spec is None:
         raise InvalidArgument("--break-every breaks RDUs, of which --tiles knows none; legal: with --platform")
+    if policy == QueuePolicy.EASY and quotas:
+        raise InvalidArgument("--policy easy and --quota are given; expected one of them: by age quotas do not count")
     total = nodes * tiles
     if constrained and not zones:
         raise InvalidArgument("--constrained asks for zones, and there are none; say how many: --zones 4")
@@ -182,6 +192,7 @@ def queue(
         is_linked=bool(wide),
         layout=NodeLayout(0) if spec is None else NodeLayout(spec.chip.tiles, spec.rdus_per_xrdu),
         applications=applications or (0 if spec is None else spec.max_applications),
+        priority_scope=PriorityScope(resolve(SCHEDULER_PRIORITY_SCOPE)), policy=QueuePolicy(policy),
     )  # fmt: skip
     span_s = max((job.at + job.runs_s for job in trace), default=0.0)
     outages = draw_outages(nodes, span_s, lose_every, lost_for, seed or 0) if lose_every else []

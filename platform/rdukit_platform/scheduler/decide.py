@@ -1,12 +1,13 @@
 """Decision which queued jobs start now, where, and why the others wait. Pure: a snapshot in, a decision out.
 
-Jobs go by priority, then by the shares of their tenants (``shares``), then by age; each to the node that fits it best
-(``rooms``). The first one that finds none gets a reservation on the node where the run limits of the active jobs tell
-the earliest that its tiles get free; later jobs pass it there that end before, or need none of its tiles. Where that
-cannot be told it lets smaller ones past it, until it has waited ``starve_s``; from then on nothing that would take its
-tiles starts before it. Where there are several tenants, no one of them gets the last free slot beside jobs of its own:
-the next one's first job finds it. A job that goes before active ones may have their tiles (``preempt``); it gets them
-when they have been given back, and nobody else meanwhile.
+Overdue jobs go first (``overdue``), then the others by the shares of their tenants (``shares``), then by age; each to
+the node that fits it best (``rooms``). The first one that finds none gets a reservation on the node where the run
+limits of the active jobs tell the earliest that its tiles get free; later jobs pass it there that end before, or need
+none of its tiles. Where that cannot be told it lets smaller ones past it, until it is overdue; from then on nothing
+that would take its tiles starts before it. An overdue job is the first until it starts, so that its reservation
+holds. Where there are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's
+first job finds it. A job that goes before active ones may have their tiles (``preempt``); it gets them when they have
+been given back, and nobody else meanwhile.
 
 For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
@@ -87,7 +88,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
     if tells:
         first = round_.waiting[:ESTIMATED]
         for job_id, at in estimate_starts(first, ledger.rooms.all, ledger.endings, now).items():
-            round_.waits[job_id] = replace(round_.waits[job_id], starts_at=at)
+            round_.waits[job_id] = Wait(round_.waits[job_id].code, round_.waits[job_id].why, at)
         if (held := round_.reserved) is not None and held.at < float("inf"):
             round_.waits[held.job.job_id] = replace(round_.waits[held.job.job_id], starts_at=held.at)
     round_.preemptor.release()
@@ -129,10 +130,9 @@ class _Round:
 
     def __post_init__(self) -> None:
         self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.rules.priority_scope, self.now)
-        shares = self.ledger.shares
-        self.overdue = OverdueRule(
-            self.ledger.waits, shares.all_tiles, shares.all_slots, self.rules.starve_s, self.now
-        )  # fmt: skip
+        shares, places = self.ledger.shares, self.ledger.places
+        there = shares.all_slots, max(places, 1), shares.all_tiles
+        self.overdue = OverdueRule(self.ledger.waits, there, self.rules.starve_s, self.now)
         self.has_limits = self.rules.tenant_jobs > 0 or self.ledger.shares.has_limits
 
     def is_overdue(self, job: QueuedJob) -> bool:

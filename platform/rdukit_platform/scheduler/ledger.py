@@ -49,6 +49,8 @@ class Ledger:
         self.held: defaultdict[str, dict[int, int]] = defaultdict(dict)
         #: What active jobs have, by the index of their node, where some may have to give it up.
         self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
+        #: Jobs with tiles, or parts of them, that may run on all nodes at once.
+        self.places = 0
         self._find_shapes()
         self._count(active, now)
 
@@ -70,12 +72,14 @@ class Ledger:
 
     def close(self, room: NodeRoom) -> None:
         """Note that a node on which nothing runs is lost."""
+        self.places -= room.places
         self.rooms.close(room)
         self._count_slots(-room.node.slots)
 
     def open(self, room: NodeRoom) -> None:
         """Note that a node that was lost is back, with nothing running there."""
         self.rooms.open(room)
+        self.places += room.places
         self._count_slots(room.node.slots)
 
     def _count_slots(self, change: int) -> None:
@@ -92,6 +96,7 @@ class Ledger:
                 room = rooms.of(part)
                 if room is None:
                     continue
+                self.places += part.tiles > 0
                 if part.holds_tiles:
                     room.slots -= 1
                     self._keep(job, room)
@@ -102,6 +107,7 @@ class Ledger:
         for of_node in endings.values():
             of_node.sort()
         rooms.count_slots()
+        self.places += sum(room.places for room in rooms.all)
 
     def keep(self, job: ActiveJob) -> None:
         """Keep an active job that may have to make room, or makes it already."""

@@ -4,12 +4,12 @@ A job that finds no tiles may take those of others in two cases:
 
 * **Reclaim**: it keeps its tenant within quota, and the victim's tenant has borrowed.
 * **Priority**: its priority is higher by at least ``priority_gap``, and the victim was submitted as preemptible or is
-  of a tenant that has borrowed. The victim is of its own tenant, unless priorities order the jobs of all. A job by which its own tenant would borrow takes nothing so from another that is
-  within its quota.
+  of a tenant that has borrowed. The victim is of its own tenant, unless priorities order the jobs of all. A job by
+  which its own tenant would borrow takes nothing so from another that is within its quota.
 
-On each node that is one victim, or several of which none can be spared; of all nodes it takes those that lose the least
-work, of these the fewest jobs, and of these the least urgent ones with the fewest tiles. A training goes on from its
-checkpoint and loses none; another verb begins again.
+On each node that is one victim, or several of which none can be spared; of all nodes it takes those that lose the
+least work, of these the fewest jobs, and of these the least urgent ones with the fewest tiles. A training goes on
+from its checkpoint and loses none; another verb begins again.
 
 That ends. A victim goes behind whom it makes room for, it borrows and the other does not or its priority is lower, so
 that it does not take the tiles back while all else stays as it is. And whatever comes or ends later, a job is a victim

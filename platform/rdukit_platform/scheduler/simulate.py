@@ -45,7 +45,7 @@ USAGE_S: Final = 10.0
 _NEVER: Final = float("inf")
 
 
-class Policy(StrEnum):
+class QueuePolicy(StrEnum):
     """Order that a simulated queue goes by."""
 
     #: The scheduler's.
@@ -81,7 +81,7 @@ class SimulatedSystem:
     #: Jobs with tiles that a node runs at once; 0: as many as it has tiles.
     applications: int = 0
     priority_scope: PriorityScope = PriorityScope.TENANT
-    policy: Policy = Policy.FAIR
+    policy: QueuePolicy = QueuePolicy.FAIR
 
     def capacity(self, node: str, broken: int = 0) -> NodeCapacity:
         """Return what a node has when nothing runs there, without the tiles of a mask."""
@@ -276,7 +276,7 @@ class _State:
             for number in range(system.nodes)
         ]  # fmt: skip
         #: By age only all jobs are one tenant's, and as many are looked at as there are.
-        self._is_fair = system.policy is Policy.FAIR
+        self._is_fair = system.policy is QueuePolicy.FAIR
         self._window = WINDOW if self._is_fair else None
         self._given: Mapping[str, TenantShare] = system.claims if self._is_fair else {}
         self._ledger = Ledger(nodes, (), self._given, 0.0)
@@ -390,8 +390,8 @@ class _State:
         preemptions, waited_s, left_s = self._past.get(job_id, (0, 0.0, job.runs_s))
         limit_s = queued.run_limit_s
         active = ActiveJob(
-            job_id, queued.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node, queued.priority,
-            now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
+            job_id, queued.tenant_id, job.tiles, True, None if limit_s is None else now + limit_s, node,
+            queued.priority, now, job.is_preemptible, preemptions, keeps_work=True, members=job.members,
             parts=parts, since=queued.since,
         )  # fmt: skip
         ends = now + (left_s if limit_s is None else min(left_s, limit_s))

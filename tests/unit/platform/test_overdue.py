@@ -20,7 +20,7 @@ from rdukit_platform.scheduler.model import (
     TenantShare,
 )
 from rdukit_platform.scheduler.overdue import ActiveWaits, OverdueRule
-from rdukit_platform.scheduler.simulate import Policy, SimulatedSystem, simulate
+from rdukit_platform.scheduler.simulate import QueuePolicy, SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import TraceJob
 from support import shows
 
@@ -46,7 +46,7 @@ def test_a_whole_node_job_of_the_largest_share_starts_while_others_keep_submitti
     others = [job for tenant in "abc" for job in flow(tenant, 300, 37.5, 1, 90.0)]
     busy, whole = flow("w", 300, 37.5, 1, 100.0), TraceJob("whole", "w", TILES, 1000.0, 60.0, 60.0)
     fair = waits([*others, *busy, whole], SimulatedSystem(TILES))
-    easy = waits([*others, *busy, whole], SimulatedSystem(TILES, policy=Policy.EASY))
+    easy = waits([*others, *busy, whole], SimulatedSystem(TILES, policy=QueuePolicy.EASY))
     assert fair["whole"] <= 3 * max(easy.values())
 
 
@@ -55,7 +55,7 @@ def test_a_tenant_that_uses_little_passes_a_flood_and_the_flood_has_half_of_the_
     crowd = [job for tenant in "abcd" for job in flow(tenant, 60, 25.0, 1, 100.0)]
     little = flow("little", 10, 200.0, 1, 50.0)
     fair = waits([*flood, *crowd, *little], SimulatedSystem(TILES))
-    easy = waits([*flood, *crowd, *little], SimulatedSystem(TILES, policy=Policy.EASY))
+    easy = waits([*flood, *crowd, *little], SimulatedSystem(TILES, policy=QueuePolicy.EASY))
     of_little = [seconds for job, seconds in fair.items() if job.startswith("little")]
     assert percentile(of_little, 0.5) <= 25.0
     assert max(fair.values()) <= 2.5 * max(easy.values())
@@ -118,7 +118,7 @@ def test_a_flood_of_the_highest_priority_holds_others_only_where_priorities_are_
 def test_a_queue_by_age_knows_no_tenants_and_no_priorities() -> None:
     trace = [*flow("a", 20, 5.0, 3, 30.0, priority=50), *flow("b", 20, 7.0, 5, 20.0)]
     alike = [replace(job, tenant_id="c", priority=0) for job in trace]
-    easy = SimulatedSystem(TILES, policy=Policy.EASY, claims={"b": TenantShare(quota=TILES)})
+    easy = SimulatedSystem(TILES, policy=QueuePolicy.EASY, claims={"b": TenantShare(quota=TILES)})
     assert waits(trace, easy) == waits(alike, easy)
 
 
@@ -147,17 +147,22 @@ def test_waits_are_summed_over_the_jobs_that_were_queued_before(
         before = [each for each in there if (each.since or 0.0, each.job_id) < (asking.since, asking.job_id)]
         seconds = [(each.began or 0.0) - (each.since or 0.0) for each in before]
         tiles = sum(s * each.tiles for s, each in zip(seconds, before, strict=True))
-        assert found.before(asking) == (sum(seconds), tiles)
+        places = sum(s for s, each in zip(seconds, before, strict=True) if each.tiles)
+        assert found.before(asking) == (sum(seconds), places, tiles)
 
 
-def test_a_job_is_overdue_at_twice_the_average_wait_of_tiles_or_slots_and_only_where_it_was_passed() -> None:
-    def overdue(active: Sequence[ActiveJob], tiles: int = 8, slots: int = 8, starve_s: float = 10.0) -> bool:
+def test_a_job_is_overdue_at_twice_the_average_wait_of_what_is_scarce_and_only_where_it_was_passed() -> None:
+    def overdue(
+        active: Sequence[ActiveJob], tiles: int = 8, places: int = 8, slots: int = 8, starve_s: float = 10.0
+    ) -> bool:
         found = ActiveWaits()
         found.add_all(active, 100.0)
-        return OverdueRule(found, tiles, slots, starve_s, 100.0).applies(QueuedJob("j", "a", 1, 20.0))
+        return OverdueRule(found, (slots, places, tiles), starve_s, 100.0).applies(QueuedJob("j", "a", 1, 20.0))
 
     before = ActiveJob("before", "b", 4, True, began=90.0, since=10.0)
     assert overdue([before]), "80 s are twice the average of 80 s on half of the tiles"
-    assert not overdue([replace(before, tiles=5)]) and not overdue([before], slots=1)
+    assert (
+        not overdue([replace(before, tiles=5)]) and not overdue([before], slots=1) and not overdue([before], places=1)
+    )
     assert overdue([before, ActiveJob("after", "b", 4, True, began=90.0, since=30.0)]), "a later one has not waited"
     assert not overdue([], starve_s=81.0)

@@ -27,6 +27,8 @@ pytestmark = shows("scheduler")
 NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
 EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), nodes=(NodeState("n", NODE, 4),))
 OTHER = object()
+#: What is said of a start at 200.
+EXPECTED = ", expected to start by 1970-01-01 00:04 UTC"
 
 
 def changed(snapshot: QueueSnapshot, node: object = OTHER, slots: int | None = None, **changes: Any) -> QueueSnapshot:
@@ -218,10 +220,11 @@ def test_what_ends_before_a_reservation_passes_and_what_would_delay_it_does_not(
     )
     decision = decide(changed(HALF, queued=queue))
     assert decision.admissions == ("short",)
+    first = f"job big has a reservation for 8 tiles{EXPECTED}"
     assert said(decision) == {
         "big": "it needs 8 tiles, 4 of 8 are free",
-        "long": "job big has a reservation for 8 tiles, expected to start by 1970-01-01 00:04 UTC, and this one would end too late",
-        "?": "job big has a reservation for 8 tiles, expected to start by 1970-01-01 00:04 UTC, and this one has no run limit",
+        "long": f"{first}, and this one would end too late",
+        "?": f"{first}, and this one has no run limit",
     }
     assert {job_id: wait.code for job_id, wait in decision.waits.items()} == {
         "big": WaitCode.RESOURCES, "long": WaitCode.PRIORITY, "?": WaitCode.PRIORITY,
@@ -246,9 +249,7 @@ def test_waiting_long_changes_nothing_where_a_reservation_is_known() -> None:
 def test_another_tenants_reservation_names_no_job_of_it() -> None:
     queue = (limited("big", 8, None, since=1), replace(limited("small", 1, None), tenant_id="b"))
     why = said(decide(changed(HALF, queued=queue)))["small"]
-    assert why == (
-        "a job of another tenant has a reservation for tiles, expected to start by 1970-01-01 00:04 UTC, and this one has no run limit"
-    )
+    assert why == f"a job of another tenant has a reservation for tiles{EXPECTED}, and this one has no run limit"
 
 
 def test_a_reservation_is_not_told_from_jobs_without_limits() -> None:

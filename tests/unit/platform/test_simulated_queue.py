@@ -260,12 +260,22 @@ def test_the_command_replays_a_file(tmp_path: Path) -> None:
     assert (told["jobs"], told["wait_mean_s"]) == (2, 0.0)
 
 
+def test_the_command_compares_the_policy_with_one_by_age() -> None:
+    arguments = ["queue", "--jobs", "300", "--tenants", "3", "--tiles", "8", "--load", "1.3", "--json"]
+    fair, easy = (
+        json.loads(CliRunner().invoke(command, [*arguments, "--policy", policy]).output) for policy in ("fair", "easy")
+    )
+    assert fair["jobs"] == easy["jobs"] == 300
+    assert fair["wait_mean_s"] != easy["wait_mean_s"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--swf", "x.swf", "--jobs", "3"], "--swf does not go with"),
         (["--swf", "x.swf", "--gangs", "0.2"], "--swf does not go with"),
         (["--constrained", "0.2"], "say how many: --zones 4"),
+        (["--policy", "easy", "--quota", "tenant-1=4"], "by age quotas do not count"),
         (["--jobs", "3", "-o", "x.png"], "ends in .svg"),
     ],
 )
