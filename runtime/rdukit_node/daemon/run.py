@@ -103,6 +103,9 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
             try:
                 # Last: programs have their time from when somebody answers them.
                 restore_leases(daemon, lease_file.read(), clock.now())
+                if lease_file.damage:
+                    damage = Injection("database-damaged", "/NODE", data=lease_file.damage)
+                    daemon.administration.tell(damage, clock.now())
                 with watchdog(paths.socket):
                     reason = server.serve()
             finally:
