@@ -180,7 +180,7 @@ def variables_of(names: Iterable[str], environ: Mapping[str, str] | None = None)
 
 
 def given_settings(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """Return what the settings file and the environment give, as variables, those of the environment last; secrets, too.
+    """Return the variables that the settings file and the environment give, the environment's last; secrets, too.
 
     Raises:
         InvalidArgument: the settings file cannot be read.

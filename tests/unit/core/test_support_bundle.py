@@ -36,7 +36,8 @@ def test_other_words_stay(text: str) -> None:
 
 def test_settings_with_secret_names_have_no_values() -> None:
     values = given_settings({
-        "RDUKIT_HOME": "/nowhere", "RDUKIT_BROKER_PASSWORD_FILE": "/run/p", "RDUKIT_LEASE": "id:hunter2", "HOME": "/root",
+        "RDUKIT_HOME": "/nowhere", "RDUKIT_BROKER_PASSWORD_FILE": "/run/p", "RDUKIT_LEASE": "id:hunter2",
+        "HOME": "/root",
     })  # fmt: skip
     assert blank_settings(values) == {
         "RDUKIT_HOME": "/nowhere", "RDUKIT_BROKER_PASSWORD_FILE": "(blanked)", "RDUKIT_LEASE": "(blanked)",

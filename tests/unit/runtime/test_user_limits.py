@@ -4,7 +4,7 @@ from rdukit_node.leases.user_limits import MAX_WAITING_OF_ONE, UserLimits
 from support import shows
 from support.node.harness import DaemonHarness, acquire
 
-pytestmark = shows("node", "leases")
+pytestmark = shows("node", "security")
 
 ADA, BOB = {"uid": 1000, "user": "ada"}, {"uid": 1001, "user": "bob"}
 
