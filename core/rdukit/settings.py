@@ -179,6 +179,17 @@ def variables_of(names: Iterable[str], environ: Mapping[str, str] | None = None)
     return {name: value for name, value in found.items() if value is not None}
 
 
+def given_settings(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Return the variables that the settings file and the environment give, the environment's last; secrets, too.
+
+    Raises:
+        InvalidArgument: the settings file cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    found = sorted(_flatten("RDUKIT", _file_values(env)))
+    return found + sorted((name, value) for name, value in env.items() if name.startswith("RDUKIT_"))
+
+
 def _flatten(prefix: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for name, inner in value.items():

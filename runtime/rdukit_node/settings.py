@@ -31,6 +31,18 @@ SND_USER_CONNECTIONS: Final = Setting(
     "Connections to the daemon that one user may have, other than root and the daemon's user.",
     int,
 )
+SND_USER_TILES: Final = Setting(
+    "snd.user_tiles",
+    0,
+    "Tiles that one user may hold or wait for, other than root and the daemon's user; 0: no limit.",
+    int,
+)
+SND_USER_APPLICATIONS: Final = Setting(
+    "snd.user_applications",
+    0,
+    "Applications that one user may have at once, other than root and the daemon's user; 0: no limit.",
+    int,
+)
 SND_SOCKET_MODE: Final = Setting(
     "snd.socket_mode",
     "600",

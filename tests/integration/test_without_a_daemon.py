@@ -9,6 +9,8 @@ from click.testing import CliRunner
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_node.cli.output import NodeReply, Reader, connect
 from rdukit_node.cli.snfadm import snfadm
+from rdukit_node.faults.model import ChangedRows
+from rdukit_node.faults.store import FaultStore
 from rdukit_node.private_node import open_lease
 from support import shows
 
@@ -75,3 +77,19 @@ def test_without_a_daemon_a_reader_reads_the_database_and_knows_its_age(
     said = capsys.readouterr().err
     assert said.startswith("snfadm: no node daemon answers at ")
     assert said.endswith("; this is its database, last written 12 s ago\n")
+
+
+def test_a_tool_finds_the_state_of_a_node_whose_socket_is_elsewhere(tmp_path: Path) -> None:
+    store = FaultStore.open(tmp_path / "state" / "snfm" / "snfm.db")
+    rows = [
+        {"lease": f"l{number}", "job": f"slurm-{number % 2}", "granted_at": 1, "ended_at": 2} for number in range(4)
+    ]
+    store.write(ChangedRows(), applications=rows, now_ns=1)
+    store.close()
+    where = ["--socket", str(tmp_path / "elsewhere.sock")]
+    assert CliRunner().invoke(snfadm, ["-l", "applications", "--json", *where]).exit_code != 0
+    command = ["-l", "applications", "--json", "--job", "slurm-1", *where, "--state", str(tmp_path / "state")]
+    found = CliRunner().invoke(snfadm, command)
+    assert [row["lease"] for row in json.loads(found.stdout)["applications"]] == ["l3", "l1"]
+    refused = CliRunner().invoke(snfadm, ["-l", "inventory", "--job", "slurm-1"])
+    assert isinstance(refused.exception, InvalidArgument) and "--job belongs to" in refused.exception.message

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Final
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION
 from rdukit.cli.tables import print_table
-from rdukit.errors import RdukitError
+from rdukit.errors import InvalidArgument, RdukitError
 
 #: Entry points of checks: each is a function without arguments, which gives findings.
 GROUP: Final = "rdukit.doctor"
@@ -82,14 +83,29 @@ _COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "unknown": "magenta
 @click.command()
 @click.option("--security", is_flag=True, help="Only what docs/security.md speaks of.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.tar.gz",
+    help="Write findings, state, logs and settings, without secrets, into an archive for whoever helps.",
+)
 @JSON_OPTION
-def doctor(security: bool, strict: bool, as_json: bool) -> None:
+def doctor(security: bool, strict: bool, bundle: Path | None, as_json: bool) -> None:
     """Check this installation against the manual, and print what to do.
 
     Exits with 1 where a boundary does not hold.
 
     Example: rdukit doctor --security
     """
+    if bundle is not None:
+        if security or strict:
+            raise InvalidArgument("--bundle has all findings; leave --security and --strict out")
+        from rdukit.doctor.bundle import write_bundle
+
+        names = write_bundle(bundle)
+        found = {"bundle": str(bundle), "files": names}
+        click.echo(json.dumps(found) if as_json else f"{bundle}: {len(names)} files; look at it before you send it")
+        return
     findings = in_order([each for each in run_checks() if not security or each.topic is Topic.SECURITY])
     worst = worst_of(findings)
     if as_json:

@@ -19,7 +19,7 @@ from rdukit.snd import SndClient
 from rdukit.telemetry.spans import name_service
 from rdukit_node.cli.output import node_options, socket_option
 from rdukit_node.cli.slurm_node import slurm
-from rdukit_node.cli.status_text import event_line, status_lines
+from rdukit_node.cli.status_text import event_line, of_job, status_lines
 from rdukit_node.cli.top import top
 from rdukit_node.daemon.run import NodeOptions, node_name, run_node
 from rdukit_node.install import install as installation
@@ -136,8 +136,9 @@ def start(
 
 @node.command()
 @node_options
+@click.option("--job", metavar="ID", help="Only leases and requests of this job.")
 @click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as JSON.")
-def status(socket_file: Path | None, as_json: bool) -> None:
+def status(socket_file: Path | None, job: str | None, as_json: bool) -> None:
     """Show a running node: its tiles, and who holds them.
 
     Example: rdukit node status --json
@@ -145,6 +146,8 @@ def status(socket_file: Path | None, as_json: bool) -> None:
     with SndClient(socket_path(socket_file)) as client:
         answer = dict(client.status())
     answer.pop("ok", None)
+    if job is not None:
+        answer = of_job(answer, job)
     if as_json:
         click.echo(json.dumps(answer, indent=2, sort_keys=True))
         return
@@ -154,9 +157,10 @@ def status(socket_file: Path | None, as_json: bool) -> None:
 @node.command()
 @node_options
 @click.option("--since", type=click.IntRange(min=0), default=0, help="Only events after this sequence number.")
+@click.option("--job", metavar="ID", help="Only events of this job.")
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def events(socket_file: Path | None, since: int, follow: bool, as_json: bool) -> None:
+def events(socket_file: Path | None, since: int, job: str | None, follow: bool, as_json: bool) -> None:
     """List what happened on a running node: grants, releases, deaths, refusals.
 
     Example: rdukit node events --follow
@@ -167,7 +171,8 @@ def events(socket_file: Path | None, since: int, follow: bool, as_json: bool) ->
         while True:
             answer = client.call("events", since=since)
             for event in answer["events"]:
-                click.echo(json.dumps(event, sort_keys=True) if as_json else event_line(event))
+                if job is None or event["job"] == job:
+                    click.echo(json.dumps(event, sort_keys=True) if as_json else event_line(event))
                 since = int(event["seq"])
             if since < int(answer["last"]) and answer["events"]:
                 continue  # a long log comes in pages

@@ -274,7 +274,8 @@ def power_lines(rows: Sequence[Row]) -> list[str]:
     """Return one line an RDU: power, temperature, clock, all emulated."""
     head = "Emulated readings: a model of the present load, nothing is measured"
     lines = [
-        f"{row['comp_name']:<20}  {row['power_w']:6.1f} W  {row['temperature_c']:5.1f} C  {row['clock_hz'] / 1e6:6.0f} MHz"
+        f"{row['comp_name']:<20}  {row['power_w']:6.1f} W  {row['temperature_c']:5.1f} C"
+        f"  {row['clock_hz'] / 1e6:6.0f} MHz"
         + "".join(f"  would throttle: {reason}" for reason in row.get("throttle_reasons", ()))
         for row in rows
     ]

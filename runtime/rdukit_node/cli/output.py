@@ -35,6 +35,8 @@ NOT_AVAILABLE: Final = "N/A"
 #: Minor version of the socket's protocol that the tools need.
 MINOR_VERSION: Final = 1
 _TIMEOUT_S: Final = 5.0
+#: Key of ``--state`` in the context of a command.
+_STATE: Final = "rdukit_node.state"
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -67,8 +69,29 @@ socket_option = click.option(
 
 
 def node_options(command: Command) -> Command:
-    """Add the options that say which node: ``--socket`` of one on this machine, ``--host`` for another machine."""
-    return socket_option(host_option(command))
+    """Add the options that say which node: ``--socket`` of one on this machine, with ``--state`` if its state is
+    elsewhere, ``--host`` for another machine.
+    """
+    return socket_option(_state_option(host_option(command)))
+
+
+def _state_option(command: Command) -> Command:
+    add = click.option(
+        "--state", type=click.Path(path_type=Path), expose_value=False, callback=_remember_state,
+        help="Folder of the node's database and token, if the daemon was started with --state.",
+    )  # fmt: skip
+    return add(command)
+
+
+def _remember_state(context: click.Context, parameter: click.Parameter, state: Path | None) -> None:
+    if state is not None:
+        context.find_root().meta[_STATE] = state
+
+
+def _paths(socket: Path | None) -> NodePaths:
+    """Return the files of the node that ``node_options`` name."""
+    context = click.get_current_context(silent=True)
+    return node_paths(socket, None if context is None else context.find_root().meta.get(_STATE))
 
 
 def host_option(command: Command) -> Command:
@@ -213,7 +236,7 @@ def connect(socket: Path | None = None, timeout_s: float = _TIMEOUT_S) -> SndCli
     Raises:
         Unavailable: nothing listens there, or a daemon of an earlier version.
     """
-    client = SndClient(node_paths(socket).socket, timeout_s)
+    client = SndClient(_paths(socket).socket, timeout_s)
     try:
         minor = client.call("hello").get("minor", 0)
         if not isinstance(minor, int) or minor < MINOR_VERSION:
@@ -237,7 +260,7 @@ def connect_admin(socket: Path | None = None) -> SndClient:
     try:
         if client.call("hello").get("admin"):
             return client
-        token_file = node_paths(socket).admin_token
+        token_file = _paths(socket).admin_token
         try:
             token = token_file.read_text().strip()
         except OSError as cause:
@@ -275,7 +298,7 @@ class Reader:
         """
         #: Age of the last answer in seconds; ``None`` while a daemon answers.
         self.age_s: float | None = None
-        self._paths = node_paths(socket)
+        self._paths = _paths(socket)
         self._stored = stored
         self._client: SndClient | None = None
         self._why = ""

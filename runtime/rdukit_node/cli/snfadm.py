@@ -70,6 +70,7 @@ _RETURNED: Final = 1
 @click.option("-c", "--component", metavar="PREFIX", help="Only this component and its parts.")
 @click.option("--since", metavar="TIME", help="Only from this time on: 2024-06-11T02:14:55, or 2h for two hours ago.")
 @click.option("--until", metavar="TIME", help="Only up to this time.")
+@click.option("--job", metavar="ID", help="With errors, faults and applications: only those of this job.")
 @click.option("--follow", is_flag=True, help="With errors and faults: go on with what happens until Ctrl-C.")
 @click.option("--suggestions", is_flag=True, help="What to do about the active faults.")
 @click.option("--exit-code", is_flag=True, help="Exit with 0: healthy, 1: an active fault, 2: could not ask.")
@@ -203,6 +204,8 @@ def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str |
         arguments = {"since": since, "until": until, "limit": _PAGE}
     if "component" in view.accepted:
         arguments["component"] = component
+    if view.op == "applications":
+        arguments["job"] = options.get("job")
     if view.op == "faults":
         arguments["cleared"] = True if options["all_faults"] else None
     rows: list[Row] = []
@@ -219,12 +222,13 @@ def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str |
         rows = running_rows(reader.ask("status")["leases"]) + rows
     if view.op == "applications":
         rows = with_elapsed(rows, int(SystemClock().now() * 1e9))
-    return choose_rows(view, rows, component, since, until)
+    job = options.get("job")
+    return [row for row in choose_rows(view, rows, component, since, until) if job is None or row.get("job") == job]
 
 
 def _verdict(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
     severity = find_severity(options["severity"] or "Minor")
-    every = {**options, "since": None, "until": None, "all_faults": False}
+    every = {**options, "since": None, "until": None, "all_faults": False, "job": None}
     faults = fetch_rows(reader, VIEWS["fault"], every)
     rdus = fetch_rows(reader, VIEWS["op-state"], every)
     verdict = judge(faults, rdus, severity, is_current=reader.age_s is None)
@@ -304,6 +308,10 @@ _BELONG_TO: Final = {
 }  # fmt: skip
 
 
+#: Listings whose rows name a job.
+_OF_JOBS: Final = ("error", "fault", "applications")
+
+
 def _check_options(options: dict[str, Any], listing: str | None, changes: list[str]) -> None:
     if options["as_json"] and options["as_csv"]:
         raise InvalidArgument("--json and --csv do not go together; choose one")
@@ -313,6 +321,8 @@ def _check_options(options: dict[str, Any], listing: str | None, changes: list[s
             raise InvalidArgument("--severity belongs to --exit-code and --set-policy")
     if options["follow"] and (listing is None or not VIEWS[listing].is_paged or options["exit_code"]):
         raise InvalidArgument("--follow belongs to -l error and -l fault, without --exit-code")
+    if options["job"] is not None and listing not in _OF_JOBS:
+        raise InvalidArgument(f"--job belongs to {', '.join(f'-l {name}' for name in _OF_JOBS)}")
     for name, allowed in _BELONG_TO.items():
         if options[name] not in (None, ()) and not set(allowed) & set(changes):
             raise InvalidArgument(f"--{name.replace('_', '-')} belongs to {' and '.join(allowed)}")

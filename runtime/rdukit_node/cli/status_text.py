@@ -17,6 +17,8 @@ _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz0123456789
 _FREE: Final = "."
 _OUT_OF_SERVICE: Final = "x"
 _CORDONED: Final = "-"
+#: A tile of a lease that is not shown.
+_OTHERS: Final = "o"
 #: Seconds that the daemon has to answer ``rdukit status``.
 _REPORT_S: Final = 3.0
 
@@ -36,6 +38,12 @@ def status_lines(answer: Mapping[str, Any], now: float, width: int | None = None
         *_head_lines(answer), "", *_rdu_lines(answer, letters), "", *_lease_lines(leases, letters, now, width),
         *_waiting_lines(answer.get("waiting", ()), now, width),
     ]  # fmt: skip
+
+
+def of_job(answer: Mapping[str, Any], job: str) -> dict[str, Any]:
+    """Return a ``status`` answer with the leases and requests of one job; its tiles are those of the node."""
+    leases = [lease for lease in answer["leases"] if lease["job"] == job]
+    return {**answer, "leases": leases, "waiting": [row for row in answer.get("waiting", ()) if row["job"] == job]}
 
 
 def _head_lines(answer: Mapping[str, Any]) -> list[str]:
@@ -75,7 +83,7 @@ def _rdu_lines(answer: Mapping[str, Any], letters: Mapping[str, str]) -> list[st
 
 def _mark(tile: Row, letters: Mapping[str, str]) -> str:
     if tile["lease"] is not None:
-        return letters[tile["lease"]]
+        return letters.get(tile["lease"], _OTHERS)
     if not _is_working(tile):
         return _OUT_OF_SERVICE
     return _CORDONED if tile.get("cordon") else _FREE

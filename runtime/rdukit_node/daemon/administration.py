@@ -122,7 +122,8 @@ class Administration:
         return ok(hangs=[row.as_json() for row in rows])
 
     def _list_applications(self, number: int, message: SndRequest, now: float) -> Response:
-        newest = list(self._applications)[::-1]
+        job = message.find_text("job")
+        newest = [row for row in reversed(self._applications) if job is None or row["job"] == job]
         return ok(applications=newest[: message.number("limit", 100)])
 
     def _catalogue(self, number: int, message: SndRequest, now: float) -> Response:

@@ -15,6 +15,7 @@ from rdukit_node.inventory import lanes_of, node_tiles
 from rdukit_node.leases.accounting import UsageTotals, totals_of_page, totals_of_report
 from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.queue import LeaseQueue
+from rdukit_node.leases.user_limits import UserLimits
 from rdukit_node.states import LeaseEvent, Phase
 from rdukit_node.status_page import HOST, TIMED_PHASES, PageValues
 
@@ -166,6 +167,7 @@ class NodeLedger(Protocol):
     """A node's leases and connections, as the parts of the daemon's decisions use them; ``NodeDaemon`` keeps it."""
 
     lease_changes: int
+    user_limits: UserLimits
 
     @property
     def name(self) -> str: ...

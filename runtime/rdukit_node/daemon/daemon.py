@@ -47,6 +47,7 @@ from rdukit_node.leases.accounting import NodeTotals, UsageTotals
 from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.files import KeptLease
 from rdukit_node.leases.queue import LeaseQueue
+from rdukit_node.leases.user_limits import UserLimits
 from rdukit_node.states import EndReason, LeaseEvent
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class NodeDaemon:
         admin_token: str | None = None,
         pid: int | None = None,
         groups: ControlGroups | None = None,
+        user_limits: UserLimits | None = None,
     ) -> None:
         """``new_identity`` returns a lease id that was never used and a secret token."""
         self.allocator: Final = allocator
@@ -96,6 +98,7 @@ class NodeDaemon:
         self.groups: ControlGroups = NoControlGroups() if groups is None else groups
         #: Changes whenever there is something else to keep.
         self.lease_changes = 0
+        self.user_limits = user_limits or UserLimits()
         self.queue: Final = LeaseQueue()
         #: Answers to requests that waited: connection → answer.
         self._ready: list[tuple[int, Response]] = []

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rdukit.errors import Conflict, NoResources, PermissionDenied, RuntimeFault, Unauthenticated, error_from_body
-from rdukit_node.daemon.connections import OK, NodeLedger, PageGrant, RegionGrant, Response, SocketGrant, ok
+from rdukit_node.daemon.connections import OK, NodeLedger, PageGrant, Peer, RegionGrant, Response, SocketGrant, ok
 from rdukit_node.daemon.events import NodeEventKind
 from rdukit_node.daemon.protocol import SndRequest, error_body
 from rdukit_node.leases.allocator import Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.queue import PendingLease
+from rdukit_node.leases.user_limits import check_user_limits, check_user_waiting
 from rdukit_node.states import LeaseEvent
 
 #: Processes of one lease whose isolation is remembered, the latest.
@@ -53,6 +54,7 @@ class LeaseOperations:
         )
         wait_s, command = message.real("wait_s", 0.0), message.find_text("command")
         try:
+            self._check_user(number, request)
             if len(self._daemon.queue):
                 self._daemon.allocator.check_possible(request)
                 before = (
@@ -67,6 +69,9 @@ class LeaseOperations:
             pid = self._daemon.connections[number].pid
             waits = wait_s > 0 and bool(error.detail.get("fits_when_empty"))
             if waits:
+                peer = self._daemon.connections[number].peer
+                if not peer.is_admin:
+                    check_user_waiting(_name_of(peer), self._waiting_of(peer))
                 self._daemon.queue.join(
                     PendingLease(number, request, now, now + wait_s, error.with_traceback(None), command)
                 )
@@ -77,6 +82,20 @@ class LeaseOperations:
             if waits:
                 return None
             raise
+
+    def _check_user(self, number: int, request: LeaseRequest) -> None:
+        peer = self._daemon.connections[number].peer
+        if peer.is_admin:
+            return
+        leases = self._daemon.allocator.leases
+        held = [leases[each].request for each, record in self._daemon.leases.items() if record.peer.uid == peer.uid]
+        check_user_limits(_name_of(peer), request, held, self._waiting_of(peer), self._daemon.user_limits)
+
+    def _waiting_of(self, peer: Peer) -> list[LeaseRequest]:
+        connections = self._daemon.connections
+        return [
+            each.request for each in self._daemon.queue.waiting if connections[each.connection].peer.uid == peer.uid
+        ]  # fmt: skip
 
     def _attach(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._daemon.allocator.find_active(LeaseId(message.text("lease")))
@@ -196,3 +215,7 @@ class LeaseOperations:
         if failure is not None:
             raise error_from_body(failure.body())
         return lease
+
+
+def _name_of(peer: Peer) -> str:
+    return peer.user or str(peer.uid)

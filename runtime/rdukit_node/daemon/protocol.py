@@ -14,7 +14,7 @@ from rdukit.snd import PROTOCOL_VERSION
 from rdukit_node.states import COUNTER_NAMES, Phase
 
 #: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
-PROTOCOL_MINOR: Final = 3
+PROTOCOL_MINOR: Final = 4
 #: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
 FEATURES: Final = (
     "administration", "counters", "faults", "isolation", "keep", "maintenance", "page", "reattach", "socket", "wait",
@@ -263,7 +263,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "faults": {**_ROW_FILTERS, "severity": _OPTIONAL_TEXT, "cleared": _OPTIONAL_FLAG},
     "policies": {},
     "hangs": {"component": _OPTIONAL_TEXT, "limit": _OPTIONAL_LIMIT},
-    "applications": {"limit": _OPTIONAL_LIMIT},
+    "applications": {"limit": _OPTIONAL_LIMIT, "job": _OPTIONAL_TEXT},
     "catalogue": {},
     "inject": {
         "events": Argument(

@@ -36,9 +36,10 @@ from rdukit_node.inventory import find_component, serial_number
 from rdukit_node.isolation.cgroup import CgroupGuard
 from rdukit_node.leases.allocator import Allocator
 from rdukit_node.leases.files import KeptLease, LeaseFile, LeaseSockets
+from rdukit_node.leases.user_limits import UserLimits
 from rdukit_node.logs.files import configure_daemon_log
 from rdukit_node.logs.queued import queued_logging
-from rdukit_node.settings import SND_RDU_RESET_S, NodePaths, node_paths
+from rdukit_node.settings import SND_RDU_RESET_S, SND_USER_APPLICATIONS, SND_USER_TILES, NodePaths, node_paths
 from rdukit_node.snml.token import load_or_create_token
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,9 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
             try:
                 # Last: programs have their time from when somebody answers them.
                 restore_leases(daemon, lease_file.read(), clock.now())
+                if lease_file.damage:
+                    damage = Injection("database-damaged", "/NODE", data=lease_file.damage)
+                    daemon.administration.tell(damage, clock.now())
                 with watchdog(paths.socket):
                     reason = server.serve()
             finally:
@@ -155,6 +159,7 @@ def _open_daemon(
             admin_token=load_or_create_token(paths.admin_token),
             pid=os.getpid(),
             groups=guard,
+            user_limits=user_limits(),
         )
         daemon.maintenance.restore(snapshots[-1].cordons, snapshots[-1].windows, clock.now())
         for row in store.applications():
@@ -167,6 +172,11 @@ def _open_daemon(
         store.close()
         raise
     return daemon, store
+
+
+def user_limits() -> UserLimits:
+    """Return the limits of users that the settings name."""
+    return UserLimits(resolve(SND_USER_TILES), resolve(SND_USER_APPLICATIONS))
 
 
 def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) -> None:

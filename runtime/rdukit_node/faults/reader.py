@@ -143,7 +143,11 @@ class FaultReader(Closable):
         if op == "inventory":
             return {"components": self.inventory()}
         if op == "applications":
-            return {"applications": self.applications(**most)}
+            job = given.get("job")
+            if job is None:
+                return {"applications": self.applications(**most)}
+            found = [row for row in self.applications(_MAX_ROWS) if row.get("job") == job]
+            return {"applications": found[: most.get("limit", _DEFAULT_APPLICATIONS)]}
         if op == "catalogue":
             return {"classes": catalogue_rows()}
         raise Unavailable(f"only a running node daemon knows {op!r}; start one with: rdukit node start")

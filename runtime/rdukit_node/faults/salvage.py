@@ -117,7 +117,8 @@ def _read_copy(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:
 
 def _count(kept: FaultSnapshot, applications: tuple[dict[str, Any], ...]) -> int:
     tables = (
-        kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions, kept.cordons, kept.windows,
+        kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions, kept.cordons,
+        kept.windows,
     )  # fmt: skip
     return sum(map(len, tables)) + len(applications)
 

@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import socket
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,8 +51,13 @@ class KeptLease:
 
 
 def encode(leases: Sequence[KeptLease]) -> bytes:
-    """Return the content of a leases file."""
-    return json.dumps({"version": _VERSION, "leases": [asdict(each) for each in leases]}).encode()
+    """Return the content of a leases file, with a checksum of the leases."""
+    rows = [asdict(each) for each in leases]
+    return json.dumps({"version": _VERSION, "sum": _sum_of(rows), "leases": rows}).encode()
+
+
+def _sum_of(rows: object) -> int:
+    return zlib.crc32(json.dumps(rows).encode())
 
 
 class LeaseFile:
@@ -59,6 +65,8 @@ class LeaseFile:
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
+        #: Data of the error that reports a damaged file; empty if it was whole.
+        self.damage: dict[str, object] = {}
         self._written = b""
 
     def write(self, data: bytes) -> None:
@@ -79,14 +87,22 @@ class LeaseFile:
             logger.error("event=leases-not-kept path=%s reason=%s", self.path, error)
 
     def read(self) -> list[KeptLease]:
-        """Return the leases of the daemon before; what is not legal is left out."""
+        """Return the leases of the daemon before. Of a damaged file there are none: it is kept aside, and ``damage``
+        has what to report.
+        """
         try:
-            rows = json.loads(self.path.read_bytes())["leases"]
-            return [_kept(row) for row in rows]
+            found = json.loads(self.path.read_bytes())
+            if found.get("sum", _sum_of(found["leases"])) != _sum_of(found["leases"]):  # earlier versions wrote none
+                raise ValueError("the leases do not have the checksum that they were written with")
+            return [_kept(row) for row in found["leases"]]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            logger.error("event=leases-lost path=%s reason=%s", self.path, error)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            aside = self.path.with_name(f"{self.path.name}.damaged")
+            with contextlib.suppress(OSError):
+                self.path.replace(aside)
+            logger.error("event=leases-lost path=%s set-aside=%s reason=%s", self.path, aside, error)
+            self.damage = {"set_aside": str(aside), "reason": str(error)[:300]}
             return []
 
 

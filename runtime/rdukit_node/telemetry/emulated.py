@@ -2,8 +2,8 @@
 
 Source: ours, all of it: the vendor publishes no such figures of its chips. An RDU at rest takes ``IDLE_W``; a tile that
 executes adds its share of ``BUSY_W``, in proportion to the cores that it has; a byte of device memory costs
-``DDR_J_PER_BYTE``. The temperature is that of the air and ``KELVIN_PER_WATT``, as after a long time of this load; where a
-thermal error reports a higher one, it is that one. The clock is the platform's own: nothing here throttles, but what
+``DDR_J_PER_BYTE``. The temperature is that of the air and ``KELVIN_PER_WATT``, as after a long time of this load; where
+a thermal error reports a higher one, it is that one. The clock is the platform's own: nothing here throttles, but what
 would lower the clock of real hardware is named.
 """
 

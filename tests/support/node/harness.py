@@ -12,6 +12,7 @@ from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.inventory import inventory_rows, node_tiles, rdu_path
 from rdukit_node.leases.allocator import Allocator
+from rdukit_node.leases.user_limits import UserLimits
 from rdukit_node.status_page import StatusPage, private_page
 from rdukit_node.telemetry.sampling import BUSY_PHASES, Reading
 from support import FakeClock
@@ -22,7 +23,10 @@ ADMIN_TOKEN = "secret of the node"
 class DaemonHarness:
     """A daemon, a clock, and connections that speak to it."""
 
-    def __init__(self, platform: str = "TEST-1", rdu_reset_s: float = 0, first_id: int = 1) -> None:
+    def __init__(
+        self, platform: str = "TEST-1", rdu_reset_s: float = 0, first_id: int = 1,
+        user_limits: UserLimits | None = None,
+    ) -> None:  # fmt: skip
         self.clock = FakeClock()
         ids, uuids = count(first_id), count(1)
         node = find_node(platform)
@@ -34,11 +38,12 @@ class DaemonHarness:
             new_identity=lambda: (f"L{(n := next(ids))}", f"token-{n}"),
             faults=FaultMachine(node, lambda: f"uuid-{next(uuids)}", rdu_reset_ns=int(rdu_reset_s * 1e9)),
             admin_token=ADMIN_TOKEN,
+            user_limits=user_limits,
         )
 
-    def connect(self, number: int, is_admin: bool = False) -> None:
+    def connect(self, number: int, is_admin: bool = False, uid: int = 1000, user: str = "ada") -> None:
         """Open a connection; its process is ``1000 + number``."""
-        self.daemon.connected(number, Peer(1000 + number, 1000, "ada", is_admin))
+        self.daemon.connected(number, Peer(1000 + number, uid, user, is_admin))
 
     def find_answer(self, number: int, op: str, **arguments: object) -> Response | None:
         """Return ``None``: the request waits."""

@@ -108,6 +108,12 @@ def _state() -> object:
     return node_paths()
 
 
+def _user_limits() -> object:
+    from rdukit_node.daemon.run import user_limits
+
+    return user_limits()
+
+
 def _connections() -> object:
     from rdukit_node.daemon.server import connection_limits
 
@@ -191,7 +197,9 @@ EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "database.url": ("sqlite:////tmp/other.sqlite", _home("database_url")),
     "job.tiles": ("7", _default_tiles),
     "snd.state": ("/tmp/other", _state),
+    "snd.user_applications": ("7", _user_limits),
     "snd.user_connections": ("7", _connections),
+    "snd.user_tiles": ("7", _user_limits),
     "up.node": ("0", _children),
     "box.registry_config": (str(CHECKOUT / "docs" / "operators.json"), _credentials),
     "gateway.url": ("http://elsewhere:1", _client),

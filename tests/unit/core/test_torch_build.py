@@ -8,7 +8,7 @@ import pytest
 
 from support import shows
 
-pytestmark = shows("containers", "packaging")
+pytestmark = shows("containers")
 
 
 @pytest.fixture(scope="module")

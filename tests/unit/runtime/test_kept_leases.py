@@ -97,7 +97,21 @@ def test_clients_that_do_not_come_back_are_not_waited_for(desk: DaemonHarness, t
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"leases": [1]}', '{"leases": [{"lease": {}}]}'])
 def test_a_file_that_is_damaged_keeps_nothing_and_stops_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "leases.json").write_text(text)
-    assert LeaseFile(tmp_path / "leases.json").read() == []
+    file = LeaseFile(tmp_path / "leases.json")
+    assert file.read() == []
+    assert file.damage["reason"] and (tmp_path / "leases.json.damaged").read_text() == text
+
+
+def test_a_flipped_bit_in_the_leases_is_reported_and_gives_no_lease_other_tiles(
+    desk: DaemonHarness, tmp_path: Path
+) -> None:
+    lease = acquire(desk, 1, tiles=2)
+    desk.page(1, lease["id"])
+    data = encode(desk.daemon.kept_leases())
+    assert b'"tiles": [0, 1]' in data
+    file = LeaseFile(tmp_path / "leases.json")
+    file.write(data.replace(b'"tiles": [0, 1]', b'"tiles": [2, 1]'))
+    assert file.read() == [] and "checksum" in str(file.damage["reason"])
 
 
 def test_a_lease_of_another_platform_is_not_restored(desk: DaemonHarness, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the admin tools share."""
 
 import csv
+import importlib
 import io
 import json
 
@@ -53,3 +54,15 @@ def test_times_are_read_as_written_in_any_zone_and_as_ages() -> None:
 def test_a_time_that_is_none_is_refused_with_what_is_legal(text: str) -> None:
     with pytest.raises(InvalidArgument, match="legal: 2024"):
         parse_time(text, NOW)
+
+
+@pytest.mark.parametrize("tool", ["snfadm", "snconfig", "sntilestat", "snddrstat", "snpciestat"])
+def test_each_tool_takes_the_folder_of_the_nodes_state(tool: str) -> None:
+    command = getattr(importlib.import_module(f"rdukit_node.cli.{tool}"), tool)
+    groups = [command, *getattr(command, "commands", {}).values()]
+    assert any("--state" in option.opts for each in groups for option in each.params) or any(
+        "--state" in option.opts
+        for each in groups
+        for inner in getattr(each, "commands", {}).values()
+        for option in inner.params
+    )

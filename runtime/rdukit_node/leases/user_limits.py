@@ -1,0 +1,60 @@
+"""Limits of what one user of a machine holds of its node. Pure.
+
+Source: ours; on a machine with several users no one takes the whole node. Root and the daemon's user have no limits.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit.errors import NoResources
+from rdukit_node.leases.allocator import LeaseRequest
+from rdukit_node.leases.queue import MAX_WAITING
+
+#: Requests of one user that may wait, so that the queue has places for others.
+MAX_WAITING_OF_ONE: Final = MAX_WAITING // 4
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimits:
+    """Most of each that one user may hold; 0: no limit."""
+
+    tiles: int = 0
+    applications: int = 0
+
+
+def check_user_limits(
+    user: str, request: LeaseRequest, held: Collection[LeaseRequest], waiting: Collection[LeaseRequest],
+    limits: UserLimits,
+) -> None:  # fmt: skip
+    """Refuse a request that is beyond what its user may hold, with the requests that wait counted as held.
+
+    It is refused at once, and never waits: at the queue's head it would hold up other users.
+
+    Raises:
+        NoResources: the message names the limit and its setting.
+    """
+    asked = [*held, *waiting]
+    tiles = sum(each.tiles for each in asked)
+    if limits.tiles and tiles + request.tiles > limits.tiles:
+        raise _refusal(user, f"{tiles} tiles and asks for {request.tiles} more", f"{limits.tiles} (snd.user_tiles)")
+    launches = {each.launch for each in asked if each.launch is not None}
+    applications = len(launches) + sum(each.launch is None for each in asked)
+    is_new = request.launch is None or request.launch not in launches
+    if limits.applications and is_new and applications >= limits.applications:
+        raise _refusal(user, f"{applications} applications", f"{limits.applications} (snd.user_applications)")
+
+
+def check_user_waiting(user: str, waiting: Collection[LeaseRequest]) -> None:
+    """Refuse to queue one more request of a user who has many there.
+
+    Raises:
+        NoResources: ``MAX_WAITING_OF_ONE`` wait already.
+    """
+    if len(waiting) >= MAX_WAITING_OF_ONE:
+        raise _refusal(user, f"{len(waiting)} requests that wait", str(MAX_WAITING_OF_ONE))
+
+
+def _refusal(user: str, what: str, limit: str) -> NoResources:
+    return NoResources(f"user {user} has {what}; the limit of one user is {limit}; release something first",
+                       fits_when_empty=False)  # fmt: skip
