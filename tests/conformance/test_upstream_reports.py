@@ -2,16 +2,19 @@
 
 import re
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from rdukit.pef.units import Outcome, Unit
 from rdukit_runtime.check.judge import Side, judge
 from support import shows
 from support.built_kernels import Built, agree, build
-from support.upstream_reports import REFUSALS, REPORTS, number_of
+from support.upstream_reports import REPORTS, number_of, numbers, whole
 
 pytestmark = [
     shows("native", "upstream-reports"),
@@ -25,6 +28,27 @@ SHORT = ("198201", "196681 sum", "191499 min uint8", "183901", "183986 index_put
 BY_ITSELF = ("194347", "189799", "189801", "183606", "186281", "161944", "198133", "197895", "126848")
 #: Largest difference over the largest number, by dtype: f32 as the kernel check has it, of narrow ones one last bit.
 NEAR = {torch.float32: 4e-6, torch.float64: 1e-12, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+PLACES: Final = torch.tensor([1, 0, 4, 2])
+BELOW: Final = torch.tensor([1, -2, 0, 2])
+BEYOND: Final = torch.tensor([1, 0, 9, 2])
+#: Functions of two arguments, what they take, and a second argument that torch refuses.
+REFUSALS: Final[Mapping[str, tuple[Callable[..., Any], list[torch.Tensor], torch.Tensor]]] = {
+    "193757": (F.binary_cross_entropy, [numbers(4, 4).sigmoid(), numbers(4, 4).sigmoid()], torch.full((4, 4), 1.5)),
+    "183608": (lambda w, i: F.embedding(i, w), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_select": (lambda x, i: x.index_select(0, i), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_add": (lambda x, i: x.index_add(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
+    "197554 index_copy": (lambda x, i: x.index_copy(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
+    "197554 scatter_add": (
+        lambda x, i: x.scatter_add(0, i.unsqueeze(1).expand(4, 4), x[:4]),
+        [numbers(5, 4), PLACES],
+        BEYOND,
+    ),
+    "197554 gather": (lambda x, i: x.gather(0, i.unsqueeze(1).expand(4, 4)), [numbers(5, 4), PLACES], BEYOND),
+    "197554 cross_entropy": (F.cross_entropy, [numbers(4, 5), PLACES], BEYOND),
+    "178013": (torch.floor_divide, [whole(4), PLACES + 1], PLACES * 0),
+    "154420": (torch.remainder, [whole(4), PLACES + 1], PLACES * 0),
+    "178013 trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), [whole(4), PLACES + 1], PLACES * 0),
+}
 
 
 @pytest.fixture(scope="module")

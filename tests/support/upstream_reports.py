@@ -494,26 +494,3 @@ SHAPES: Final[Mapping[str, Call]] = {
 }
 
 REPORTS: Final[Mapping[str, Call]] = {**INDICES, **WHOLE, **CASTS, **FUNCTIONS, **LOOPS, **SHAPES}
-
-
-PLACES: Final = torch.tensor([1, 0, 4, 2])
-BELOW: Final = torch.tensor([1, -2, 0, 2])
-BEYOND: Final = torch.tensor([1, 0, 9, 2])
-#: Functions of two arguments, what they take, and a second argument that torch refuses.
-REFUSALS: Final[Mapping[str, tuple[Callable[..., Any], list[torch.Tensor], torch.Tensor]]] = {
-    "193757": (F.binary_cross_entropy, [numbers(4, 4).sigmoid(), numbers(4, 4).sigmoid()], torch.full((4, 4), 1.5)),
-    "183608": (lambda w, i: F.embedding(i, w), [numbers(5, 4), PLACES], BELOW),
-    "197554 index_select": (lambda x, i: x.index_select(0, i), [numbers(5, 4), PLACES], BELOW),
-    "197554 index_add": (lambda x, i: x.index_add(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
-    "197554 index_copy": (lambda x, i: x.index_copy(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
-    "197554 scatter_add": (
-        lambda x, i: x.scatter_add(0, i.unsqueeze(1).expand(4, 4), x[:4]),
-        [numbers(5, 4), PLACES],
-        BEYOND,
-    ),
-    "197554 gather": (lambda x, i: x.gather(0, i.unsqueeze(1).expand(4, 4)), [numbers(5, 4), PLACES], BEYOND),
-    "197554 cross_entropy": (F.cross_entropy, [numbers(4, 5), PLACES], BEYOND),
-    "178013": (torch.floor_divide, [whole(4), PLACES + 1], PLACES * 0),
-    "154420": (torch.remainder, [whole(4), PLACES + 1], PLACES * 0),
-    "178013 trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), [whole(4), PLACES + 1], PLACES * 0),
-}
