@@ -13,7 +13,7 @@ from rdukit.errors import ContentDamaged, InvalidArgument
 from rdukit.files.tree import is_utf8
 
 #: Files of an artifact that is sent, and empty folders in it.
-MAX_FILES: Final = 100_000
+MAX_FILES: Final = 60_000
 #: Bytes that a file system takes for a file's name; and for a path in a folder, which itself lies somewhere.
 MAX_NAME_BYTES: Final = 255
 MAX_PATH_BYTES: Final = 3072

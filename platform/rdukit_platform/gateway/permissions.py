@@ -312,6 +312,7 @@ _PATIENT: Final = frozenset(
         "GET /v1/artifacts/{artifact_id}/content",
         "POST /v1/artifacts/{artifact_id}/verify",
         "PUT /v1/uploads/{upload_id}/files/{number}",
+        "PUT /v1/uploads/{upload_id}/files",
         "POST /v1/uploads/{upload_id}/finish",
         "POST /v1/boxes",
         "GET /v1/audit/verify",
