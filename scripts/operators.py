@@ -6,8 +6,8 @@ operators in the same modes, dtypes and kernels, and writes the page from it; wi
 ``natives`` prints the operators that native kernels computed right in every case of files that has them.
 ``blame DIGEST model.pef`` tells for which operators the kernel check refuses a section: one of its kernels' digests
 begins with DIGEST. Each operator is built natively alone; if all are right alone, ever shorter beginnings are.
-Exit status 1 if a case was wrong, an operator is to blame, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
-stale.
+Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's; if an operator is to blame; or with
+``--check`` if the page is stale.
 """
 
 import argparse

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,10 +28,10 @@ NEAR = {torch.float32: 4e-6, torch.float64: 1e-12, torch.bfloat16: 8e-3, torch.f
 
 
 @pytest.fixture(scope="module")
-def built(request: pytest.FixtureRequest) -> Iterator[dict[str, Built]]:
+def built(request: pytest.FixtureRequest) -> dict[str, Built]:
     """Build the cases that run, in one batch."""
     named = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    yield build({name: REPORTS[name] for name in dict.fromkeys(named) if name in REPORTS})
+    return build({name: REPORTS[name] for name in dict.fromkeys(named) if name in REPORTS})
 
 
 def is_near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:

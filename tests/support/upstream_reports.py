@@ -154,8 +154,10 @@ INDICES: Final[Mapping[str, Call]] = {
     **{
         f"183986 {name}": (spread_out(function), [numbers(3, 8), torch.tensor([0, 2]), numbers(2, 8)])
         for name, function in {
-            "index_add": lambda x, i, s: x.index_add(0, i, s), "index_copy": lambda x, i, s: x.index_copy(0, i, s),
-            "index_fill": lambda x, i, s: x.index_fill(0, i, 7.0), "index_put": lambda x, i, s: x.index_put((i,), s),
+            "index_add": lambda x, i, s: x.index_add(0, i, s),
+            "index_copy": lambda x, i, s: x.index_copy(0, i, s),
+            "index_fill": lambda x, i, s: x.index_fill(0, i, 7.0),
+            "index_put": lambda x, i, s: x.index_put((i,), s),
             "index_put added": lambda x, i, s: x.index_put((i,), s, accumulate=True),
         }.items()
     },
@@ -166,8 +168,7 @@ INDICES: Final[Mapping[str, Call]] = {
         with_gradients(lambda x, y: torch.slice_scatter(x, y, dim=1, start=0, end=6).sum(1)),
         [numbers(4, 13, 33), numbers(4, 6, 33)],
     ),
-    "180771": (
-        with_gradients(lambda x, y: torch.slice_scatter(x, y, dim=0, start=1, end=3)), [numbers(5), numbers(2)]),
+    "180771": (with_gradients(lambda x, y: torch.slice_scatter(x, y, dim=0, start=1, end=3)), [numbers(5), numbers(2)]),
     "select_scatter": (with_gradients(lambda x, y: torch.select_scatter(x, y, 1, 2)), [numbers(4, 5), numbers(4)]),
     **{
         f"gradient of {word}": (with_gradients(getattr(F, word)), [EDGE])
@@ -176,9 +177,11 @@ INDICES: Final[Mapping[str, Call]] = {
     },
     "186799": (with_gradients(lambda x, y: torch.atan2(x, y).amin(-1)), [numbers(5, 3), numbers(3, 5).t()]),
     "186799 largest": (
-        with_gradients(feature_and_largest), [numbers(1, 10, 2), numbers(2, 2), -numbers(2, 2), numbers(2, 2).t()]),
+        with_gradients(feature_and_largest),
+        [numbers(1, 10, 2), numbers(2, 2), -numbers(2, 2), numbers(2, 2).t()],
+    ),
     "100793": (with_gradients(lambda x: F.pad(x, (-1, 0, 6, 6), mode="reflect")), [numbers(3, 7, 7, 2)]),
-}  # fmt: skip
+}
 
 
 # --- whole numbers
@@ -190,14 +193,20 @@ POSITIVE = torch.tensor([5, 4, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 
 
 
 NARROW_ONES: Final = {
-    "uint8": POSITIVE.to(torch.uint8), "int8": POSITIVE.to(torch.int8), "int8 below": -POSITIVE.to(torch.int8),
+    "uint8": POSITIVE.to(torch.uint8),
+    "int8": POSITIVE.to(torch.int8),
+    "int8 below": -POSITIVE.to(torch.int8),
     "int16": POSITIVE.to(torch.int16) * 200,
-}  # fmt: skip
+}
 EXTREMES: Final[Mapping[str, Callable[..., Any]]] = {
-    "min": torch.min, "max": torch.max, "argmin": torch.argmin, "argmax": torch.argmax,
-    "amin of rows": lambda x: x.reshape(2, 9).amin(1), "prod": lambda x: x[:5].prod(),
+    "min": torch.min,
+    "max": torch.max,
+    "argmin": torch.argmin,
+    "argmax": torch.argmax,
+    "amin of rows": lambda x: x.reshape(2, 9).amin(1),
+    "prod": lambda x: x[:5].prod(),
     "cummax": lambda x: list(x.cummax(0)),
-}  # fmt: skip
+}
 
 
 def products_added(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -220,19 +229,28 @@ WHOLE: Final[Mapping[str, Call]] = {
     "143566 narrow": (lambda x, y: [x << y, x >> y], [SIGNED, SIGNED.abs() % 12]),
     "143566 32": (lambda x: [x << 33, x >> 40], [EDGES]),
     "198081": (
-        lambda x: [x.any(), x.all(), x.any(0), x.all(1), x.any() * 200 + 100], [whole(3, 4, least=0, dtype=torch.uint8)]
+        lambda x: [x.any(), x.all(), x.any(0), x.all(1), x.any() * 200 + 100],
+        [whole(3, 4, least=0, dtype=torch.uint8)],
     ),
-    **{f"191499 {word} {name}": (function, [x]) for name, x in NARROW_ONES.items() for word, function in EXTREMES.items()},
+    **{
+        f"191499 {word} {name}": (function, [x])
+        for name, x in NARROW_ONES.items()
+        for word, function in EXTREMES.items()
+    },
     "189518": (lambda x: torch.ones(2, 4, 4, dtype=torch.bool).cumsum(1, dtype=torch.bfloat16) + x, [numbers(4)]),
     "109925": (lambda x: torch.full((3, 4), True).cumsum(1) + x, [whole(4)]),
     "141559": (lambda a, b: (a > 1) & (b > 1), [whole(10), whole(10, least=0, dtype=torch.uint8)]),
     "182343": (
-        lambda edges, x: torch.searchsorted(edges[1:], x, right=True), [torch.tensor([0, 3, 7, 12]), torch.arange(12)]),
+        lambda edges, x: torch.searchsorted(edges[1:], x, right=True),
+        [torch.tensor([0, 3, 7, 12]), torch.arange(12)],
+    ),
     "145929": (torch.bucketize, [NARROW, torch.tensor([-10, -7, -7, -3, 4], dtype=torch.int8)]),
     "183901": (lambda x: torch.arange(9) * torch.full((1,), 1500000000) + x, [whole(9)]),
-    "96728": (lambda a, b: [torch.cat((a.max(0).values, b)).round(), b >= a.max(0).values[0]],
-              [torch.tensor([[4.0]]), torch.tensor([5.0])]),
-}  # fmt: skip
+    "96728": (
+        lambda a, b: [torch.cat((a.max(0).values, b)).round(), b >= a.max(0).values[0]],
+        [torch.tensor([[4.0]]), torch.tensor([5.0])],
+    ),
+}
 
 
 # --- numbers that become others
@@ -245,42 +263,61 @@ CASTS: Final[Mapping[str, Call]] = {
     "156788 of bf16": (lambda x: x.bfloat16().to(torch.uint8), [NEAR]),
     "156788 of whole": (lambda x: [x.to(torch.uint8), x.to(torch.int8), x.to(torch.int16)], [EDGES]),
     "151510": (
-        lambda x: torch.nan_to_num(x, nan=0, posinf=2**63 - 1, neginf=-(2**63)).long(), [torch.tensor([[INF, -INF, NAN]])]
+        lambda x: torch.nan_to_num(x, nan=0, posinf=2**63 - 1, neginf=-(2**63)).long(),
+        [torch.tensor([[INF, -INF, NAN]])],
     ),
-    "151510 int": (lambda x: [x.int(), x.long(), x.short()], [torch.tensor([INF, -INF, NAN, 3e9, -3e9, 1e19, 7.9] * 5)]),
+    "151510 int": (
+        lambda x: [x.int(), x.long(), x.short()],
+        [torch.tensor([INF, -INF, NAN, 3e9, -3e9, 1e19, 7.9] * 5)],
+    ),
     "100466": (lambda x: x * (x >= 0), [NEAR]),
     "183761": (lambda x: (torch.where(x > 0, torch.full_like(x, 0.1), x).half() + x.half()).float(), [numbers(64)]),
     "182131": (lambda x: [(x * 1.1).half().float().sum(), (x * 1.1).bfloat16().float() * 3], [numbers(64)]),
     "182225": (
         lambda q, c, s: (q * c) + torch.cat((-q[..., 8:], q[..., :8]), -1) * s,
-        [numbers(1, 2, 7, 16).bfloat16(), numbers(1, 1, 7, 16).bfloat16(), numbers(1, 7, 1, 16).bfloat16().transpose(1, 2)],
+        [
+            numbers(1, 2, 7, 16).bfloat16(),
+            numbers(1, 1, 7, 16).bfloat16(),
+            numbers(1, 7, 1, 16).bfloat16().transpose(1, 2),
+        ],
     ),
-    "173054": (lambda g, x: torch.ops.aten.hardswish_backward(g, x) + 1, [numbers(10, 20).bfloat16(), numbers(20, 10).reshape(10, 20).bfloat16()]),
+    "173054": (
+        lambda g, x: torch.ops.aten.hardswish_backward(g, x) + 1,
+        [numbers(10, 20).bfloat16(), numbers(20, 10).reshape(10, 20).bfloat16()],
+    ),
     "160730": (lambda x: torch.sin(torch.tan(x).expand(31, 51, 1) * 0.5), [(numbers(31, 51, 1).abs() * 3).half()]),
     "145466": (lambda x: torch.cos(x.half()).floor(), [numbers(32, 32)]),
-    "172068": (lambda x, e: torch.ldexp(x, e), [numbers(1, 100).half(), whole(1, 100, least=2, most=32, dtype=torch.int8)]),
-}  # fmt: skip
+    "172068": (torch.ldexp, [numbers(1, 100).half(), whole(1, 100, least=2, most=32, dtype=torch.int8)]),
+}
 
 
 # --- functions of numbers
 
 SPECIAL = torch.tensor(
-    [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, -0.1, -0.9, 3.0, 0.1, -1e-8, -1e-10, -1e-30, -1e-38, 1e-39, 1e10, 1e20, -3e38, NAN,
-     INF, -INF, 5.5, 0.99999994, 0.9999, 255.5, 100.0, -100.0, 7.0, 88.0, 1e-45, -1e-20, 2.0] * 2
+    [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, -0.1, -0.9, 3.0, 0.1, -1e-8, -1e-10, -1e-30, -1e-38, 1e-39, 1e10, 1e20, -3e38,
+     NAN, INF, -INF, 5.5, 0.99999994, 0.9999, 255.5, 100.0, -100.0, 7.0, 88.0, 1e-45, -1e-20, 2.0] * 2
 )  # fmt: skip
 SMALL = torch.tensor([0.3, 1.0, 2.0, 0.1, 5.0, 10.5, 100.0, 0.01, 3.3, 7.7, 25.0] * 4)
 
 FUNCTIONS: Final[Mapping[str, Call]] = {
-    "197895": (lambda a, b: [a // b, torch.div(a, b, rounding_mode="floor")],
-               [torch.tensor([1.0, 0.5, 6.0, 1.0] * 8), torch.tensor([0.1, 0.1, 0.2, 1 / 3] * 8)]),
-    "198133": (lambda x: torch.erfinv(x), [torch.tensor([0.99, 0.9999, 0.999999, 0.9999999, 0.99999994, -0.9999] * 6)]),
+    "197895": (
+        lambda a, b: [a // b, torch.div(a, b, rounding_mode="floor")],
+        [torch.tensor([1.0, 0.5, 6.0, 1.0] * 8), torch.tensor([0.1, 0.1, 0.2, 1 / 3] * 8)],
+    ),
+    "198133": (torch.erfinv, [torch.tensor([0.99, 0.9999, 0.999999, 0.9999999, 0.99999994, -0.9999] * 6)]),
     "198133 f64": (torch.erfinv, [torch.tensor([0.999, 1 - 1e-9, 1 - 1e-12, 1 - 1e-16] * 5, dtype=torch.float64)]),
     "143648": (lambda x: torch.special.polygamma(0, x), [SMALL]),
     "147450": (lambda x: torch.special.polygamma(1, x), [SMALL]),
     "147450 second": (lambda x: torch.special.polygamma(2, x), [SMALL]),
     "185702": (
-        lambda c, y: torch.stack([torch.special.gammaln(F.softplus(c[..., 16]) + 1), torch.special.erf(c[..., 16]),
-                                  torch.special.xlogy(F.softplus(c[..., 16]), F.softplus(y))], -1),
+        lambda c, y: torch.stack(
+            [
+                torch.special.gammaln(F.softplus(c[..., 16]) + 1),
+                torch.special.erf(c[..., 16]),
+                torch.special.xlogy(F.softplus(c[..., 16]), F.softplus(y)),
+            ],
+            -1,
+        ),
         [numbers(4, 8, 20), numbers(4, 8)],
     ),
     "183082": (lambda x: x.clone().sin_().t().argmax(), [numbers(5, 7)]),
@@ -291,23 +328,31 @@ FUNCTIONS: Final[Mapping[str, Call]] = {
     "189801": (lambda x: F.elu(x, alpha=0.52) / torch.zeros_like(x), [SPECIAL]),
     "189803": (lambda x: torch.reciprocal(F.elu(x, 1.24) + torch.exp(F.elu(x, 1.24))), [numbers(24, 57).abs()]),
     "183606": (lambda x: [torch.frac(x), 1 / torch.frac(x)], [SPECIAL]),
-    "194347": (lambda x, y: [torch.minimum(x, y), torch.maximum(x, y)], [torch.tensor([-0.0, 0.0] * 16), torch.tensor([0.0, -0.0] * 16)]),
+    "194347": (
+        lambda x, y: [torch.minimum(x, y), torch.maximum(x, y)],
+        [torch.tensor([-0.0, 0.0] * 16), torch.tensor([0.0, -0.0] * 16)],
+    ),
     "186018": (lambda x: [torch.sin(torch.atan(x)), torch.rsqrt(x).angle().atan().sin()], [SPECIAL]),
     "186018 one": (lambda x: torch.sin(torch.atan(x)), [torch.tensor([NAN, 1.0, INF])]),
     "163932": (lambda x: torch.softmax(x * 1e14, 0), [numbers(25)]),
     "163932 divided": (lambda x: torch.softmax(x / 1e-14, -1), [numbers(3, 25)]),
-    "93784": (lambda x, y: [x.clamp_min(0.5), torch.maximum(x, y), torch.clamp_min(x, y), F.relu(x)],
-              [SPECIAL, SPECIAL.flip(0)]),
+    "93784": (
+        lambda x, y: [x.clamp_min(0.5), torch.maximum(x, y), torch.clamp_min(x, y), F.relu(x)],
+        [SPECIAL, SPECIAL.flip(0)],
+    ),
     "100987": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), [numbers(1, 2, 6, 7)]),
     "126848": (lambda x: x * 2.0 ** (-127 + 3), [torch.tensor([0.1875, 1.0, 3.0])]),
-    "142839": (lambda x: F.instance_norm(x), [numbers(1, 3, 128, 128) + 5]),
+    "142839": (F.instance_norm, [numbers(1, 3, 128, 128) + 5]),
     "143182": (lambda x: F.layer_norm(x, (200, 100)), [numbers(2, 200, 100) + 3]),
     "154703": (lambda x: x.mean(), [numbers(1024, 1200) + 1]),
     "172062": (with_gradient(lambda x: x.cumprod(1)), [whole(3, 6, least=-2, most=2).float()]),
     "185480": (lambda x: [F.celu(x), F.elu(x)], [torch.tensor([-9.1e-41, -1e-39, -1e-3, 2.0] * 8).bfloat16()]),
     "118090": (lambda t, x: F.l1_loss(F.huber_loss(t, x), x, reduction="none"), [SPECIAL, SPECIAL.flip(0)]),
     "117034": (lambda x, t: F.kl_div(x, t, reduction="none"), [numbers(64).abs(), SPECIAL]),
-    "185464": (with_gradient(F.multilabel_margin_loss), [numbers(2, 5), torch.tensor([[0, 1, -1, -1, -1], [3, -1, 2, 0, 0]])]),
+    "185464": (
+        with_gradient(F.multilabel_margin_loss),
+        [numbers(2, 5), torch.tensor([[0, 1, -1, -1, -1], [3, -1, 2, 0, 0]])],
+    ),
     "198119": (with_gradient(lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True)), [numbers(1, 2, 6, 6)]),
     "198119 line": (with_gradient(lambda x: F.avg_pool1d(x, 3, 2, ceil_mode=True)), [numbers(1, 2, 6)]),
     "177839": (lambda x: torch.special.logit(x, eps=0.51), [torch.full((2, 17), 0.3)]),
@@ -317,7 +362,7 @@ FUNCTIONS: Final[Mapping[str, Call]] = {
     "94777": (lambda x: [torch.log(x), x.clone().log_()], [SMALL]),
     "161944": (torch.exp, [SPECIAL]),
     "142223": (torch.tanh, [SPECIAL]),
-}  # fmt: skip
+}
 
 
 # --- loops and memory
@@ -352,8 +397,7 @@ def of_pooled(x: torch.Tensor) -> torch.Tensor:
 
 LOOPS: Final[Mapping[str, Call]] = {
     "196681": (padded_product, [numbers(1, 8, 66, 66).contiguous(memory_format=torch.channels_last)]),
-    "196681 sum": (
-        lambda x: (x.permute(2, 1, 0) * 0.5).sum(2), [numbers(17, 5, 66)]),
+    "196681 sum": (lambda x: (x.permute(2, 1, 0) * 0.5).sum(2), [numbers(17, 5, 66)]),
     "159154": (normed, [torch.ones(5, 1, 32, 32), torch.ones(5)]),
     "195582": (normed_and_cut, [numbers(3, 1, 4, 4), numbers(50, 1, 2, 2)]),
     "181696": (normed_twice, [torch.ones(6, 10, 12)]),
@@ -375,9 +419,8 @@ LOOPS: Final[Mapping[str, Call]] = {
         lambda p, m, v: torch.addcdiv(p, m, (v.abs().sqrt() / math.sqrt(0.002)).add(1e-8), value=-0.01),
         [numbers(40), numbers(40), numbers(40)],
     ),
-    "96064": (
-        lambda x: torch.stack([torch.logsumexp(x[:, i], -1) for i in range(3)], 1), [numbers(5, 3, 10)]),
-}  # fmt: skip
+    "96064": (lambda x: torch.stack([torch.logsumexp(x[:, i], -1) for i in range(3)], 1), [numbers(5, 3, 10)]),
+}
 
 
 def attention(scale: float) -> Any:
@@ -387,12 +430,20 @@ def attention(scale: float) -> Any:
 
 SHAPES: Final[Mapping[str, Call]] = {
     "198201": (lambda x: F.interpolate(x, scale_factor=(1.3, 1.5), mode="nearest"), [numbers(1, 1, 3, 4)]),
-    "175154": (lambda x: F.interpolate(x, scale_factor=1.3, mode="nearest"), [numbers(1, 1, 1, 2, dtype=torch.float64)]),
+    "175154": (
+        lambda x: F.interpolate(x, scale_factor=1.3, mode="nearest"),
+        [numbers(1, 1, 1, 2, dtype=torch.float64)],
+    ),
     "175154 exact": (lambda x: F.interpolate(x, scale_factor=1.3, mode="nearest-exact"), [numbers(1, 1, 3, 2)]),
     "93262": (lambda x: F.interpolate(x, size=[1, 1], mode="bilinear"), [numbers(2, 8, 7, 10)]),
-    "100794": (with_gradients(lambda x, w: F.interpolate(F.conv2d(x, w), size=[1, 1], mode="nearest")),
-               [numbers(1, 1, 4, 4), numbers(1, 1, 4, 4)]),
-    "174049": (attention(0.3), [numbers(1, 2, 8, 16), -numbers(1, 2, 8, 16), numbers(2, 1, 8, 16).transpose(0, 1), numbers(8, 8)]),
+    "100794": (
+        with_gradients(lambda x, w: F.interpolate(F.conv2d(x, w), size=[1, 1], mode="nearest")),
+        [numbers(1, 1, 4, 4), numbers(1, 1, 4, 4)],
+    ),
+    "174049": (
+        attention(0.3),
+        [numbers(1, 2, 8, 16), -numbers(1, 2, 8, 16), numbers(2, 1, 8, 16).transpose(0, 1), numbers(8, 8)],
+    ),
     "191308": (torch.matmul, [torch.ones(1, 1, 2, dtype=torch.int8), torch.ones(1, 2, 2, dtype=torch.int8)]),
     "171282": (
         lambda x, t, w: F.binary_cross_entropy_with_logits(x, t, w, reduction="sum"),
@@ -401,8 +452,10 @@ SHAPES: Final[Mapping[str, Call]] = {
     "183082 rows": (lambda x: [x.clone().sin_().t().argmax(1), x.t().argmin()], [numbers(5, 7)]),
     "184406": (lambda x, y: [torch.floor_divide(x, y), x % y], [EDGES, torch.where(EDGES % 3 == 1, 3, -1).int()]),
     "184406 i64": (
-        lambda x, y: [torch.floor_divide(x, y), x % y], [torch.tensor([-(2**63), 7, -7, 2**40]), torch.tensor([-1, -1, 2, 7])]),
-}  # fmt: skip
+        lambda x, y: [torch.floor_divide(x, y), x % y],
+        [torch.tensor([-(2**63), 7, -7, 2**40]), torch.tensor([-1, -1, 2, 7])],
+    ),
+}
 
 REPORTS: Final[Mapping[str, Call]] = {**INDICES, **WHOLE, **CASTS, **FUNCTIONS, **LOOPS, **SHAPES}
 
@@ -418,10 +471,13 @@ REFUSALS: Final[Mapping[str, tuple[Callable[..., Any], list[torch.Tensor], torch
     "197554 index_add": (lambda x, i: x.index_add(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
     "197554 index_copy": (lambda x, i: x.index_copy(0, i, x[:4]), [numbers(5, 4), PLACES], BELOW),
     "197554 scatter_add": (
-        lambda x, i: x.scatter_add(0, i.unsqueeze(1).expand(4, 4), x[:4]), [numbers(5, 4), PLACES], BEYOND),
+        lambda x, i: x.scatter_add(0, i.unsqueeze(1).expand(4, 4), x[:4]),
+        [numbers(5, 4), PLACES],
+        BEYOND,
+    ),
     "197554 gather": (lambda x, i: x.gather(0, i.unsqueeze(1).expand(4, 4)), [numbers(5, 4), PLACES], BEYOND),
-    "197554 cross_entropy": (lambda x, t: F.cross_entropy(x, t), [numbers(4, 5), PLACES], BEYOND),
+    "197554 cross_entropy": (F.cross_entropy, [numbers(4, 5), PLACES], BEYOND),
     "178013": (torch.floor_divide, [whole(4), PLACES + 1], PLACES * 0),
     "154420": (torch.remainder, [whole(4), PLACES + 1], PLACES * 0),
     "178013 trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), [whole(4), PLACES + 1], PLACES * 0),
-}  # fmt: skip
+}
