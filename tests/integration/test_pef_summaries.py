@@ -17,7 +17,8 @@ pytestmark = shows("jobs", "security", "pef")
 
 def write(path: Path, filling: str = "", entries: int = 0) -> Path:
     shape = json.dumps({"outputs": ["logits"]})
-    pef = {"num_tiles": 2, "sections": [], "metadata": {"modelbox": shape}}
+    signature = {"forward": {"parameters": ["bias", "weight"]}}
+    pef = {"num_tiles": 2, "sections": [], "metadata": {"modelbox": shape}, "signature": signature, "inference": True}
     with zipfile.ZipFile(path, "w") as archive:
         text = json.dumps({"format": list(FORMAT_VERSION), "pef": pef, "filling": "@"}).replace('"@"', filling or "0")
         archive.writestr(INDEX, text)
@@ -29,7 +30,7 @@ def write(path: Path, filling: str = "", entries: int = 0) -> Path:
 @pytest.mark.parametrize("filling", ["", '"' + "x" * SMALL_BYTES + '"'])
 def test_a_small_and_a_large_index_are_read_alike(tmp_path: Path, filling: str) -> None:
     summary = summary_of_file(write(tmp_path / "one.pef", filling), "mallory")
-    assert summary == PefSummary(2, False, Answers.ROWS)
+    assert summary == PefSummary(2, False, Answers.ROWS, True, frozenset(("bias", "weight")))
 
 
 def test_a_large_table_of_contents_is_not_read_here(tmp_path: Path) -> None:

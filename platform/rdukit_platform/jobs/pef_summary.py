@@ -19,7 +19,7 @@ from pathlib import Path
 from rdukit.errors import RdukitError
 from rdukit.pef.file import read_summary
 try:
-    print(json.dumps(dataclasses.asdict(read_summary(Path(sys.argv[1])))))
+    print(json.dumps(dataclasses.asdict(read_summary(Path(sys.argv[1]))), default=sorted))
 except RdukitError as error:
     print(json.dumps(error.body()))
 """
@@ -52,6 +52,9 @@ def summary_of_file(path: Path, tenant_id: str) -> PefSummary:
         if "error" in said:
             raise error_from_body(said, RdukitError)
         answers = None if said["answers"] is None else Answers(said["answers"])
-        return PefSummary(int(said["tiles"]), bool(said["averages_gradients"]), answers)
+        parameters = frozenset(map(str, said["parameters"]))
+        return PefSummary(
+            int(said["tiles"]), bool(said["averages_gradients"]), answers, bool(said["inference"]), parameters
+        )
     except (ValueError, LookupError, TypeError) as cause:
         raise Unavailable(f"the reader of a PEF ended with status {end.status}: {end.words[-300:]}") from cause
