@@ -60,7 +60,7 @@ VARIANTS: Final[tuple[Callable[[], list[Step]], ...]] = (
     lambda: train("gemma", "tied head"),
     lambda: parallel_steps("gemma", "gemma"),
     lambda: parallel_steps("llama", "o0", compiled=_mode("o0")),
-    lambda: lenet_steps("lenet, batch 64", 64),
+    lambda: lenet_steps("lenet, batch 64", 64, ran="--num-epochs 3"),
     lambda: lenet_steps("lenet, o0", compiled="--o0"),
     lambda: lenet_steps("lenet, o3", compiled="--o3"),
     lambda: lenet_steps("lenet, data parallel", 16, "--data-parallel -ws 2", "--data-parallel", 2),
