@@ -126,9 +126,7 @@ def create(
         show.print_json(made)
     else:
         click.echo(made["id"])
-        click.echo(
-            f"next, a token for whoever works there: rdukit tenant token {name} --expires-in 30d", err=True
-        )
+        click.echo(f"next, a token for whoever works there: rdukit tenant token {name} --expires-in 30d", err=True)
         click.echo("then with it: export RDUKIT_TOKEN=rdk_… && rdukit job submit logreg preprocess --wait", err=True)
 
 
