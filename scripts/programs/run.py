@@ -151,11 +151,17 @@ def _run(step: Step, context: Context, environment: dict[str, str]) -> Outcome:
     context.printed[step.name] = printed
     if status != 0:
         lines = [line for line in printed.splitlines() if line.strip()]
-        return Outcome(step, status, False, lines[-1][:200] if lines else "", seconds)
+        last = _without_places(lines[-1], context)[:200] if lines else ""
+        return Outcome(step, status, False, last, seconds)
     try:
         return Outcome(step, 0, True, step.check(context, printed), seconds)
     except (CheckFailed, KeyError, OSError) as failure:
-        return Outcome(step, 0, False, str(failure), seconds)
+        return Outcome(step, 0, False, _without_places(str(failure), context), seconds)
+
+
+def _without_places(text: str, context: Context) -> str:
+    """Return a failure's words without places of this machine, which the page would tell."""
+    return text.replace(str(context.out), "out").replace(str(context.programs), "programs")
 
 
 def _fork_finder(environment: dict[str, str]) -> Callable[[Path, str, str, str], Fork | None]:
