@@ -30,7 +30,7 @@ from rdukit_platform.endpoints.plan import (
 )
 from rdukit_platform.endpoints.states import LIVE, ReplicaEvent, ReplicaReason, ReplicaState, next_state, states_before
 from rdukit_platform.jobs.changes import count_changed
-from rdukit_platform.nodes.registry import read_cordons, read_leaving, read_rooms
+from rdukit_platform.nodes.registry import read_draining, read_leaving, read_rooms
 from rdukit_platform.nodes.view import find_drain
 from rdukit_platform.nodes.view import is_best_here as is_best
 
@@ -175,7 +175,7 @@ def read_snapshots(session: Session, now: float, endpoint_ids: Sequence[str] | N
     if endpoint_ids is not None:
         query = query.where(EndpointReplicaRow.endpoint_id.in_(endpoint_ids))
         endpoints = endpoints.where(EndpointRow.id.in_(endpoint_ids))
-    leaving, cordons = read_leaving(session), read_cordons(session)
+    leaving, cordons = read_leaving(session), read_draining(session)
     for endpoint_id, replica_id, revision, state, created_at, lease, ready_at, node, tiles in session.execute(query):
         is_leaving = node in leaving or find_drain(cordons.get(node or ""), tiles or ()) is not None
         replicas[endpoint_id].append(

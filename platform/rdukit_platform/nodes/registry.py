@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import String, cast, delete, select, update
+from sqlalchemy.orm import Session, defer
 
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
@@ -168,13 +168,18 @@ def read_leaving(session: Session) -> frozenset[str]:
 
 def read_rooms(session: Session) -> dict[str, NodeCapacity]:
     """Return what the nodes have that take something new, as far as their daemons have told, by name."""
-    rows = session.scalars(select(NodeRow).where(NodeRow.state == str(NodeLife.UP)))
+    query = select(NodeRow).where(NodeRow.state == str(NodeLife.UP)).options(defer(NodeRow.report))
+    rows = session.scalars(query)
     return {row.name: capacity for row in rows if (capacity := capacity_of(row)) is not None}
 
 
-def read_cordons(session: Session) -> dict[str, object]:
-    """Return the cordons of the nodes that have any, as their daemons told them, by name."""
-    query = select(NodeRow.name, NodeRow.report).where(NodeRow.state.in_(PRESENT))
+def read_draining(session: Session) -> dict[str, object]:
+    """Return the cordons of the nodes of which a part drains, as their daemons told them, by name.
+
+    The database looks for them: a report has all tiles of its node, and the scheduler asks at each pass.
+    """
+    has_draining = cast(NodeRow.report, String).contains('"draining"')
+    query = select(NodeRow.name, NodeRow.report).where(NodeRow.state.in_(PRESENT), has_draining)
     return {name: report["cordons"] for name, report in session.execute(query) if report.get("cordons")}
 
 

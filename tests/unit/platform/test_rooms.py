@@ -1,9 +1,15 @@
 """Which node a replica waits at, and which drain moves it."""
 
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
+from rdukit_platform.db.models import NodeRow
+from rdukit_platform.nodes.registry import read_draining, read_rooms
 from rdukit_platform.nodes.view import NodeCapacity, find_drain, has_free, is_best_here
 from support import shows
+from support.platform.processes import fresh_database
 
 pytestmark = shows("node", "nodes", "endpoints")
 
@@ -48,3 +54,17 @@ def test_a_replica_waits_where_its_tiles_are_or_where_no_other_node_has_them() -
 def test_a_drain_moves_what_is_below_its_part_if_it_has_a_deadline(cordon: dict[str, object], is_found: bool) -> None:
     assert (find_drain([cordon], ["/NODE/XRDU_1/RDU_0/TILE_0", TILE]) == cordon) is is_found
     assert find_drain([cordon], []) is find_drain(None, [TILE]) is None
+
+
+def test_the_database_tells_which_nodes_drain_and_which_take_something_new(tmp_path: Path) -> None:
+    draining = {"component": "/NODE", "state": "draining", "deadline": 1}
+    reports = {"a": {"cordons": [draining]}, "b": {"cordons": [{**draining, "state": "cordoned"}]}, "c": {}}
+    with fresh_database(tmp_path) as database, database.write() as session:
+        for name, report in reports.items():
+            session.add(NodeRow(
+                name=name, home_id=name, host=name, labels={}, state="leaving" if name == "c" else "up",
+                capacity=asdict(EMPTY), leased=[], report=report, beats=0, beat_at=0.0, joined_at=0.0, changed_at=0.0,
+            ))  # fmt: skip
+        session.flush()
+        assert read_draining(session) == {"a": [draining]}
+        assert read_rooms(session) == {"a": EMPTY, "b": EMPTY}
