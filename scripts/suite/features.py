@@ -21,6 +21,8 @@ ROUTE_GROUP = re.compile(r'^router = APIRouter\(.*tags=\["([^"]+)"\]', re.MULTIL
 OTHER_PAGES = frozenset({"glossary", "tests"})
 #: What tests of the project itself show: its structure, packages, scripts and licences.
 PROJECT = "project"
+#: In a file's line, the names of all boxes.
+EVERY_BOX = "every box"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,15 @@ def _pages(tree: Path) -> Iterable[str]:
 def read_shown(tree: Path = TREE) -> list[Shown]:
     """Return what each test file shows, in the order of their paths."""
     files = sorted((tree / "tests").rglob("test_*.py"))
-    return [_read_file(path, str(path.relative_to(tree))) for path in files]
+    boxes = sorted(_boxes(tree))
+    return [_read_file(path, str(path.relative_to(tree)), boxes) for path in files]
 
 
-def _read_file(path: Path, name: str) -> Shown:
+def _read_file(path: Path, name: str, boxes: Iterable[str]) -> Shown:
     text = path.read_text()
     mark = re.search(r"^pytestmark = \[?\s*shows\(([^)]*)\)", text, re.MULTILINE)
-    names = tuple(re.findall(r'"([^"]+)"', mark[1])) if mark else ()
+    named = re.findall(r'"([^"]+)"', mark[1]) if mark else ()
+    names = tuple(one for each in named for one in (boxes if each == EVERY_BOX else (each,)))
     return Shown(name, names, "mark.long" not in text or has_short_case(ast.parse(text)))
 
 

@@ -14,39 +14,7 @@ from rdukit_zoo.registry import model_names
 from support import first_short, shows
 from support.zoo_parity import SMALL_SIZES, measure_inference, measure_training, trains
 
-pytestmark = shows(
-    "zoo",
-    "precision",
-    "o0",
-    "o1",
-    "o3",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "logreg",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("zoo", "precision", "o0", "o1", "o3", "every box")
 
 IS_LONG: Final = os.environ.get("RDUKIT_TEST_ZOO") == "long"
 MODES: Final = ("o0", "o1", "o3")

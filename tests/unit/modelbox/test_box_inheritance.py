@@ -16,40 +16,7 @@ from rdukit_modelbox.contract.inheritance import read_task, task_names
 from support import shows
 from support.tiers import every_third_short
 
-pytestmark = shows(
-    "modelbox",
-    "box",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("modelbox", "box", "every box")
 
 HEAD = """\
 apiVersion: rdukit.dev/v1

@@ -15,41 +15,7 @@ from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.recipes.recipe import load_recipes
 from support import shows
 
-pytestmark = shows(
-    "modelbox",
-    "box",
-    "recipes",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("modelbox", "box", "recipes", "every box")
 
 HEAD = (
     "apiVersion: rdukit.dev/v1\nextends: image-classification\nname: mine\ntitle: T\ndescription: D\nmodel: logreg\n"

@@ -13,39 +13,7 @@ from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, lo
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from support import shows
 
-pytestmark = shows(
-    "modelbox",
-    "ffn",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("modelbox", "every box")
 
 
 @pytest.fixture(scope="module")

@@ -10,39 +10,7 @@ from rdukit_modelbox.contract.box import box_names, find_box_file
 from rdukit_modelbox.contract.describe import SCHEMA_FILE, box_schema, schema_text
 from support import shows
 
-pytestmark = shows(
-    "modelbox",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("modelbox", "every box")
 
 
 def test_the_shipped_schema_is_current() -> None:

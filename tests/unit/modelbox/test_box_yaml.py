@@ -9,39 +9,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.contract.box import Box, Verb, box_names, check_compiler_version, find_box_file, load_box
 from support import shows
 
-pytestmark = shows(
-    "modelbox",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("modelbox", "every box")
 
 
 def minimal() -> dict[str, object]:

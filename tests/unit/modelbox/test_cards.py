@@ -18,41 +18,7 @@ from rdukit_zoo.cli import show_model
 from rdukit_zoo.pictures import load_pictures
 from support import shows
 
-pytestmark = shows(
-    "cards",
-    "box",
-    "zoo",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("cards", "box", "zoo", "every box")
 
 #: Bytes of a picture, and of all.
 MAX_PICTURE, MAX_PICTURES = 32 << 10, 1 << 20

@@ -19,40 +19,7 @@ from rdukit_platform.jobs.schemas import PipelineRequest
 from support import shows
 from support.tiers import every_third_short
 
-pytestmark = shows(
-    "recipes",
-    "box",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("recipes", "box", "every box")
 
 WHOLE = """
 train:

@@ -14,39 +14,7 @@ from rdukit.strict_yaml import TextPosition, read_yaml
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from support import shows
 
-pytestmark = shows(
-    "modelbox",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepseek-coder",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "llama2",
-    "llama3",
-    "logreg",
-    "mistral",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-)
+pytestmark = shows("modelbox", "every box")
 
 
 def test_values_know_their_lines() -> None:

@@ -16,39 +16,7 @@ from rdukit_zoo.registry import ModelEntry, get_model, model_names
 from support import shows
 from support.tiers import every_third_short
 
-pytestmark = shows(
-    "zoo",
-    "autodicnn",
-    "autophasenn",
-    "bert",
-    "bert-classifier",
-    "bert-embedder",
-    "bloom",
-    "braggnn",
-    "cosmictagger2d",
-    "cosmictagger3d",
-    "dcrnn",
-    "deepvit",
-    "falcon",
-    "ffn",
-    "gan",
-    "genslm",
-    "gpt2",
-    "lenet",
-    "llama",
-    "logreg",
-    "mlp",
-    "polymers",
-    "rescalenet",
-    "unet2d",
-    "unet3d",
-    "uno",
-    "vit",
-    "llama2",
-    "llama3",
-    "mistral",
-    "deepseek-coder",
-)
+pytestmark = shows("zoo", "every box")
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if get_model(name).task == "classification"])
