@@ -1,9 +1,10 @@
 """Write ``modelboxes/rdukit_modelbox/contract/cards.json``: what the catalog tells about the model of each box.
 
 Numbers of parameters, the cost model's projections for each chip with the box's defaults, and what its recipe reached.
-``python scripts/zoo_cards.py`` compiles every box for every chip, in some minutes.
+``python scripts/zoo_cards.py`` compiles every box for every chip, in some minutes; with names only those boxes.
 """
 
+import argparse
 import importlib
 import json
 import os
@@ -62,11 +63,16 @@ def project(name: str, chip: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the cards of all boxes."""
+    """Write the cards of the boxes that are named; others keep theirs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("boxes", nargs="*", help="all unless given")
+    asked = parser.parse_args().boxes or box_names()
+    known = json.loads(FILE.read_text())
     recipes = load_recipes()
     with tempfile.TemporaryDirectory() as home:
         os.environ.update(RDUKIT_HOME=home, RDUKIT_KERNELS="portable", RDUKIT_NODE="private")
-        cards = {name: card_of_box(name, recipes) for name in track(box_names(), "boxes")}
+        made = {name: card_of_box(name, recipes) for name in track(asked, "boxes")}
+    cards = {name: made.get(name) or known[name] for name in box_names()}
     FILE.write_text(json.dumps(cards, indent=1) + "\n")
 
 

@@ -211,6 +211,17 @@ def draw_regression(drawing: Drawing, run: Run) -> tuple[str, str]:
     )
 
 
+def draw_values(drawing: Drawing, run: Run) -> tuple[str, str]:
+    """Draw predictions over truths; for models of one number that have no scene of their own."""
+    target = [key for key in run.arrays if key != "output"][-1]
+    _scatter(drawing, (44, 24, 190, 180), run.arrays[target].ravel(), run.arrays["output"].ravel(), 1.0, 0.0)
+    drawing.text(44, 15, f"predicted {target} over true {target}")
+    return (
+        f"Prediction over truth of held-out samples; R² {run.figures['r2']:.3f}, mean error {run.figures['mae']:.3f}.",
+        "drawn by the model's own generator",
+    )
+
+
 def draw_polymers(drawing: Drawing, run: Run) -> tuple[str, str]:
     """Draw chains of repeat units with the found and the true temperature, beside predictions over truths."""
     units, truth, found = run.arrays["units"], run.arrays["transition"].ravel(), run.arrays["output"].ravel()
@@ -293,7 +304,7 @@ def draw_samples(drawing: Drawing, run: Run) -> tuple[str, str]:
 SCENES: Final[Mapping[str, Scene]] = {
     "logreg": draw_weights, "mlp": draw_confusion, "uno": draw_regression, "polymers": draw_polymers,
     "autophasenn": draw_objects, "autodicnn": draw_frames, "classification": draw_digits,
-    "image-classification": draw_digits, "segmentation": draw_masks, "regression": draw_peaks,
+    "image-classification": draw_digits, "segmentation": draw_masks, "regression": draw_values, "braggnn": draw_peaks,
     "forecasting": draw_forecasts, "generative": draw_samples, "masked-language-modelling": draw_masked,
     "sequence-classification": draw_classes, "embedding": draw_likeness, "language-modelling": draw_text,
 }  # fmt: skip

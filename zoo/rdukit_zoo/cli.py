@@ -2,14 +2,17 @@
 
 import json
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_table, print_tables
+from rdukit.errors import InvalidArgument
 from rdukit_zoo.pictures import load_pictures
 from rdukit_zoo.planning.cli import plan_model
 from rdukit_zoo.registry import MODULES, ModelEntry, get_model, model_names
+from rdukit_zoo.skeleton.new_model import FAMILIES, write_new_model
 
 
 @click.group(cls=ExtensibleGroup)
@@ -65,6 +68,34 @@ def show_model(name: str, as_json: bool) -> None:
         )
         tables.append(Table("variants", ("VARIANT", "PARAMETERS", "SIZES"), rows))
     print_tables(tables)
+
+
+@zoo.command("new")
+@click.argument("name")
+@click.option("--title", help="What it is, in a few words  [default: its name].")
+@click.option("--family", type=click.Choice(FAMILIES), default="science", show_default=True, help="Folder of the zoo.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def new_model(name: str, title: str | None, family: str, as_json: bool) -> None:
+    """Begin a model of the zoo, in a checkout of rdukit.
+
+    Writes a small regression that works, its box with recipes, and the lines that name it. Change them, then measure:
+    scripts/zoo_model.py NAME. A model of your own outside of rdukit begins with rdukit box new NAME --module.
+
+    Example: rdukit zoo new turbines --title "Power of wind turbines"
+    """
+    tree = Path(__file__).resolve().parents[2]
+    if not (tree / "scripts" / "zoo_model.py").exists():
+        raise InvalidArgument(
+            "the zoo's models are written in a checkout of rdukit, and this rdukit is installed. "
+            f"For a model of your own: rdukit box new {name} --module"
+        )
+    written = write_new_model(tree, name, title or name.replace("_", " ").capitalize(), family)
+    if as_json:
+        click.echo(json.dumps(written))
+        return
+    for path in written:
+        click.echo(path)
+    click.echo(f"\nNext: change the model, then scripts/zoo_model.py {name}, which measures it and writes its pages.")
 
 
 def _command_of(entry: ModelEntry) -> str:

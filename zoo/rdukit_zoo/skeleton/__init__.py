@@ -1,0 +1,1 @@
+"""What a new model of the zoo begins as."""
