@@ -241,6 +241,7 @@ class NoticeKind(StrEnum):
     FAULT = "fault"
     CLEAR = "clear"
     REPAIR = "repair"
+    REPLACE = "replace"
     RESET = "reset"
     STATE = "state"
 
@@ -299,13 +300,15 @@ class ChangedRows:
     conditions: tuple[Condition, ...] = ()
     #: (component, class name) of conditions that are gone.
     conditions_gone: tuple[tuple[str, str], ...] = ()
+    #: Path, and how often its part was replaced.
+    replaced: tuple[tuple[str, int], ...] = ()
     #: Not the fault machine's: what administrators keep from being allocated.
     maintenance: MaintenanceChanges = NO_CHANGES
 
     def __bool__(self) -> bool:
         return bool(
             self.errors or self.faults or self.hangs or self.op_states or self.policies or self.conditions
-            or self.conditions_gone or self.maintenance
+            or self.conditions_gone or self.replaced or self.maintenance
         )  # fmt: skip
 
 
@@ -321,3 +324,5 @@ class FaultSnapshot:
     conditions: tuple[Condition, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     windows: tuple[MaintenanceWindow, ...] = ()
+    #: Path, and how often its part was replaced.
+    replaced: tuple[tuple[str, int], ...] = ()

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,13 +14,15 @@ from typing import Any, Final, Self
 import httpx
 
 from rdukit_platform.backends.process_tree import tree_of
+from rdukit_platform.settings import Home
 from support.helpers import wait_until
+from support.platform.chaos import name_of
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, platform_under_test, short_folder
 
 FAST: Final = {
     "RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable",
     "RDUKIT_WORKER_REPLICAS": "4", "RDUKIT_ENDPOINT_DRAIN_S": "60", "RDUKIT_ENDPOINT_WAIT_S": "120",
-    "RDUKIT_NODE_NAME": "one",
+    "RDUKIT_NODE_NAME": "one", "RDUKIT_NODE_LABELS": "place=one",
 }  # fmt: skip
 #: More than half of a node's: each node has room for one replica.
 TILES: Final = 40
@@ -31,7 +33,7 @@ ROWS: Final = {"inputs": [{"name": "image", "shape": [1, 784], "datatype": "FP32
 def two_nodes(box_program: Path | None = None) -> Iterator[tuple[PlatformUnderTest, NodeUnderTest]]:
     """Yield a platform with the node ``one``, and the node ``two`` that has joined it."""
     with short_folder() as home, platform_under_test(home, box_program, FAST) as running, short_folder() as other:
-        variables = {**FAST, "RDUKIT_NODE_NAME": "two"}
+        variables = {**FAST, "RDUKIT_NODE_NAME": "two", "RDUKIT_NODE_LABELS": "place=two"}
         if box_program is not None:
             variables["RDUKIT_WORKER_BOX_COMMAND"] = f"{sys.executable} {box_program}"
         node = NodeUnderTest(running, other, "two", [], variables)
@@ -71,16 +73,21 @@ def ready_nodes(platform: PlatformUnderTest) -> list[str]:
     return sorted(one["node"] for one in replicas(platform) if one["state"] == "ready")
 
 
-def processes_of(supervisor: int, mark: str) -> list[int]:
-    """Return the processes below a supervisor that have a name, or a variable or a word with ``mark`` in it."""
-    found = []
-    for facts in tree_of(supervisor)[1:]:
-        with suppress(OSError):
-            folder = Path("/proc", str(facts.pid))
-            words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-            if (folder / "comm").read_text().strip() == mark or mark.encode() in words:
-                found.append(facts.pid)
-    return found
+def parts_of(node: NodeUnderTest, name: str) -> list[int]:
+    """Return the processes of a node that are one part of it, such as ``snd``."""
+    return [facts.pid for facts in tree_of(node.pid)[1:] if name_of(facts.pid) == name]
+
+
+def box_of_replica(node: NodeUnderTest, replica_id: str) -> list[int]:
+    """Return the processes of the box that serves a replica."""
+    log = (Home(node.home).logs / "worker.log").read_text()
+    box = log.partition(f"replica ready replica={replica_id} box=")[2].split()[0]
+    return [facts.pid for facts in tree_of(int(box))]
+
+
+def box_of_job(job: Mapping[str, Any]) -> list[int]:
+    """Return the processes of the box that a job runs in."""
+    return [facts.pid for facts in tree_of(int(job["attempts"][-1]["box"]["id"]))]
 
 
 @contextmanager
