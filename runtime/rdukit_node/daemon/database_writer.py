@@ -70,7 +70,11 @@ class DatabaseWriter:
         if not (changes or events or applications or self._store.pending or self._is_new):
             return 0
         # What tools read while no daemon runs must say what is broken.
-        inventory = daemon.administration.inventory() if self._is_new or changes.faults or changes.op_states or changes.replaced else None
+        inventory = (
+            daemon.administration.inventory()
+            if self._is_new or changes.faults or changes.op_states or changes.replaced
+            else None
+        )
         self._is_new = False
         self._now_ns = int(now * 1e9)
         self._store.add(changes, events, applications, inventory=inventory, now_ns=self._now_ns)

@@ -246,9 +246,7 @@ class FaultMachine:
             InvalidArgument: the node has no such component, or none there has a serial number.
         """
         path = self._actions.component(component).path
-        parts = [
-            each.path for each in self._checker.components if has_serial(each) and is_at_or_below(each.path, path)
-        ]
+        parts = [each.path for each in self._checker.components if has_serial(each) and is_at_or_below(each.path, path)]
         if not parts:
             raise InvalidArgument(f"{path} has no part that can be replaced; legal: an RDU, a DIMM, or what has some")
         outcome = self.repair(path, by, now_ns)

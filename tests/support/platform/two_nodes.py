@@ -16,7 +16,7 @@ import httpx
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.settings import Home
 from support.helpers import wait_until
-from support.platform.chaos import name_of
+from support.platform.chaos import PARTS, command_of, name_of
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, platform_under_test, short_folder
 
 FAST: Final = {
@@ -75,7 +75,8 @@ def ready_nodes(platform: PlatformUnderTest) -> list[str]:
 
 def parts_of(node: NodeUnderTest, name: str) -> list[int]:
     """Return the processes of a node that are one part of it, such as ``snd``."""
-    return [facts.pid for facts in tree_of(node.pid)[1:] if name_of(facts.pid) == name]
+    pids = [facts.pid for facts in tree_of(node.pid)[1:]]
+    return [pid for pid in pids if name_of(pid) == name or PARTS[name] in command_of(pid)]
 
 
 def box_of_replica(node: NodeUnderTest, replica_id: str) -> list[int]:
