@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy import select
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import OutputRefused
@@ -21,9 +22,11 @@ from rdukit.http.unix_sockets import REST_SOCKET, rest_address
 from rdukit_platform.api.replica_connection import HANG_S, LIVE
 from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import EndpointReplicaRow
 from rdukit_platform.endpoints import replicas
-from rdukit_platform.endpoints.replicas import reconcile
+from rdukit_platform.endpoints.replicas import ReplicaToken, reconcile
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
+from rdukit_platform.endpoints.states import ReplicaReason
 from support import shows, wait_until
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
@@ -261,6 +264,30 @@ def test_what_waits_at_a_replica_that_hangs_is_tried_on_another_and_it_gets_no_m
         assert time.monotonic() - began < 2 * HANG_S and len(asked) == 1
         is_hung.clear()
         wait_until(lambda: ask() == b"back", timeout_s=30, what="it gets calls when it answers again")
+
+
+def test_what_waits_at_a_replica_that_has_ended_is_tried_on_another(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    """Its worker may be lost, and its box there."""
+    asked, is_over = [], threading.Event()
+
+    async def stuck(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        while not is_over.is_set():
+            await asyncio.sleep(0.05)
+
+    async def good(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"application/json", b"good")
+
+    with box(tmp_path / "one", stuck) as one, box(tmp_path / "two", good) as two, ThreadPoolExecutor() as pool:
+        token = serve(gateway, one, two)
+        path = "/v1/endpoints/chat/v1/completions"
+        found = [pool.submit(gateway.ask, "POST", path, token, json={}) for _ in range(2)]
+        wait_until(lambda: bool(asked), what="one waits at the box that is stuck")
+        with gateway.platform.database.write() as session:
+            row = session.scalars(select(EndpointReplicaRow).where(EndpointReplicaRow.address == one)).one()
+            replicas.end(session, ReplicaToken(row.id, row.token), ReplicaReason.LOST, None, time.time())
+        assert [each.result(30).content for each in found] == [b"good"] * 2
+        is_over.set()
 
 
 def test_a_call_under_way_ends_when_its_token_is_blocked(gateway: GatewayUnderTest, tmp_path: Path) -> None:

@@ -269,9 +269,8 @@ class EndpointCalls:
             ) from cause
         except TimeoutError as cause:
             await self._done(target, replica, answer, forwarded, "hang")
-            raise Unavailable(
-                f"the replica hangs: it has answered no look for up to {HANG_S:g} s", is_up=True
-            ) from cause
+            words = f"the replica has ended, or hangs: it has answered no look for up to {HANG_S:g} s"
+            raise Unavailable(words, is_up=True) from cause
         except httpx.HTTPError as cause:
             await self._done(target, replica, answer, forwarded, type(cause).__name__)
             is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
@@ -401,8 +400,12 @@ class EndpointCalls:
             except SQLAlchemyError as error:
                 logger.warning("replicas not looked at error=%s", error)
                 continue
-            for replica_id in list(self._connections):
-                if states.get(replica_id, ReplicaState.ENDED) == ReplicaState.ENDED and not self.under_way[replica_id]:
+            for replica_id, connection in list(self._connections.items()):
+                if states.get(replica_id, ReplicaState.ENDED) != ReplicaState.ENDED:
+                    continue
+                if self.under_way[replica_id]:  # its worker may be lost and its box not: nobody waits for it
+                    connection.end_waits()
+                else:
                     del self.under_way[replica_id]
                     await self._connections.pop(replica_id).close()
 

@@ -50,13 +50,18 @@ class ReplicaConnection:
 
     @asynccontextmanager
     async def expecting(self) -> AsyncIterator[None]:
-        """Wait in the block for what the box must answer. Raises: TimeoutError: the box hangs."""
+        """Wait in the block for what the box must answer. Raises: TimeoutError: the box hangs, or its replica ended."""
         async with asyncio.timeout(None) as limit:
             self._waiting[limit] = asyncio.get_running_loop().time()
             try:
                 yield
             finally:
                 del self._waiting[limit]
+
+    def end_waits(self) -> None:
+        """End what waits in ``expecting``: no answer is to come any more."""
+        for limit in self._waiting:
+            limit.reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Close them."""
@@ -79,8 +84,7 @@ class ReplicaConnection:
             misses = 0 if await self._answers() else misses + 1
             self.is_hung = misses >= MAX_MISSES
             if self.is_hung:
-                for limit in self._waiting:
-                    limit.reschedule(clock())
+                self.end_waits()
 
     async def _answers(self) -> bool:
         with suppress(httpx.HTTPError, TimeoutError):

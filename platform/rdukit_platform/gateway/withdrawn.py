@@ -1,6 +1,7 @@
 """Requests that are under way when their caller's token is blocked or revoked: they end, streams too.
 
-A token is looked at before its request; here, again while that goes on. One that only expires ends nothing that it began.
+A token is looked at before its request; here, again while that goes on. One that only expires ends nothing that it
+began.
 """
 
 import asyncio

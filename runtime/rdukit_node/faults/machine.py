@@ -267,7 +267,7 @@ class FaultMachine:
 
     @property
     def replaced(self) -> Mapping[str, int]:
-        """How often parts were replaced, by path."""
+        """Number of replacements of parts, by path."""
         return self._registry.replaced
 
     def reset(self, component: str, owner_of: FindOwner, now_ns: int) -> tuple[HangRow, FaultOutcome]:

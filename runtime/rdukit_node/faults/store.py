@@ -121,7 +121,7 @@ class FaultStore:
 
     @property
     def restored(self) -> int:
-        """How often the database was deleted under this process, and written anew."""
+        """Number of times that the database was deleted under this process, and written anew."""
         return self._restored
 
     @property

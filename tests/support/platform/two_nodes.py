@@ -113,7 +113,7 @@ class Callers:
         self._url = f"{platform.running['url']}/v1/endpoints/read/v2/models/read/infer"
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"}, timeout=150.0, trust_env=False,
-            limits=httpx.Limits(max_connections=None),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=1.0),  # the gateway closes idle ones after five
         )  # fmt: skip
         self._rate = rate
         self._stop = threading.Event()
