@@ -241,7 +241,6 @@ class NoticeKind(StrEnum):
     FAULT = "fault"
     CLEAR = "clear"
     REPAIR = "repair"
-    REPLACE = "replace"
     RESET = "reset"
     STATE = "state"
 
