@@ -1,12 +1,13 @@
 """Jobs on a platform of which something is killed every two seconds for minutes; what comes of them, and what is left.
 
-Trainings of the tests' box, pipelines of the box ``logreg`` and, by the fifty, jobs that are over at once are submitted
-meanwhile, each under an idempotency key. Where ``--jobs 0`` leaves those alone, they are taken ahead by their worker.
+Trainings of the tests' box, sweeps of them, pipelines of the box ``logreg`` and, by the fifty, jobs that are over at
+once are submitted meanwhile, each under an idempotency key. Where ``--jobs 0`` leaves those alone, they are taken ahead
+by their worker.
 Afterwards each must have succeeded once, with what an undisturbed run makes; no lease, process or folder may be left.
 Ends with 1 if anything is otherwise. ::
 
-    python benchmarks/programs/chaos_platform.py [--json FILE] [--seed 23] [--jobs 500] [--pipelines 10] [--quick 0]
-        [--minutes 5] [--every 2] [--nodes 2] [--postgres] [--messages] [--clock]
+    python benchmarks/programs/chaos_platform.py [--json FILE] [--seed 23] [--jobs 500] [--pipelines 10] [--sweeps 10]
+        [--quick 0] [--minutes 5] [--every 2] [--nodes 2] [--postgres] [--messages] [--clock]
 
 ``--messages`` loses and doubles messages and empties the broker's disk, too; ``--clock`` sets the wall clock of all
 processes, to up to two hours from now. With ``--nodes 2`` a node is killed whole, and returns.
@@ -15,7 +16,6 @@ processes, to up to two hours from now. With ``--nodes 2`` a node is killed whol
 import argparse
 import os
 import random
-import shutil
 import sys
 import tempfile
 import threading
@@ -42,7 +42,9 @@ from support.platform.chaos import (
     CountingJobs,
     DigitsPipelines,
     QuickJobs,
+    SweptJobs,
     Work,
+    both_boxes,
     is_sound,
     leftovers,
     settable_clock,
@@ -51,7 +53,6 @@ from support.platform.chaos import (
 from support.platform.processes import NodeUnderTest, PlatformUnderTest, platform_under_test, short_folder
 from support.postgres import new_database, postgres_server
 
-BOXES = Path(__file__).parents[2] / "tests/integration"
 #: Seconds after which the next job must have ended: how long all take is the machine's matter.
 END_S = 300.0
 
@@ -73,15 +74,6 @@ class ChaosReport:
     attempts: Mapping[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-
-
-def both_boxes(stack: ExitStack) -> Path:
-    """Return a program, a folder, that runs the tests' box and the real ones."""
-    folder = stack.enter_context(short_folder())
-    folder.chmod(0o755)
-    shutil.copy(BOXES / "platform_boxes.py", folder / "__main__.py")
-    shutil.copy(BOXES / "platform_box.py", folder)
-    return folder
 
 
 @contextmanager
@@ -135,11 +127,13 @@ def run_chaos(options: argparse.Namespace) -> ChaosReport:
     kinds += MESSAGES if options.messages else ()
     kinds += ["clock"] if options.clock else []
     with ExitStack() as stack:
-        program = both_boxes(stack)
+        program = stack.enter_context(both_boxes())
         quick, pipelines = QuickJobs(program), min(options.pipelines, options.jobs // 4)
+        sweeps = min(options.sweeps, options.jobs // 4 - pipelines)
         works: list[tuple[Work, int]] = [
-            (CountingJobs(program, options.steps), options.jobs - 4 * pipelines),
+            (CountingJobs(program, options.steps), options.jobs - 4 * pipelines - 4 * sweeps),
             (DigitsPipelines(), pipelines),
+            (SweptJobs(program), sweeps),
             (quick, options.quick // quick.at_once),
         ]
         platform, url, clock_file = stack.enter_context(platform_of(options, program, stack))
@@ -250,8 +244,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", default=None)
     parser.add_argument("--seed", type=int, default=23)
-    parser.add_argument("--jobs", type=int, default=500, help="of all kinds, four to a pipeline")
+    parser.add_argument("--jobs", type=int, default=500, help="of all kinds, four to a pipeline or a sweep")
     parser.add_argument("--pipelines", type=int, default=10)
+    parser.add_argument("--sweeps", type=int, default=10)
     parser.add_argument("--quick", type=int, default=0, help="jobs beside those that are over at once")
     parser.add_argument("--steps", type=int, default=20, help="of a training, 0.05 s each")
     parser.add_argument("--slots", type=int, default=4)

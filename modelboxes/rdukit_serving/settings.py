@@ -67,8 +67,8 @@ ADDRESS_CONNECTIONS: Final = Setting(
 )  # fmt: skip
 SILENCE_S: Final = Setting(
     "box.silence_s", 60.0,
-    "Seconds without a byte of a request's body, without reading, for all of its headers, or for a TLS handshake, that "
-    "end a connection.",
+    "Seconds for all headers or a TLS handshake, without reading an answer, or that a request's body is behind 1,024 "
+    "bytes a second, that end a connection.",
     float,
 )  # fmt: skip
 HOSTS: Final = Setting(

@@ -4,16 +4,17 @@ A *flat* RDU number counts RDUs over the whole node, a *flat* tile number counts
 the paths' order, so that tile ``t`` of flat RDU ``r`` is ``r * chip.tiles + t``.
 
 Serial numbers are emulated: of the vendor's form, made from the node's name and the path, so that a node keeps them and
-two nodes differ.
+two nodes differ; a part that was replaced has another one.
 
 Source: runtime reference 1.1, 1.2 (paths, attributes, order within an RDU; the formula of the flat number is ours).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from rdukit.errors import NotFound
@@ -35,6 +36,9 @@ class ComponentKind(StrEnum):
 #: Kinds that ``snfadm -l inventory`` lists; the others are only in the tree of ``snconfig show Node static``.
 LISTED_KINDS: Final = frozenset({ComponentKind.RDU, ComponentKind.DIMM, ComponentKind.PCIE, ComponentKind.TILE})
 
+#: Hexadecimal digits of the serial numbers of those kinds that have any.
+_SERIAL_DIGITS: Final = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}
+NONE_REPLACED: Final[Mapping[str, int]] = MappingProxyType({})
 #: What a serial or a part number is where there is none.
 NOT_APPLICABLE: Final = "N/A"
 
@@ -143,14 +147,19 @@ def tile_of_path(node: NodeSpec, path: str) -> Tile:
     raise NotFound(f"{node.platform} has no tile {path!r}; legal: {first} to {last}")
 
 
-def serial_number(name: str, component: NodeComponent) -> str:
+def has_serial(component: NodeComponent) -> bool:
+    """Return whether a component has a serial number of its own: it is an RDU or a DIMM."""
+    return component.kind in _SERIAL_DIGITS and not component.is_empty_slot
+
+
+def serial_number(name: str, component: NodeComponent, replaced: int = 0) -> str:
     """Return serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a
-    DIMM, else ``N/A``.
+    DIMM, else ``N/A``. ``replaced``: how often it was replaced; each part has another one.
     """
-    digits = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}.get(component.kind, 0)
-    if digits == 0 or component.is_empty_slot:
+    if not has_serial(component):
         return NOT_APPLICABLE
-    return hashlib.sha256(f"{name}\0{component.path}".encode()).hexdigest()[:digits].upper()
+    text = f"{name}\0{component.path}" + (f"\0{replaced}" if replaced else "")
+    return hashlib.sha256(text.encode()).hexdigest()[: _SERIAL_DIGITS[component.kind]].upper()
 
 
 def always_online(component: NodeComponent) -> str:
@@ -168,11 +177,13 @@ def inventory_rows(
     name: str,
     health_of: Callable[[NodeComponent], str] = always_online,
     presence_of: Callable[[NodeComponent], str] = always_present,
+    replaced: Mapping[str, int] = NONE_REPLACED,
 ) -> list[dict[str, str | int]]:
     """Return one row a component, of all kinds, in the listing's order; see ``LISTED_KINDS``.
 
     Args:
         name: the node's name, from which serials are made.
+        replaced: how often components were replaced, by path.
         health_of, presence_of: asked for all but empty memory slots, which are absent and offline.
     Returns:
         Rows with ``comp_name kind parent serial part presence health size_bytes``.
@@ -183,7 +194,7 @@ def inventory_rows(
             "comp_name": component.path,
             "kind": str(component.kind),
             "parent": component.parent,
-            "serial": serial_number(name, component),
+            "serial": serial_number(name, component, replaced.get(component.path, 0)),
             "part": _part_number(node, component),
             "presence": str(Presence.ABSENT if component.is_empty_slot else presence_of(component)),
             "health": str(ComponentHealth.OFFLINE if component.is_empty_slot else health_of(component)),

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,20 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy import select
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import OutputRefused
 from rdukit.http.unix_sockets import REST_SOCKET, rest_address
+from rdukit_platform.api.replica_connection import HANG_S, LIVE
 from rdukit_platform.catalog.experts import get_expert
 from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import EndpointReplicaRow
 from rdukit_platform.endpoints import replicas
-from rdukit_platform.endpoints.replicas import reconcile
+from rdukit_platform.endpoints.replicas import ReplicaToken, reconcile
 from rdukit_platform.endpoints.service import ServedParts, create_endpoint
-from support import shows
+from rdukit_platform.endpoints.states import ReplicaReason
+from support import shows, wait_until
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
@@ -42,11 +47,20 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayUnderTest]:
 
 
 @contextmanager
-def box(folder: Path, application: Application) -> Iterator[str]:
-    """Serve an application at a socket, as a box would. Yields its address."""
+def box(folder: Path, application: Application, is_live: Callable[[], bool] = lambda: True) -> Iterator[str]:
+    """Serve an application at a socket, as a box would, which answers looks if it is live. Yields its address."""
     folder.mkdir()
     path = folder / REST_SOCKET
-    server = uvicorn.Server(uvicorn.Config(application, uds=str(path), log_config=None, lifespan="off"))
+
+    async def with_looks(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != LIVE:
+            await application(scope, receive, send)
+        elif is_live():
+            await answer(send, 200, b"application/json", b"{}")
+        else:
+            await asyncio.sleep(3600.0)
+
+    server = uvicorn.Server(uvicorn.Config(with_looks, uds=str(path), log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -54,7 +68,7 @@ def box(folder: Path, application: Application) -> Iterator[str]:
     try:
         yield rest_address(path)
     finally:
-        server.should_exit = True
+        server.should_exit = server.force_exit = True
         thread.join()
 
 
@@ -219,3 +233,93 @@ def test_a_replica_that_says_nothing_ends_a_call_and_is_not_asked_twice(
         status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
     assert (status, "endpoint.answer_s" in said) == (504, True)
     assert asked == ["/v1/completions"]
+
+
+@pytest.mark.long
+def test_what_waits_at_a_replica_that_hangs_is_tried_on_another_and_it_gets_no_more(
+    gateway: GatewayUnderTest, tmp_path: Path
+) -> None:
+    is_hung, asked = threading.Event(), []
+    is_hung.set()
+
+    async def hangs(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        while is_hung.is_set():
+            await asyncio.sleep(0.05)
+        await answer(send, 200, b"application/json", b"back")
+
+    async def good(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"application/json", b"good")
+
+    with box(tmp_path / "one", hangs, lambda: not is_hung.is_set()) as one, box(tmp_path / "two", good) as two:
+        token = serve(gateway, one, two)
+
+        def ask() -> bytes:
+            found = gateway.ask("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+            assert found.status_code == 200
+            return found.content
+
+        began = time.monotonic()
+        assert [ask() for _ in range(6)] == [b"good"] * 6
+        assert time.monotonic() - began < 2 * HANG_S and len(asked) == 1
+        is_hung.clear()
+        wait_until(lambda: ask() == b"back", timeout_s=30, what="it gets calls when it answers again")
+
+
+def test_what_waits_at_a_replica_that_has_ended_is_tried_on_another(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    """Its worker may be lost, and its box there."""
+    asked, is_over = [], threading.Event()
+
+    async def stuck(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        while not is_over.is_set():
+            await asyncio.sleep(0.05)
+
+    async def good(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"application/json", b"good")
+
+    with box(tmp_path / "one", stuck) as one, box(tmp_path / "two", good) as two, ThreadPoolExecutor() as pool:
+        token = serve(gateway, one, two)
+        path = "/v1/endpoints/chat/v1/completions"
+        found = [pool.submit(gateway.ask, "POST", path, token, json={}) for _ in range(2)]
+        wait_until(lambda: bool(asked), what="one waits at the box that is stuck")
+        with gateway.platform.database.write() as session:
+            row = session.scalars(select(EndpointReplicaRow).where(EndpointReplicaRow.address == one)).one()
+            replicas.end(session, ReplicaToken(row.id, row.token), ReplicaReason.LOST, None, time.time())
+        assert [each.result(30).content for each in found] == [b"good"] * 2
+        is_over.set()
+
+
+def test_a_call_under_way_ends_when_its_token_is_blocked(gateway: GatewayUnderTest, tmp_path: Path) -> None:
+    """So do calls whose answers have not begun; those of other tokens go on."""
+    is_over, asked = threading.Event(), []
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        if scope["path"].endswith("/completions"):
+            await answer(send, 200, b"text/event-stream", *[b"data: 1\n\n"] * 600, pause_s=0.1)
+        while not is_over.is_set():
+            await asyncio.sleep(0.1)
+        await answer(send, 200, b"application/json", b"{}")
+
+    def call(path: str, token: str) -> tuple[int, bool]:
+        url, headers = f"{gateway.url}/v1/endpoints/chat/{path}", {"Authorization": f"Bearer {token}"}
+        with httpx.stream("POST", url, json={}, headers=headers, timeout=90) as found:
+            try:
+                return found.status_code, bool(found.read()[:0] or True)
+            except httpx.HTTPError:
+                return found.status_code, False
+
+    with box(tmp_path / "box", endless) as address, ThreadPoolExecutor() as pool:
+        token = serve(gateway, address)
+        token_id, other = gateway.id_and_token("lab", "endpoints:call")
+        stream, waiting = (pool.submit(call, path, other) for path in ("v1/completions", "v1/embeddings"))
+        kept = pool.submit(call, "v1/embeddings", token)
+        wait_until(lambda: len(asked) == 3, what="all are under way")
+        blocked = gateway.ask("POST", f"/v1/tokens/{token_id}/block", gateway.admin)
+        assert blocked.status_code == 200
+        assert stream.result(30) == (200, False), "it breaks off"
+        assert waiting.result(30) == (401, True)
+        assert not kept.done()
+        is_over.set()
+        assert kept.result(30) == (200, True)

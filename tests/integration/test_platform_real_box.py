@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit_platform.backends.process_tree import tree_of
+from rdukit_platform.settings import Home
 from support import shows, wait_until
 from support.platform.processes import PlatformUnderTest, platform_under_test, run_rdukit, short_folder
 
@@ -85,19 +86,25 @@ def test_training_on_digits_survives_kills_and_reads_held_out_digits(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("has_paused", [True, False])
 def test_a_paused_training_goes_on_from_the_step_at_which_it_was_paused(
-    platform: PlatformUnderTest, jobs: dict[str, str]
+    platform: PlatformUnderTest, jobs: dict[str, str], has_paused: bool
 ) -> None:
+    """``has_paused``: it is resumed as soon as it is paused; else at once, before its attempt has ended."""
     made = {slot: platform.wait_end(jobs[step])["outputs"][slot] for slot, step in MADE_BY.items()}
     train = {"epochs": EPOCHS, "checkpoint_every": 1_000_000}
     job = platform.submit("train", box="logreg", parameters=train, inputs=made)["id"]
     platform.wait_job(job, lambda found: (found["progress"] or {}).get("stage") == "train", 120)
     platform.client.post(f"/v1/jobs/{job}/pause")
-    paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)
-    # Its box writes the checkpoint as it ends: whoever resumes sooner begins with the one before.
-    wait_until(lambda: not platform.client.get("/v1/nodes")["nodes"][0]["leases"], 60)
+    if has_paused:
+        paused = platform.wait_job(job, lambda found: found["state"] == "paused", 60)
+    else:
+        log = Home(platform.home).logs / "worker.log"
+        wait_until(lambda: f"attempt is to end job={job}" in log.read_text(), 60)
+        paused = platform.job(job)
     platform.client.post(f"/v1/jobs/{job}/resume")
     trained = platform.wait_end(job, 120)
     assert trained["state"] == "succeeded", trained
     assert trained["result"]["steps"] == EPOCHS * 8000 // 32
+    assert len(trained["attempts"]) == 2
     assert trained["result"]["resumed_from_step"] >= paused["progress"]["step"] > 0

@@ -178,6 +178,24 @@ def test_half_a_body_is_not_waited_for(door: Door) -> None:
         assert connection.recv(1) == b""
 
 
+def test_a_body_that_comes_byte_by_byte_is_not_waited_for(door: Door) -> None:
+    connection = door.connect(
+        head(f"POST {POSTED[door.name]}", "Host: localhost", "Content-Length: 1000",
+             "Content-Type: application/json", "Authorization: Bearer secret")
+    )  # fmt: skip
+    connection.settimeout(SILENCE_S / 10)
+    for _ in range(100):
+        try:
+            connection.sendall(b" ")
+            if connection.recv(1) in (b"", b"H"):
+                return
+        except TimeoutError:
+            continue
+        except (BrokenPipeError, ConnectionResetError):
+            return
+    raise AssertionError(f"{10 * SILENCE_S} s were given for one body")
+
+
 def test_one_address_cannot_take_the_connections_of_others(door: Door) -> None:
     idle = [door.connect(b"GET") for _ in range(60)]
     assert door.is_well()

@@ -13,6 +13,8 @@ from rdukit.errors import HeadersTooLarge, MalformedRequest, PermissionDenied, R
 
 #: Bytes of chunks' sizes, extensions and trailers for each byte of a body that are taken, beyond a head's worth.
 CHUNK_OVERHEAD: Final = 8
+#: Bytes of a body that must come for each second, once ``silence_s`` is over: who is slower loses the connection.
+MIN_BODY_BYTES_S: Final = 1024
 #: Bytes of a body that are taken and thrown away once it was answered, so that the answer is not lost with them.
 LINGER_BYTES: Final = 256 << 10
 #: Seconds for them.
@@ -32,7 +34,7 @@ class HttpLimits:
     #: Longest request line and headers, and the setting that says so.
     header_bytes: int
     header_setting: str
-    #: Seconds for a head, between two parts of a body, and without reading an answer.
+    #: Seconds for a head, that a body may be behind ``MIN_BODY_BYTES_S``, and without reading an answer.
     silence_s: float
     #: Seconds that a connection may idle between two requests.
     idle_s: float
@@ -45,7 +47,8 @@ class ConnectionWatch:
 
     def __init__(self, limits: HttpLimits, now: float) -> None:
         self._limits = limits
-        #: Since when a head, or the rest of a request, is awaited; of a body each part counts. None: not now.
+        #: Since when a head, or the rest of a request, is awaited. None: not now.
+        #: Of a body that is under way it is later by the time that its bytes have earned, and never in the future.
         self.asked_since: float | None = now
         #: Since when the caller has not read what was written. None: it has.
         self.unread_since: float | None = None
@@ -80,6 +83,12 @@ class ConnectionWatch:
             self.excess -= length * (1 + CHUNK_OVERHEAD)
             if self.excess < 0:
                 self.excess = 0
+            if self.asked_since is not None:
+                self.asked_since = min(now, self.asked_since + length / MIN_BODY_BYTES_S)
+
+    def excuse(self, now: float) -> None:
+        """Note that the server itself takes no more of a body at present: its caller is not behind."""
+        if not self.is_in_head and not self.is_lingering:
             self.asked_since = now
 
     def end_request(self, now: float, is_answered: bool) -> None:

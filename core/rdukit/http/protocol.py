@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rdukit.errors import MalformedRequest, RdukitError, RequestTimeout
 from rdukit.http.connections import AdmissionProtocol, ConnectionRegistry, TlsEndpoint, peer_of
-from rdukit.http.limits import TLS_CLOSE_S, ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
+from rdukit.http.limits import (
+    LINGER_S,
+    MIN_BODY_BYTES_S,
+    TLS_CLOSE_S,
+    ConnectionWatch,
+    HostRule,
+    HttpLimits,
+    check_head,
+    choose_connections,
+)
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl
@@ -176,6 +185,8 @@ class GuardedHttp(UvicornHttp):
         self._timer = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
+        if self.flow.read_paused:
+            self._watch.excuse(self.loop.time())
         left = self._watch.seconds_left(self.loop.time())
         if left > 0:
             self._look_in(left)
@@ -193,8 +204,10 @@ class GuardedHttp(UvicornHttp):
         elif not watch.is_in_head and self.cycle.response_started:
             self.transport.abort()
         else:
-            seconds = self._limits.silence_s
-            self._refuse(RequestTimeout(f"the rest of the request did not come within {seconds:g} s", field="request"))
+            words = f"the rest of the request did not come within {self._limits.silence_s:g} s"
+            if not watch.is_in_head:
+                words += f", nor {MIN_BODY_BYTES_S} bytes of its body a second"
+            self._refuse(RequestTimeout(words, field="request"))
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are no HTTP request, or one that is not accepted."""
@@ -223,7 +236,11 @@ class GuardedHttp(UvicornHttp):
         self.note_refusal(error)
 
     def _close(self) -> None:
-        """End a connection that counts no more: TLS waits for the caller's word, but not for long."""
+        """End a connection that counts no more: TLS waits for the caller's word, and what is not read yet for a reader,
+        but not for long.
+        """
         self.transport.close()
         if self.scheme == "https":
             self.loop.call_later(TLS_CLOSE_S, self.transport.abort)
+        elif self.transport.get_write_buffer_size():
+            self.loop.call_later(LINGER_S, self.transport.abort)

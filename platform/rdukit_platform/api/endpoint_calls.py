@@ -1,7 +1,7 @@
 """Calls of endpoints: a request goes to a ready replica of the tenant's endpoint, and its answer back as it comes.
 
-A request that fails before the first byte of its answer is tried on another replica. The gateway says of replicas that
-drain whether it still has requests there.
+A request that fails before the first byte of its answer, or whose replica hangs until then, is tried on another one.
+The gateway says of replicas that drain whether it still has requests there.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import httpx
@@ -23,16 +22,15 @@ from starlette.responses import Response, StreamingResponse
 
 from rdukit.box.sse import EVENT_STREAM
 from rdukit.errors import DeadlineExceeded, OutputRefused, Unavailable
-from rdukit.http.answers import PLAIN, read_beginning, read_bounded_async, refuse_packed
-from rdukit.http.unix_sockets import parse_rest_address
+from rdukit.http.answers import read_beginning, read_bounded_async, refuse_packed
 from rdukit.settings import resolve
 from rdukit.telemetry.model import Span, SpanContext, SpanKind
 from rdukit.telemetry.spans import TRACEPARENT, begin_span, end_span, format_traceparent, is_traced
 from rdukit_platform.api.bodies import SHORT_BYTES
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
+from rdukit_platform.api.replica_connection import HANG_S, ReplicaConnection
 from rdukit_platform.api.replica_timing import tell_timing
-from rdukit_platform.backends.fenced import FencedWires
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow
 from rdukit_platform.endpoints.replicas import keep_busy, touch
 from rdukit_platform.endpoints.routing import (
@@ -63,7 +61,6 @@ TICK_S: Final = 0.5
 BUSY_S: Final = 3.0
 #: Seconds between two looks for a ready replica.
 LOOK_S: Final = 0.1
-CONNECT_S: Final = 5.0
 #: Bytes that are read of why a replica is not ready.
 MAX_WORDS: Final = 16 << 10
 #: Longest wait for what a replica beside the one that answers says of its models; revisions that are remembered, and
@@ -102,31 +99,6 @@ class PassedRequest:
     body: bytes = b""
     query: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-class ReplicaConnection:
-    """Connections to one replica."""
-
-    def __init__(self, replica: ReadyReplica, answer_s: float) -> None:
-        """Open the way to the replica. Raises: Unavailable: no socket of the box is where it is said to listen."""
-        address = parse_rest_address(replica.address)
-        self._wires: FencedWires | None = None
-        path = None
-        if address.path is not None:
-            # A box may put something else at its socket's place: what is connected to is what was looked at.
-            self._wires = FencedWires(address.path.parent, replica.uid)
-            path = str(Path(str(parse_rest_address(self._wires.addresses["rest"]).path)))
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=2.0)
-        self.http = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=path, limits=limits), base_url=address.base_url,
-            timeout=httpx.Timeout(answer_s, connect=CONNECT_S, pool=CONNECT_S), trust_env=False, headers=PLAIN,
-        )  # fmt: skip
-
-    async def close(self) -> None:
-        """Close them."""
-        await self.http.aclose()
-        if self._wires is not None:
-            self._wires.close()
 
 
 class EndpointCalls:
@@ -194,7 +166,7 @@ class EndpointCalls:
             known = target.bundled.get(revision)
             expert = target.endpoint_id, read_model(request.body, request.body[-TAIL:], known) if known else ""
             holder = self._holders.get(expert, "")
-            replica = choose_replica(target.ready, self.under_way, tried, turn, revision, holder)
+            replica = choose_replica(target.ready, self.under_way, tried | self._hung(), turn, revision, holder)
             if replica is None:
                 if target.wanted == 0 or clock() > deadline:
                     self._count(request, target, 0, Use(1, 1))
@@ -269,10 +241,12 @@ class EndpointCalls:
         headers = {**request.headers, TRACEPARENT: format_traceparent(_as_wanted(forwarded.context))}
         answer: httpx.Response | None = None
         try:
-            http = self._connection(replica).http
+            connection = self._connection(replica)
+            http = connection.http
             url = httpx.URL(str(http.base_url)).copy_with(path=path, query=request.query or None)
             sent = http.build_request(request.method, url, headers=headers, content=request.body)
-            answer = await http.send(sent, stream=True)
+            async with connection.expecting():
+                answer = await http.send(sent, stream=True)
             # That an expert is not loaded is an answer, too.
             is_told = path.endswith("/ready") and target.bundled.get(replica.revision) and "/models/" in path
             if answer.status_code == 503 and not is_told:
@@ -283,7 +257,8 @@ class EndpointCalls:
                 raise Unavailable(f"the replica is not ready: {read_words(said)}", is_up=True)
             refuse_packed(answer.headers, "the replica", OutputRefused)
             stream = answer.aiter_raw()
-            first = await anext(stream, b"")
+            async with connection.expecting():
+                first = await anext(stream, b"")
             if is_gone(answer.status_code, answer.headers, first):
                 raise Unavailable(f"the replica is not there any more: {read_words(first)}")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
@@ -292,6 +267,10 @@ class EndpointCalls:
             raise DeadlineExceeded(
                 f"the replica gave no answer within {resolve(ENDPOINT_ANSWER_S):g} s ({ENDPOINT_ANSWER_S.name})"
             ) from cause
+        except TimeoutError as cause:
+            await self._done(target, replica, answer, forwarded, "hang")
+            words = f"the replica has ended, or hangs: it has answered no look for up to {HANG_S:g} s"
+            raise Unavailable(words, is_up=True) from cause
         except httpx.HTTPError as cause:
             await self._done(target, replica, answer, forwarded, type(cause).__name__)
             is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
@@ -366,6 +345,9 @@ class EndpointCalls:
             found = self._connections[replica.id] = ReplicaConnection(replica, resolve(ENDPOINT_ANSWER_S))
         return found
 
+    def _hung(self) -> set[str]:
+        return {replica_id for replica_id, connection in self._connections.items() if connection.is_hung}
+
     def _find(self, tenant_id: str, name: str) -> Target:
         with self._platform.database.read() as session:
             row = get_endpoint(session, tenant_id, name)
@@ -418,8 +400,12 @@ class EndpointCalls:
             except SQLAlchemyError as error:
                 logger.warning("replicas not looked at error=%s", error)
                 continue
-            for replica_id in list(self._connections):
-                if states.get(replica_id, ReplicaState.ENDED) == ReplicaState.ENDED and not self.under_way[replica_id]:
+            for replica_id, connection in list(self._connections.items()):
+                if states.get(replica_id, ReplicaState.ENDED) != ReplicaState.ENDED:
+                    continue
+                if self.under_way[replica_id]:  # its worker may be lost and its box not: nobody waits for it
+                    connection.end_waits()
+                else:
                     del self.under_way[replica_id]
                     await self._connections.pop(replica_id).close()
 

@@ -59,6 +59,7 @@ from rdukit_platform.gateway.guard import check_query, check_routes, enforce_per
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.metrics import router as metrics
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
+from rdukit_platform.gateway.withdrawn import WithdrawnMiddleware
 from rdukit_platform.settings import (
     GATEWAY_PROXIES,
     GATEWAY_TLS_CA,
@@ -175,6 +176,7 @@ def create_app(platform: Platform) -> FastAPI:
     _summarise(app)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)
+    app.add_middleware(WithdrawnMiddleware, platform=platform)
     app.add_middleware(RequestContextMiddleware, platform=platform)
     return app
 

@@ -108,22 +108,25 @@ def claim(
 
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
-    """Extend the leases of attempts. Returns those that their holders are to end: lost, or to give their tiles back."""
+    """Extend the leases of attempts. Returns those that their holders are to end: lost, or to give their tiles back.
+
+    An attempt that is asked to end is its holder's until it has: nobody else is to begin while its box still writes.
+    """
     tokens = list(fencing_tokens)
     whole, held = [each for each in tokens if not each.part], set[str]()
     if whole:
-        is_asked = or_(AttemptRow.pause_asked_at.is_not(None), AttemptRow.preempt_asked_at.is_not(None))
         # Tokens are secrets of one attempt each.
         is_own = (
             AttemptRow.id.in_(each.attempt_id for each in whole),
             AttemptRow.token.in_(each.token for each in whole),
         )
-        own = select(AttemptRow.id).where(*is_own, AttemptRow.ended_at.is_(None), ~is_asked)
+        own = select(AttemptRow.id).where(*is_own, AttemptRow.ended_at.is_(None))
         # In the order in which ends lock them, so that neither waits for the other.
         locked = own.order_by(AttemptRow.job_id).with_for_update()
         beaten = update(AttemptRow).where(AttemptRow.id.in_(locked)).values(lease_expires_at=now + lease_s)
         beaten = beaten.execution_options(synchronize_session=False)
-        held = set(session.scalars(beaten.returning(AttemptRow.id)))
+        beaten = beaten.returning(AttemptRow.id, AttemptRow.pause_asked_at, AttemptRow.preempt_asked_at)
+        held = {each for each, *asked_at in session.execute(beaten) if asked_at == [None, None]}
     return [
         each
         for each in tokens

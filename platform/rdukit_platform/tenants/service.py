@@ -1,7 +1,7 @@
 """Tenants, and who a token belongs to. A token is shown once; only its SHA-256 is kept."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,6 +101,20 @@ def is_token_valid(session: Session, token_id: str, now: float) -> bool:
     """Return whether a token that was valid still is."""
     row = session.get(TokenRow, token_id)
     return row is not None and not read_validity(session, row, now)[1]
+
+
+def find_withdrawn(session: Session, token_ids: Iterable[str], now: float) -> set[str]:
+    """Return those of tokens that were blocked or revoked, or whose user may not enter the tenant any more.
+
+    One that has only expired is none of them.
+    """
+    return {each for each in token_ids if _is_withdrawn(session, session.get(TokenRow, each), now)}
+
+
+def _is_withdrawn(session: Session, row: TokenRow | None, now: float) -> bool:
+    if row is None or is_over(now, row.revoked_at, None, row.blocked_at):
+        return True
+    return row.user_id is not None and find_standing(session, row.user_id, row.tenant_id) is None
 
 
 def hash_token(token: str) -> str:

@@ -39,7 +39,7 @@ class LeaseHeartbeat:
         self._database, self._clock, self._name, self._slots = database, clock, name, slots
         self.lease_s = lease_s
         self._lock = threading.Lock()
-        #: Attempts that run here, each with what to call once when it is lost.
+        #: Attempts that run here, each with what to call once when it is lost, or is to end.
         self._held: dict[FencingToken, Callable[[], None]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -54,7 +54,10 @@ class LeaseHeartbeat:
         self._thread.join(5.0)
 
     def hold(self, fencing: FencingToken, on_lost: Callable[[], None]) -> None:
-        """Extend the lease from now on; ``on_lost`` is called, in the heart's thread, when it is not ours any more."""
+        """Extend the lease from now on, until ``drop``.
+
+        ``on_lost`` is called once, in the heart's thread, when it is not ours any more or is asked to end.
+        """
         with self._lock:
             self._held[fencing] = on_lost
 
@@ -64,7 +67,7 @@ class LeaseHeartbeat:
             self._held.pop(fencing, None)
 
     def _run(self) -> None:
-        service_at = float("-inf")
+        service_at, told = float("-inf"), set[FencingToken]()
         while not self._stop.wait(BEAT_S):
             with self._lock:
                 held = dict(self._held)
@@ -80,10 +83,12 @@ class LeaseHeartbeat:
                 continue
             if is_due:
                 service_at = self._clock.monotonic()
+            told &= held.keys()
             for fencing in lost:
-                logger.info("attempt is not ours any more job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
-                self.drop(fencing)
-                held[fencing]()
+                if fencing not in told:
+                    logger.info("attempt is to end job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
+                    told.add(fencing)
+                    held[fencing]()
         if self._heartbeat_file is not None:
             self._heartbeat_file.remove()
         end_service(self._database, self._name)

@@ -17,6 +17,7 @@ from rdukit_node.faults.enums import Action
 #: Option → its parameter's name.
 CHANGES: Final[Mapping[str, str]] = {
     "--clear": "clear_uuid", "--inject": "inject_class", "--scenario": "scenario", "--repair": "repair",
+    "--replace": "replace", "--reset-counts": "reset_counts",
     "--reset": "reset", "--set-policy": "set_policy", "--cordon": "cordon", "--uncordon": "uncordon",
     "--drain": "drain", "--release": "release_lease", "--maintain": "maintain",
     "--end-maintenance": "end_maintenance",
@@ -38,8 +39,8 @@ def change_request(change: str, options: Mapping[str, Any], now: float = 0.0) ->
     match change:
         case "--clear":
             return "clear", {"fault": options["clear_uuid"]}
-        case "--repair" | "--reset":
-            return change.removeprefix("--"), {"component": with_node_prefix(options[change.removeprefix("--")])}
+        case "--repair" | "--replace" | "--reset" | "--reset-counts":
+            return CHANGES[change], {"component": with_node_prefix(options[CHANGES[change]])}
         case "--scenario":
             return "scenario", _without_none({"text": _scenario_text(options["scenario"]), "seed": options["seed"]})
         case "--cordon" | "--uncordon" | "--drain":
@@ -96,6 +97,11 @@ def change_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
             if answer.get("returned"):
                 lines.append(f"its cause remains: it is back as {answer['returned']}; repair the component first")
             return lines
+        case "--replace":
+            lines = [f"{path} has a new part: {serial}" for path, serial in answer["serials"].items()]
+            return lines + [f"fault {uuid} cleared" for uuid in answer["cleared"]]
+        case "--reset-counts":
+            return [f"errors that are counted anew: {answer['rows']}"]
         case "--repair":
             lines = [f"conditions repaired: {answer['repaired']}"]
             return lines + [f"fault {uuid} cleared" for uuid in answer["cleared"]]

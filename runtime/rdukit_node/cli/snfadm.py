@@ -91,6 +91,8 @@ _RETURNED: Final = 1
 @click.option("--window", type=click.IntRange(1), metavar="SECONDS", help="With --set-policy: within how long.")
 @click.option("--action", metavar="WORD", help="With --set-policy: what the node does.")
 @click.option("--fault-type", metavar="FTYPE", help="With --set-policy: the fault's type.")
+@click.option("--replace", metavar="PATH", help="New parts there, with other serial numbers, and nothing broken.")
+@click.option("--reset-counts", metavar="PATH", help="Let policies count errors there anew; totals stay.")
 @click.option("--repair", metavar="PATH", help="Take away the conditions that injected errors left at a component.")
 @click.option("--reset", metavar="PATH", help="Reset a tile or an RDU.")
 @click.option("--cordon", metavar="PATH", help="Allocate nothing more there: the node, an XRDU, an RDU or a tile.")

@@ -58,6 +58,8 @@ class Administration:
             "scenario": self._scenario,
             "clear": self._clear,
             "repair": self._repair,
+            "replace": self._replace,
+            "reset_counts": self._reset_counts,
             "reset": self._reset,
             "set_policy": self._set_policy,
         }
@@ -95,7 +97,7 @@ class Administration:
     def inventory(self) -> list[dict[str, str | int]]:
         """List every component and its health, in the listing's order."""
         node, faults = self._daemon.allocator.node, self.faults
-        return inventory_rows(node, self._daemon.name, health_of=faults.health_of, presence_of=faults.presence_of)
+        return inventory_rows(node, self._daemon.name, faults.health_of, faults.presence_of, faults.replaced)
 
     def _inventory(self, number: int, message: SndRequest, now: float) -> Response:
         return ok(components=self.inventory())
@@ -180,6 +182,18 @@ class Administration:
         outcome = self.faults.repair(message.text("component"), by, _ns(now))
         self._apply(outcome, now)
         return _durable(repaired=outcome.repaired, cleared=list(outcome.cleared))
+
+    def _replace(self, number: int, message: SndRequest, now: float) -> Response:
+        by = self._check_admin(number, "replace")
+        serials, outcome = self.faults.replace(message.text("component"), by, _ns(now))
+        self._apply(outcome, now)
+        for path, serial in serials.items():
+            self._daemon.events.record_component(NodeEventKind.REPLACE, now, path, f"new part {serial}, by {by}")
+        return _durable(serials=serials, repaired=outcome.repaired, cleared=list(outcome.cleared))
+
+    def _reset_counts(self, number: int, message: SndRequest, now: float) -> Response:
+        self._check_admin(number, "reset_counts")
+        return _durable(rows=self.faults.reset_counts(message.text("component")))
 
     def _reset(self, number: int, message: SndRequest, now: float) -> Response:
         self._check_admin(number, "reset")

@@ -41,7 +41,7 @@ class DatabaseWriter:
         self._is_new = True
         self._stopping = threading.Event()
         self._was_writable = store.is_writable
-        self._was_dropped = 0
+        self._was_dropped = self._was_restored = 0
         #: Wall clock of the last request, for the next run of the thread.
         self._now_ns = 0
         self.thread: Final = DiskThread("database", lambda: self._store.flush(self._now_ns))
@@ -70,7 +70,11 @@ class DatabaseWriter:
         if not (changes or events or applications or self._store.pending or self._is_new):
             return 0
         # What tools read while no daemon runs must say what is broken.
-        inventory = daemon.administration.inventory() if self._is_new or changes.faults or changes.op_states else None
+        inventory = (
+            daemon.administration.inventory()
+            if self._is_new or changes.faults or changes.op_states or changes.replaced
+            else None
+        )
         self._is_new = False
         self._now_ns = int(now * 1e9)
         self._store.add(changes, events, applications, inventory=inventory, now_ns=self._now_ns)
@@ -121,6 +125,10 @@ class DatabaseWriter:
         if store.dropped > self._was_dropped:
             logger.error("event=database-rows-dropped path=%s rows=%s", store.path, store.dropped)
             self._was_dropped = store.dropped
+        if store.restored > self._was_restored and now is not None:
+            self._was_restored = store.restored
+            text = "somebody deleted the database; it was written anew with all its rows"
+            self._daemon.events.record_component(NodeEventKind.DATABASE, now, None, text)
         if (not reason) == self._was_writable or now is None:
             return
         self._was_writable = not reason
@@ -134,4 +142,7 @@ class DatabaseWriter:
 
     def _checkpoints(self) -> None:
         while not self._stopping.wait(_CHECKPOINT_S):
-            self._store.checkpoint()
+            if self._store.is_in_place:
+                self._store.checkpoint()
+            else:
+                self.thread.request()

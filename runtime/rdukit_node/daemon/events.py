@@ -33,6 +33,7 @@ class NodeEventKind(StrEnum):
     FAULT = "fault"
     CLEAR = "clear"
     REPAIR = "repair"
+    REPLACE = "replace"
     RESET = "reset"
     STATE = "state"
     POLICY = "policy"

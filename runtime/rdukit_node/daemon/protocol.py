@@ -277,6 +277,8 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     },
     "clear": {"fault": Argument(_read_text, "a fault's uuid")},
     "repair": {"component": Argument(_read_text, "a component's path")},
+    "replace": {"component": Argument(_read_text, "a component's path")},
+    "reset_counts": {"component": Argument(_read_text, "a component's path")},
     "reset": {"component": Argument(_read_text, "the path of a tile or an RDU")},
     "maintenance": {},
     "cordon": {"component": _COMPONENT, "reason": _OPTIONAL_TEXT, "on_behalf_of": _OPTIONAL_TEXT},

@@ -141,7 +141,9 @@ def _open_daemon(
             new_uuid,
             now_ns=now_ns,
             rdu_reset_ns=int(resolve(SND_RDU_RESET_S) * 1e9),
-            serial_of=lambda path: serial_number(options.name, find_component(options.platform, path)),
+            serial_of=lambda path, replaced: serial_number(
+                options.name, find_component(options.platform, path), replaced
+            ),
         )
         machine.restore(snapshot, now_ns)
         snapshots.append(snapshot)

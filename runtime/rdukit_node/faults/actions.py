@@ -133,7 +133,7 @@ class FaultActions:
         rdus: RduStates,
         find: Callable[[str], NodeComponent],
         new_uuid: Callable[[], str],
-        serial_of: Callable[[str], str],
+        serial_of: Callable[[str, int], str],
         rdu_reset_ns: int,
     ) -> None:
         """
@@ -150,6 +150,10 @@ class FaultActions:
         self._rdu_reset_ns = rdu_reset_ns
         #: By flat RDU number: corrected errors of its PCIe links since the machine was made.
         self.replays: Final[dict[int, int]] = dict.fromkeys(range(node.rdus), 0)
+
+    def serial_of(self, path: str) -> str:
+        """Return the serial number of the part that is there now."""
+        return self._serial_of(path, self._registry.replaced.get(path, 0))
 
     def component(self, component: NodeComponent | str) -> NodeComponent:
         """Return the component of a path.
@@ -345,7 +349,7 @@ class FaultActions:
         uuid = self._new_uuid()
         fault = FaultRow(
             fault_uuid=uuid, fault_type=policy.fault_type, fault_state=FaultState.ACTIVE,
-            severity=policy.severity, comp_name=path, comp_ser_num=self._serial_of(path),
+            severity=policy.severity, comp_name=path, comp_ser_num=self.serial_of(path),
             fault_desc=policy.fault_desc, recovery_act=self._advice(policy, path, uuid), action=action,
             err_uuid=record.uuid,
             timestamp=now_ns, cleared_timestamp=None, cleared_by=None,

@@ -17,7 +17,7 @@ from typing import Final
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import NodeSpec
 from rdukit_node.faults.actions import FaultActions, OutcomeBuilder
-from rdukit_node.faults.capacity import RduStates, health_word
+from rdukit_node.faults.capacity import RduStates, health_word, is_at_or_below
 from rdukit_node.faults.catalogue import CheckedInjection, InjectionChecker, check_policy, find_class
 from rdukit_node.faults.enums import FaultState, HangOutcome
 from rdukit_node.faults.model import (
@@ -36,10 +36,10 @@ from rdukit_node.faults.model import (
     nobody,
 )
 from rdukit_node.faults.registry import MAX_ROWS, FaultRegistry
-from rdukit_node.inventory import ComponentHealth, ComponentKind, NodeComponent, Presence, rdu_path
+from rdukit_node.inventory import ComponentHealth, ComponentKind, NodeComponent, Presence, has_serial, rdu_path
 
 
-def no_serial(path: str) -> str:
+def no_serial(path: str, replaced: int) -> str:
     """Return serial numbers of a node that knows none."""
     return "N/A"
 
@@ -59,14 +59,14 @@ class FaultMachine:
         *,
         now_ns: int = 0,
         rdu_reset_ns: int = 0,
-        serial_of: Callable[[str], str] = no_serial,
+        serial_of: Callable[[str, int], str] = no_serial,
         max_rows: int = MAX_ROWS,
     ) -> None:
         """
         Args:
             new_uuid: returns one that was never used.
             rdu_reset_ns: how long the reset of an RDU takes; it is PENDING meanwhile, until ``advance``. 0: no time.
-            serial_of: serial number of the component with a path.
+            serial_of: serial number of the component with a path, by how often it was replaced.
         """
         self.node: Final = node
         self._checker: Final = InjectionChecker(node)
@@ -234,6 +234,41 @@ class FaultMachine:
         for touched_path in sorted(touched):
             self._actions.settle(touched_path, f"{touched_path} was repaired", None, builder, nobody, now_ns)
         return builder.outcome(self._registry.faults)
+
+    def replace(self, component: str, by: str, now_ns: int) -> tuple[dict[str, str], FaultOutcome]:
+        """Put new parts in a component's place: those at or below it that have serial numbers.
+
+        What was broken is gone with the old parts, and errors are counted anew.
+
+        Returns:
+            New serial numbers by path, and what ``repair`` returns.
+        Raises:
+            InvalidArgument: the node has no such component, or none there has a serial number.
+        """
+        path = self._actions.component(component).path
+        parts = [each.path for each in self._checker.components if has_serial(each) and is_at_or_below(each.path, path)]
+        if not parts:
+            raise InvalidArgument(f"{path} has no part that can be replaced; legal: an RDU, a DIMM, or what has some")
+        outcome = self.repair(path, by, now_ns)
+        self._registry.restart_windows(path)
+        for part in parts:
+            self._registry.replace_part(part)
+        return {part: self._actions.serial_of(part) for part in parts}, outcome
+
+    def reset_counts(self, component: str) -> int:
+        """Let policies count the errors at or below a component anew: what came so far makes no fault with later ones.
+
+        Returns:
+            Rows that this concerns; they keep their totals.
+        Raises:
+            InvalidArgument: the node has no such component.
+        """
+        return self._registry.restart_windows(self._actions.component(component).path)
+
+    @property
+    def replaced(self) -> Mapping[str, int]:
+        """Number of replacements of parts, by path."""
+        return self._registry.replaced
 
     def reset(self, component: str, owner_of: FindOwner, now_ns: int) -> tuple[HangRow, FaultOutcome]:
         """Reset a tile or an RDU. Programs on it end; active faults stay until they are cleared.

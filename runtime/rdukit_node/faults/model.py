@@ -299,13 +299,15 @@ class ChangedRows:
     conditions: tuple[Condition, ...] = ()
     #: (component, class name) of conditions that are gone.
     conditions_gone: tuple[tuple[str, str], ...] = ()
+    #: Path, and how often its part was replaced.
+    replaced: tuple[tuple[str, int], ...] = ()
     #: Not the fault machine's: what administrators keep from being allocated.
     maintenance: MaintenanceChanges = NO_CHANGES
 
     def __bool__(self) -> bool:
         return bool(
             self.errors or self.faults or self.hangs or self.op_states or self.policies or self.conditions
-            or self.conditions_gone or self.maintenance
+            or self.conditions_gone or self.replaced or self.maintenance
         )  # fmt: skip
 
 
@@ -321,3 +323,5 @@ class FaultSnapshot:
     conditions: tuple[Condition, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     windows: tuple[MaintenanceWindow, ...] = ()
+    #: Path, and how often its part was replaced.
+    replaced: tuple[tuple[str, int], ...] = ()

@@ -46,6 +46,7 @@ class PendingRows:
         self._policies: Final[dict[str, Policy]] = {}
         self._conditions: Final[dict[tuple[str, str], Condition]] = {}
         self._gone: Final[dict[tuple[str, str], None]] = {}
+        self._replaced: Final[dict[str, int]] = {}
         #: ``None``: it is gone.
         self._cordons: Final[dict[str, Cordon | None]] = {}
         self._windows: Final[dict[str, MaintenanceWindow | None]] = {}
@@ -87,6 +88,7 @@ class PendingRows:
             tuple(self._errors.values()), tuple(self._faults.values()), tuple(self._hangs.values()),
             tuple(self._op_states.values()), tuple(self._policies.values()), tuple(self._conditions.values()),
             tuple(self._gone),
+            tuple(self._replaced.items()),
             MaintenanceChanges(
                 tuple(each for each in self._cordons.values() if each is not None),
                 tuple(each for each in self._windows.values() if each is not None),
@@ -115,6 +117,7 @@ class PendingRows:
             key = (row.component, row.class_name)
             self._conditions[key] = row
             self._gone.pop(key, None)
+        self._replaced.update(changes.replaced)
         upkeep = changes.maintenance
         self._cordons.update(dict.fromkeys(upkeep.cordons_gone))
         self._cordons.update((each.component, each) for each in upkeep.cordons)
@@ -135,5 +138,5 @@ class PendingRows:
     def _all(self) -> tuple[dict[Any, Any], ...]:
         return (
             self._errors, self._faults, self._hangs, self._op_states, self._policies, self._conditions, self._gone,
-            self._cordons, self._windows, self.applications,
+            self._replaced, self._cordons, self._windows, self.applications,
         )  # fmt: skip

@@ -43,6 +43,8 @@ class FaultRegistry:
         self.hangs: Final[dict[int, HangRow]] = {}
         #: By error type.
         self.policies: Final[dict[str, Policy]] = dict(default_policies())
+        #: By path: how often its part was replaced.
+        self.replaced: Final[dict[str, int]] = {}
         self._next_hang = 1
         #: Rows that are over, oldest first: what is forgotten first.
         self._over_records: Final[deque[str]] = deque()
@@ -54,6 +56,7 @@ class FaultRegistry:
         self._new_policies: Final[dict[str, None]] = dict.fromkeys(self.policies)
         self._new_conditions: Final[dict[tuple[str, str], None]] = {}
         self._gone_conditions: Final[dict[tuple[str, str], None]] = {}
+        self._new_replaced: Final[dict[str, None]] = {}
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
@@ -176,6 +179,19 @@ class FaultRegistry:
             if error_type == policy.error_type:
                 record.window = window_of(policy, record.window.coarse())
 
+    def replace_part(self, path: str) -> None:
+        """Count a replacement."""
+        self.replaced[path] = self.replaced.get(path, 0) + 1
+        self._new_replaced[path] = None
+
+    def restart_windows(self, path: str) -> int:
+        """Let policies count errors at or below a component anew; the rows keep their totals. Returns how many rows."""
+        found = [record for (component, _), record in self.open_records.items() if is_at_or_below(component, path)]
+        for record in found:
+            record.window = window_of(self.policies.get(record.entry.error_type))
+            self.touch(record)
+        return len(found)
+
     # -- the database ------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ChangedRows:
@@ -187,10 +203,11 @@ class FaultRegistry:
             policies=tuple(self.policies[error_type] for error_type in self._new_policies),
             conditions=tuple(self.conditions[key] for key in self._new_conditions),
             conditions_gone=tuple(self._gone_conditions),
+            replaced=tuple((path, self.replaced[path]) for path in self._new_replaced),
         )
         news: Iterable[dict[str, None] | dict[int, None] | dict[tuple[str, str], None]] = (
             self._new_errors, self._new_faults, self._new_hangs, self._new_policies, self._new_conditions,
-            self._gone_conditions,
+            self._gone_conditions, self._new_replaced,
         )  # fmt: skip
         for new in news:
             new.clear()
@@ -225,6 +242,7 @@ class FaultRegistry:
                     self.records_of_fault[row.fault_uuid].append(record)
             else:
                 self._over_records.append(record.uuid)
+        self.replaced.update(snapshot.replaced)
         for hang in snapshot.hangs:
             self.hangs[hang.number] = hang
         self._next_hang = max(self.hangs, default=0) + 1

@@ -20,7 +20,7 @@ from rdukit_node.faults.model import ChangedRows, FaultSnapshot
 from rdukit_node.faults.promise import forget
 from rdukit_node.faults.schema import connect
 from rdukit_node.faults.store import FaultStore
-from rdukit_node.faults.tables import SALVAGED, RowReader, checked
+from rdukit_node.faults.tables import SALVAGED, RowReader, checked, read_replaced
 from rdukit_node.maintenance.model import MaintenanceChanges
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
     kept = salvage.snapshot
     changes = ChangedRows(
         kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions,
-        maintenance=MaintenanceChanges(kept.cordons, kept.windows),
+        replaced=kept.replaced, maintenance=MaintenanceChanges(kept.cordons, kept.windows),
     )  # fmt: skip
     store.write(changes, applications=salvage.applications, now_ns=now_ns)
 
@@ -112,6 +112,8 @@ def _read_copy(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:
             if isinstance(uuid, str) and isinstance(component, str):
                 suspects.setdefault(uuid, []).append(component)
         found = {name: _legal(connection, reader, suspects) for name, reader in SALVAGED.items()}
+        with contextlib.suppress(sqlite3.Error, ValueError, UnicodeDecodeError):
+            found["replaced"] = read_replaced(connection)
         return FaultSnapshot(**found), _applications(connection)
 
 

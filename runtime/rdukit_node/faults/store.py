@@ -3,7 +3,8 @@
 A write is one transaction in the write-ahead log, which a killed process cannot lose; ``checkpoint``, called from
 another thread, moves it into the file and waits for the disk. When the disk does not take a write (full, read-only,
 frozen, locked), nothing is lost as long as the process lives: rows stay in memory, in their newest form and within a
-bound, until one works. ``add`` never waits; ``flush`` may, on a thread of its own.
+bound, until one works. ``add`` never waits; ``flush`` may, on a thread of its own. A database that is deleted meanwhile
+is written anew from the open file, which has all rows as long as the process lives.
 
 Source: runtime reference 4.2, 4.4 (a database that survives upgrades is the vendor's, SQLite is ours).
 """
@@ -64,6 +65,9 @@ class FaultStore:
         self._connection: sqlite3.Connection | None = None
         self._reason = ""
         self._was_closed_in_order = True
+        #: Device and inode of the open file.
+        self._place: tuple[int, int] | None = None
+        self._restored = 0
         #: Rows that no write has begun with; guarded by ``_adding``.
         self._waiting = PendingRows()
         self._adding = threading.Lock()
@@ -114,6 +118,20 @@ class FaultStore:
     def dropped(self) -> int:
         """Rows that were lost because too many waited for the disk."""
         return self._waiting.dropped + self._writing.dropped
+
+    @property
+    def restored(self) -> int:
+        """Number of times that the database was deleted under this process, and written anew."""
+        return self._restored
+
+    @property
+    def is_in_place(self) -> bool:
+        """True unless the path, or its lock's, has another file than the open one, or none. Waits for a disk."""
+        try:
+            is_own = self._place is None or _place_of(self.path) == self._place
+            return is_own and (self._lock < 0 or _place_of(lock_path(self.path)) == _place_of(self._lock))
+        except OSError:  # nothing is known of it, and a write will tell
+            return True
 
     @property
     def was_closed_in_order(self) -> bool:
@@ -170,6 +188,8 @@ class FaultStore:
             self._writing.add_newer(newer)
         try:
             if self._connection is None and not self._try_open():
+                return False
+            if not self.is_in_place and not self._put_in_place():
                 return False
         except RdukitError as error:  # in the meantime somebody else made one, or locked it
             self._reason = error.message
@@ -261,10 +281,49 @@ class FaultStore:
             if connection is not None:
                 connection.close()
             raise
-        self._was_closed_in_order = row is None or row[0] == "yes"
-        self._connection = connection
+        if self._place is None:
+            self._was_closed_in_order = row is None or row[0] == "yes"
+        self._connection, self._place = connection, _place_of(self.path)
         self._reason = ""
         return True
+
+    def _put_in_place(self) -> bool:
+        """Write the database anew where somebody deleted it, or its lock. Returns whether that worked.
+
+        Raises:
+            Conflict: another process writes there by now, or another file is there, which is not overwritten.
+        """
+        old = self._connection
+        assert old is not None
+        logger.error("event=database-deleted path=%s", self.path)
+        try:
+            if self._lock < 0 or _place_of(lock_path(self.path)) != _place_of(self._lock):
+                held, self._lock = self._lock, _lock(self.path)
+                if held >= 0:
+                    os.close(held)
+            found = _place_of(self.path)
+            if found == self._place:  # the lock only
+                return True
+            if found is not None:
+                raise Conflict(
+                    f"another file was put in the place of the fault database {self.path}; remove it, and the rows of "
+                    "this daemon are written there again, or restart the daemon with it"
+                )
+            copy = self.path.with_name(f"{self.path.name}.new")
+            copy.unlink(missing_ok=True)
+            with contextlib.closing(connect(copy, "rwc")) as target:
+                old.backup(target)
+            # The old one's log is not the new one's.
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            copy.rename(self.path)
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
+            return False
+        self._connection = None
+        old.close()
+        self._restored += 1
+        return self._try_open()
 
     def _transact(self, connection: sqlite3.Connection, now_ns: int) -> None:
         rows = self._writing
@@ -309,6 +368,15 @@ class FaultStore:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _place_of(file: Path | int) -> tuple[int, int] | None:
+    """Return device and inode of a path or descriptor; ``None``: there is no such file."""
+    try:
+        found = os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _lock(path: Path) -> int:

@@ -72,6 +72,10 @@ def checked(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(values)
 
 
+#: Keys of ``meta`` for parts that were replaced begin with it; their paths follow.
+_REPLACED: Final = "replaced:"
+
+
 def statements_of(changes: ChangedRows) -> Iterable[Statement]:
     """Return the statements that write ``changes``; repeating them changes nothing more."""
     return _with_sums(_statements_of(changes))
@@ -119,6 +123,8 @@ def _statements_of(changes: ChangedRows) -> Iterable[Statement]:
         )  # fmt: skip
     for key in changes.conditions_gone:
         yield "DELETE FROM condition WHERE component = ? AND class_name = ?", key
+    for path, count in changes.replaced:
+        yield "REPLACE INTO meta VALUES (?, ?)", (f"{_REPLACED}{path}", str(count))
     for cordon in changes.maintenance.cordons:
         yield _upsert("cordon", _CORDON, 1), (
             cordon.component, cordon.reason, cordon.by, cordon.since, int(cordon.is_draining), cordon.deadline,
@@ -165,7 +171,19 @@ def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapsho
         conditions=_newest(connection, "condition", _CONDITION, "1 = 0", max_rows, _condition),
         cordons=_newest(connection, "cordon", _CORDON, "1 = 0", max_rows, _cordon),
         windows=_newest(connection, "maintenance", _WINDOW, "1 = 0", max_rows, _window),
+        replaced=read_replaced(connection),
     )
+
+
+def read_replaced(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
+    """Return the parts that were replaced, and how often.
+
+    Raises:
+        ValueError: a row is not legal.
+    """
+    query = "SELECT key, value FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key LIMIT 10000"
+    rows = connection.execute(query, (len(_REPLACED), _REPLACED))
+    return tuple((str(key).removeprefix(_REPLACED), int(value)) for key, value in rows)
 
 
 def read_inventory(connection: sqlite3.Connection) -> list[dict[str, object]]:

@@ -12,8 +12,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -28,10 +28,22 @@ from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.cli.local import STEPS as VERBS
 from rdukit_platform.cli.local import demo_steps
 from rdukit_platform.settings import Home
-from support.platform.processes import NodeUnderTest, PlatformUnderTest
+from support.helpers import wait_until
+from support.platform.processes import NodeUnderTest, PlatformUnderTest, short_folder
 
 #: Seconds in which a submission gets through whatever is killed meanwhile.
 PERSIST_S: Final = 300.0
+
+
+@contextmanager
+def both_boxes() -> Iterator[Path]:
+    """Yield a program, a folder, that runs the tests' box and the real ones."""
+    boxes = Path(__file__).parents[2] / "integration"
+    with short_folder() as folder:
+        folder.chmod(0o755)
+        shutil.copy(boxes / "platform_boxes.py", folder / "__main__.py")
+        shutil.copy(boxes / "platform_box.py", folder)
+        yield folder
 
 
 class Work(Protocol):
@@ -80,6 +92,47 @@ class CountingJobs:
         (artifact,) = platform.client.get("/v1/artifacts", job=job["id"])["artifacts"]
         assert json.loads(_download(platform, artifact["id"], path="latest.json")) == {"step": self._steps}, job
         return str(artifact["digest"])
+
+
+class SweptJobs(CountingJobs):
+    """Sweeps of four such trainings of different lengths."""
+
+    LENGTHS: Final = (5, 10, 15, 20)
+
+    def __init__(self, program: Path, step_s: float = 0.05) -> None:
+        super().__init__(program, step_s=step_s)
+
+    def prepare(self, platform: PlatformUnderTest) -> None:
+        made = platform.wait_end(platform.submit("preprocess")["id"])
+        assert made["state"] == "succeeded", made
+        self._dataset = made["outputs"]["dataset"]
+
+    def submit(self, platform: PlatformUnderTest) -> list[str]:
+        job = {"box": "counter", "verb": "train", "inputs": {"dataset": self._dataset}, "tiles": 1,
+               "parameters": {"step_s": self._step_s}}  # fmt: skip
+        body = {"name": "lengths", "job": job, "space": {"steps": {"values": [*self.LENGTHS]}},
+                "objective": {"metric": "steps", "goal": "maximize"}, "max_parallel": len(self.LENGTHS)}  # fmt: skip
+        sweep = persist(platform, "/v1/sweeps", body)["id"]
+        trials: list[dict[str, Any]] = []
+
+        def has_all() -> bool:  # the scheduler makes them, if it is not being killed
+            with suppress(RdukitError):
+                trials[:] = platform.client.get(f"/v1/sweeps/{sweep}")["trials"]
+            return len(trials) == len(self.LENGTHS)
+
+        wait_until(has_all, PERSIST_S, "the trials of a sweep are made")
+        return [str(trial["job"]) for trial in trials]
+
+    def check(self, platform: PlatformUnderTest, job: dict[str, Any]) -> None:
+        steps = job["parameters"]["steps"]
+        (artifact,) = platform.client.get("/v1/artifacts", job=job["id"])["artifacts"]
+        assert json.loads(_download(platform, artifact["id"], path="latest.json")) == {"step": steps}, job
+        sweep = platform.client.get(f"/v1/sweeps/{job['labels']['sweep']}")
+        lengths = sorted(trial["parameters"]["steps"] for trial in sweep["trials"])
+        assert lengths == [*self.LENGTHS], sweep
+        wait_until(
+            lambda: platform.client.get(f"/v1/sweeps/{sweep['id']}")["state"] == "succeeded", what="its sweep ends"
+        )
 
 
 class QuickJobs:

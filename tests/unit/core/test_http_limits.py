@@ -6,6 +6,7 @@ from rdukit.http.connections import MAX_HELD_BYTES, ConnectionRegistry
 from rdukit.http.limits import (
     LINGER_BYTES,
     LINGER_S,
+    MIN_BODY_BYTES_S,
     ConnectionWatch,
     HostRule,
     HttpLimits,
@@ -62,21 +63,45 @@ def test_pages_of_other_places_may_not_call() -> None:
         assert code("1.1", host, (b"origin", foreign), hosts=rule) == "permission-denied:origin"
 
 
-def test_silence_ends_a_connection_and_each_part_of_a_body_begins_it_anew() -> None:
+def test_silence_ends_a_connection_and_a_body_gets_time_by_its_bytes() -> None:
     watch = ConnectionWatch(LIMITS, 0)
     assert watch.idle_since == 0 and watch.seconds_left(4) == 1
     watch.count(10)
     assert watch.seconds_left(4) == 5 and watch.seconds_left(59) == 1 and watch.seconds_left(61) < 0
     watch.begin_body(50)
     assert watch.idle_since is None
-    watch.take_body(1, 100)
-    assert watch.seconds_left(159) == 1
+    watch.take_body(10 * MIN_BODY_BYTES_S, 100)
+    assert watch.seconds_left(119) == 1, "ten of the fifty seconds are made up for"
+    watch.take_body(1 << 30, 110)
+    assert watch.seconds_left(169) == 1, "no more than that, however much has come"
     watch.end_request(160, is_answered=False)
     assert watch.seconds_left(10_000) > 0, "it is being worked on"
     watch.end_answer(10_000)
     assert watch.seconds_left(10_004) == 1
     watch.unread_since = 10_000
     assert watch.seconds_left(10_061) < 0
+
+
+@pytest.mark.parametrize(("bytes_s", "is_ended"), [(0.25, True), (0.9, True), (1.0, False), (8.0, False)])
+def test_a_body_that_trickles_is_ended_and_an_honest_slow_one_is_not(bytes_s: float, is_ended: bool) -> None:
+    """``bytes_s``: in parts of ``MIN_BODY_BYTES_S``."""
+    watch, every_s = ConnectionWatch(LIMITS, 0), 4.0
+    watch.begin_body(0)
+    for part in range(1, 1000):
+        if watch.seconds_left(part * every_s) <= 0:
+            break
+        watch.take_body(int(bytes_s * MIN_BODY_BYTES_S * every_s), part * every_s)
+    assert (part < 999) is is_ended
+
+
+def test_a_body_is_not_behind_while_the_server_takes_no_more_of_it() -> None:
+    watch = ConnectionWatch(LIMITS, 0)
+    watch.begin_body(0)
+    watch.excuse(59)
+    assert watch.seconds_left(118) == 1
+    watch.end_answer(60)
+    watch.excuse(64)
+    assert watch.seconds_left(64) == 1, "the rest of an answered request has its own time"
 
 
 def test_what_is_no_body_has_an_end_and_a_body_in_small_chunks_has_none() -> None:

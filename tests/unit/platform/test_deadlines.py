@@ -265,6 +265,23 @@ def test_what_ends_by_itself_before_the_pause_has_ended(database: Database, tena
             change(database, done, act)
 
 
+@pytest.mark.parametrize("is_pause", [True, False])
+def test_an_attempt_that_is_asked_to_end_is_its_worker_s_until_it_has(
+    database: Database, tenant: str, is_pause: bool
+) -> None:
+    job_id = submit(database, tenant, preemptible=True)
+    fencing = begin(database, job_id, is_running=True)
+    if is_pause:
+        change(database, job_id, "pause")
+    else:
+        ask(database, job_id, submit(database, tenant, priority=20))
+    for now in (6.0, 12.0, 18.0):  # its box writes a large checkpoint
+        with database.write() as session:
+            assert execution.beat(session, [fencing], 8.0, now) == [fencing]
+    (attempt,) = attempts(database, job_id)
+    assert (attempt.ended_at, attempt.lease_expires_at) == (None, 26.0)
+
+
 def test_a_pause_that_has_not_come_is_taken_back(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
     fencing = begin(database, job_id, is_running=True)
