@@ -61,7 +61,8 @@ class ReplicaConnection:
     def end_waits(self) -> None:
         """End what waits in ``expecting``: no answer is to come any more."""
         for limit in self._waiting:
-            limit.reschedule(asyncio.get_running_loop().time())
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Close them."""

@@ -88,7 +88,7 @@ class WithdrawnMiddleware:
             with suppress(DBAPIError):  # looked at again
                 withdrawn = await to_thread.run_sync(self._find, tokens) if tokens else withdrawn
             for each in old:
-                if each.token_id in withdrawn and id(each.limit) in self._requests:
+                if each.token_id in withdrawn and id(each.limit) in self._requests and not each.limit.expired():
                     logger.info("request ends, its token was withdrawn token=%s", each.token_id)
                     each.limit.reschedule(clock())
 
