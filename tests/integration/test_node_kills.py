@@ -31,8 +31,8 @@ from support.pefs.examples import write_example_pef
 
 pytestmark = [shows("node"), pytest.mark.long]
 
-KILLS = int(os.environ.get("RDUKIT_STRESS_KILLS", "24"))
-DAEMON_KILLS = int(os.environ.get("RDUKIT_STRESS_DAEMON_KILLS", "2"))
+KILLS = int(os.environ.get("RDUKIT_STRESS_KILLS", "40"))
+DAEMON_KILLS = int(os.environ.get("RDUKIT_STRESS_DAEMON_KILLS", "3"))
 #: Here leases end with the daemon: what programs do that attach again is asked elsewhere.
 AT_ONCE = {"RDUKIT_SND_REATTACH_S": "0"}
 PLATFORM = "SN10-8"
