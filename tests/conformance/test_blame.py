@@ -3,13 +3,14 @@
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from opdb.blame import blame, find_unit
+from opdb.blame import blame, cut, find_specs, find_unit
 from rdukit.errors import NotFound
 from rdukit.pef.file import read_pef
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
@@ -18,6 +19,7 @@ from rdukit_compiler.backend.measure_routes import load_routes
 from rdukit_compiler.backend.native_worker import write_section
 from sambaflow import samba
 from support import shows
+from support.native_libraries import compile_once
 from support.programs import compile_model
 
 pytestmark = [
@@ -44,7 +46,19 @@ def write_damaged(kernel: KernelGraph, least: int) -> str:
     return write_section(kernel, load_routes())
 
 
+def build_damaged(folder: Path, least: int) -> None:
+    """Build what a search of ``KERNEL`` asks for, damaged, with one reading of torch's headers; it finds it there."""
+    specs, nodes = find_specs(KERNEL), KERNEL.nodes
+    beginnings = [cut(KERNEL, nodes[:count], specs) for count in range(2, len(nodes))] if least > 1 else []
+    kernels = [KERNEL, *(cut(KERNEL, [node], specs) for node in nodes), *beginnings]
+    with warnings.catch_warnings(action="ignore"):  # inductor warns while it is imported
+        codes = {kernel.digest(): write_damaged(kernel, least) for kernel in kernels}
+    for digest, library in compile_once(codes, load_routes().definitions()).items():
+        (folder / f"{digest}.so").write_bytes(library)
+
+
 def test_an_operator_that_differs_alone_is_found(tmp_path: Path) -> None:
+    build_damaged(tmp_path, 1)
     found = blame(Unit(KERNEL), tmp_path, lambda kernel: write_damaged(kernel, 1))
     assert [(each.part, each.node.op) for each in found if each.node] == [("forward", "aten.tanh.default")]
     assert "elements differ" in str(found[0])
@@ -52,6 +66,7 @@ def test_an_operator_that_differs_alone_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_an_operator_that_differs_only_behind_others_is_found(tmp_path: Path) -> None:
+    build_damaged(tmp_path, 3)
     found = blame(Unit(KERNEL), tmp_path, lambda kernel: write_damaged(kernel, 3))
     assert [each.node.op for each in found if each.node] == ["aten.sum.dim_IntList"]
     assert "only with those before it" in str(found[0])

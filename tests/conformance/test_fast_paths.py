@@ -20,7 +20,8 @@ from rdukit.errors import CompileError
 from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.native import build_natives
 from sambaflow import samba
-from support import shows
+from support import first_short, shows
+from support.native_libraries import chosen_values
 from support.programs import load_model
 
 pytestmark = shows("engine", "native", "portable", "o0", "o1", "o3")
@@ -153,10 +154,12 @@ CASES = {
 #: The ways of products that differ most from what generated code calls; the machine's own may be others.
 ROUTES = "bf16=f32,f32=onednn"
 
-#: Libraries that are always built: (module, mode, precision).
-FEW = {("odd-mlp", "o3", "f32"), ("tied-words", "o3", "bf16")}
-
-ALL = [(name, mode, precision) for name in CASES for mode in ("o1", "o3") for precision in ("f32", "bf16")]
+#: Modules whose libraries are built: (module, mode, precision). RDUKIT_ALL_KERNELS=1 builds those of all.
+LIBRARIES = (
+    [(name, mode, precision) for name in CASES for mode in ("o1", "o3") for precision in ("f32", "bf16")]
+    if os.environ.get("RDUKIT_ALL_KERNELS") == "1"
+    else [("odd-mlp", "o3", "f32"), ("tied-words", "o3", "bf16")]
+)
 
 has_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX") or "g++") is None, reason="libraries need a C++ compiler"
@@ -249,10 +252,10 @@ def test_generated_code_trains_as_torch_does(name: str, mode: str, precision: st
 
 @pytest.fixture(scope="module")
 def portable_numbers(
-    rdukit_home: Path, tmp_path_factory: pytest.TempPathFactory
+    rdukit_home: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[tuple[str, str, str], Numbers]:
-    """What generated code gives. The libraries of all are built at once: that reads torch's headers once."""
-    wanted = ALL if os.environ.get("RDUKIT_ALL_KERNELS") == "1" else sorted(FEW)
+    """What generated code gives. The libraries of all that run are built at once: that reads torch's headers once."""
+    wanted = [row for row in LIBRARIES if row in chosen_values(request, "name", "mode", "precision")]
     numbers, kernels = {}, {}
     settings = {
         "HOME": str(rdukit_home), "KERNELS": "portable", "NODE": "private", "COMPILE_WORKERS": "1",
@@ -274,14 +277,12 @@ def portable_numbers(
 
 @has_compiler
 @pytest.mark.timeout(1800)  # the first builds the libraries of all
-@pytest.mark.parametrize(("name", "mode", "precision"), ALL)
+@pytest.mark.parametrize(("name", "mode", "precision"), first_short(LIBRARIES))
 def test_libraries_give_what_generated_code_gives(
     name: str, mode: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     portable_numbers: dict[tuple[str, str, str], Numbers],
 ) -> None:  # fmt: skip
     """The libraries are kept, so the compile takes them without a compiler."""
-    if (name, mode, precision) not in portable_numbers:
-        pytest.skip("set RDUKIT_ALL_KERNELS=1 to build the libraries of every module")
     monkeypatch.setenv("RDUKIT_KERNELS", "native")
     monkeypatch.setenv("RDUKIT_COMPILE_ROUTES", ROUTES)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,6 +1,6 @@
 """Float products of a small batch, and of its gradients, in native code against torch in double precision.
 
-All kernels are built in one go (one reading of torch's headers), so the file costs one compile.
+The kernels of the cases that run are built in one go (one reading of torch's headers).
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
-from support.native_libraries import compile_once
+from support.native_libraries import chosen_values, compile_once
+from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -71,6 +72,10 @@ _CASES: dict[str, tuple[Callable[..., Tensors], list[torch.Tensor]]] = {
     ),
     "views": (_spread, [_numbers(50, 201), _numbers(201, 83), _numbers(50, 83)]),
 }
+#: Odd, just above what is computed row by row, deeper than one part of a sum, and views.
+_SHORT = {"9 rows, 65 to 70", "47 rows, 1030 to 71", "turned", "few columns", "views"}
+#: What a single case is about.
+_SINGLE = "32 rows, 784 to 512"
 
 
 def _traced(function: Callable[..., Tensors], inputs: Tensors, routes: Routes) -> fx.GraphModule:
@@ -85,11 +90,12 @@ def _few_products(module: fx.GraphModule) -> int:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, NativeKernel]:
-    sections, digests = {}, {name: hashlib.sha256(f"few {name}".encode()).hexdigest() for name in _CASES}
+def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
+    wanted = {name: _CASES[name] for (name,) in sorted(chosen_values(request, "name") | {(_SINGLE,)})}
+    sections, digests = {}, {name: hashlib.sha256(f"few {name}".encode()).hexdigest() for name in wanted}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        for name, (function, inputs) in _CASES.items():
+        for name, (function, inputs) in wanted.items():
             module = _traced(function, inputs, _ROUTES)
             assert _few_products(module) > 0, name
             code = write_code(module, inputs, interface_functions(), threads=2)
@@ -97,11 +103,11 @@ def kernels() -> dict[str, NativeKernel]:
         libraries = compile_once(sections, Routes().definitions())
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
-        for name, (function, inputs) in _CASES.items()
+        for name, (function, inputs) in wanted.items()
     }
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=others_long([1, 2], {2}))
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -109,7 +115,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.parametrize("name", others_long(_CASES, _SHORT))
 def test_few_rows_agree_with_double_precision(kernels: dict[str, NativeKernel], threads: int, name: str) -> None:
     function, inputs = _CASES[name]
     made, exact = kernels[name](inputs, {}), function(*[tensor.double() for tensor in inputs])
@@ -119,11 +125,10 @@ def test_few_rows_agree_with_double_precision(kernels: dict[str, NativeKernel], 
 
 
 def test_how_many_threads_compute_does_not_change_the_sums(kernels: dict[str, NativeKernel]) -> None:
-    name = "32 rows, 784 to 512"
     results, before = [], torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
-        results.append(kernels[name](_CASES[name][1], {}))
+        results.append(kernels[_SINGLE](_CASES[_SINGLE][1], {}))
     torch.set_num_threads(before)
     assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
 

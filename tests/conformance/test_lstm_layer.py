@@ -17,6 +17,8 @@ from rdukit_compiler.torch_private import trace_aten, without_onednn
 from rdukit_runtime.engine.native import load_native
 from rdukit_runtime.engine.portable import build_portable
 from support import shows
+from support.native_libraries import chosen_values
+from support.tiers import others_long
 
 pytestmark = shows("engine", "native", "portable")
 
@@ -76,6 +78,8 @@ _CASES = {
     "wide": Case(2, 9, 3, 300),
     "no gradients": Case(5, 4, 3, 20, is_bidirectional=True, has_gradients=False),
 }
+#: A partial vector, and everything that an LSTM can have.
+_SHORT = {"a vector and one", "both directions, two layers", "no gradients"}
 
 
 def _torch_lstm(*args: object) -> Tensors:
@@ -111,8 +115,9 @@ def test_generated_code_gives_torchs_numbers(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def libraries() -> dict[str, bytes]:
-    kernels = [_kernel(case, case.inputs()) for case in _CASES.values()]
+def libraries(request: pytest.FixtureRequest) -> dict[str, bytes]:
+    wanted = {name for name, _ in chosen_values(request, "name", "threads")} | {"a vector and one"}
+    kernels = [_kernel(case, case.inputs()) for name, case in _CASES.items() if name in wanted]
     failed: dict[str, str] = {}
 
     def on_built(digest: str, error: str | None) -> None:
@@ -127,8 +132,8 @@ def libraries() -> dict[str, bytes]:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize("name", _CASES)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", others_long(_CASES, _SHORT))
+@pytest.mark.parametrize("threads", others_long([1, 2], {2}))
 def test_libraries_give_torchs_numbers(libraries: dict[str, bytes], name: str, threads: int) -> None:
     case, inputs = _CASES[name], _CASES[name].inputs()
     kernel, exact = _kernel(case, inputs), _exact(case, inputs)

@@ -1,6 +1,6 @@
 """Convolutions of native sections against torch: what follows one becomes part of it, and images lie channels last.
 
-All kernels are built in one go (one reading of torch's headers), so the file costs one compile.
+The kernels of the cases that run are built together, those of one way with one reading of torch's headers.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
-from support.native_libraries import compile_once
+from support.native_libraries import chosen_values, compile_once
+from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -117,6 +118,12 @@ _ALL = [
     if name in (_WINOGRAD.keys() | {"up and down"} if "winograd" in way else _CASES.keys() - _WINOGRAD.keys())
     and ("bf16" not in way or name in {"a residual block", "up and down", "two of whole vectors"})
 ]
+#: The rest differs in sizes, and in what follows a convolution.
+_SHORT = {
+    ("up and down", "f32"), ("a residual block", "bf16 by f32"), ("two of whole vectors", "f32 by winograd"),
+}  # fmt: skip
+#: What single cases are about.
+_SINGLE = {("two of whole vectors", "f32 by winograd"), ("of one result", "f32 by winograd")}
 
 
 def _inputs(name: str, way: str) -> list[torch.Tensor]:
@@ -132,12 +139,13 @@ def _traced(name: str, way: str) -> torch.fx.GraphModule:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, NativeKernel]:
+def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
+    wanted = sorted(chosen_values(request, "name", "way") | _SINGLE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, as it is imported
         sections: dict[str, dict[str, str]] = {way: {} for way in _WAYS}
         digests = {}
-        for name, way in _ALL:
+        for name, way in wanted:
             key, module = f"{name}, {way}", _traced(name, way)
             choose_products(module, _WAYS[way][1])
             digests[key] = hashlib.sha256(f"convolution {key}".encode()).hexdigest()
@@ -147,14 +155,14 @@ def kernels() -> dict[str, NativeKernel]:
         for way, codes in sections.items():
             libraries |= compile_once(codes, _WAYS[way][1].definitions())
         made = {}
-        for name, way in _ALL:
+        for name, way in wanted:
             digest, inputs = digests[f"{name}, {way}"], _inputs(name, way)
             made[f"{name}, {way}"] = load_native(digest, libraries[digest], len(inputs), len(_CASES[name][0](*inputs)))
         return made
 
 
-@pytest.mark.parametrize(("name", "way"), _ALL)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("name", "way"), others_long(_ALL, _SHORT))
+@pytest.mark.parametrize("threads", others_long([1, 2], {2}))
 def test_fused_convolutions_agree_with_double_precision(
     kernels: dict[str, NativeKernel], name: str, way: str, threads: int
 ) -> None:
@@ -171,7 +179,7 @@ def test_fused_convolutions_agree_with_double_precision(
     assert error <= _TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("name", "way"), _ALL)
+@pytest.mark.parametrize(("name", "way"), others_long(_ALL, _SHORT))
 def test_results_lie_as_the_portable_graph_leaves_them(kernels: dict[str, NativeKernel], name: str, way: str) -> None:
     inputs = _inputs(name, way)
     made, portable = kernels[f"{name}, {way}"](inputs, {}), _CASES[name][0](*inputs)

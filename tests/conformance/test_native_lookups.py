@@ -1,7 +1,7 @@
 """Native kernels of lookups and their gradients, in random layouts, give what torch gives, in one thread and in two.
 
-All kernels are built in one go. What a kernel writes beyond its tensors is seen by ``make sanitize``, which runs this
-file.
+The kernels of the cases that run are built in one go. ``make sanitize`` runs this file, too, and sees what a kernel
+writes beyond its tensors.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
-from support.native_libraries import compile_once
+from support.native_libraries import chosen_values, compile_once
+from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -127,15 +128,18 @@ LOOKUPS = {
     "long list": Lookup(lambda t, i: t[:, i].transpose(0, 1), [numbers(96, 50), positions(50, 900)]),
     **{f"seed {seed}": random_lookup(seed) for seed in range(SEEDS)},
 }  # fmt: skip
+#: One of each form, and two random ones.
+NAMES = others_long(LOOKUPS, {"heads by list", "channels last", "long list", "seed 0", "seed 13"})
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, NativeKernel]:
+def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
     codes = {}
-    digests = {name: hashlib.sha256(f"lookup {name}".encode()).hexdigest() for name in LOOKUPS}
+    wanted = {name: LOOKUPS[name] for (name,) in sorted(chosen_values(request, "name"))}
+    digests = {name: hashlib.sha256(f"lookup {name}".encode()).hexdigest() for name in wanted}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        for name, lookup in LOOKUPS.items():
+        for name, lookup in wanted.items():
             with without_onednn():
                 module = trace_aten(lookup.with_gradient, lookup.tensors())
             codes[digests[name]] = section_namespace("section", *write_code(module, lookup.tensors(), {}, threads=2))
@@ -146,8 +150,8 @@ def kernels() -> dict[str, NativeKernel]:
     }
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("threads", others_long([1, 2], {2}))
 def test_what_is_read_and_the_gradient_are_torchs(kernels: dict[str, NativeKernel], name: str, threads: int) -> None:
     lookup = LOOKUPS[name]
     torch.set_num_threads(threads)
@@ -158,7 +162,7 @@ def test_what_is_read_and_the_gradient_are_torchs(kernels: dict[str, NativeKerne
         assert (ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max()
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_bits_are_those_of_one_thread(kernels: dict[str, NativeKernel], name: str) -> None:
     """What several threads add up in whatever order they come by has other last bits in each run."""
     made = []

@@ -1,6 +1,6 @@
 """Native sections against torch: products by every route, lists of sections, threads, failures.
 
-All kernels are built in one go (one reading of torch's headers), so the file costs one compile.
+The kernels of the cases that run are built together, those of like routes with one reading of torch's headers.
 """
 
 import ctypes
@@ -40,7 +40,8 @@ from rdukit_runtime.engine.quantized_weights import (
 )  # fmt: skip
 from rdukit_runtime.engine.threads import LeasedThreads
 from support import shows
-from support.native_libraries import compile_once
+from support.native_libraries import chosen_values, compile_once
+from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -127,6 +128,18 @@ _CASES = [
         else name in {"one row", "three rows of odd length", "twelve rows", "many rows", "views of weights"}
     )
 ]
+#: One of each route that is compiled for itself but oneDNN's and the sweep, and attention.
+_SHORT = {
+    ("three rows of odd length", "f32"), ("one row", "bf16"), ("views of weights", "bf16 by f32"),
+    ("attention of odd sizes with a mask", "bf16 with our attention"),
+    ("layers of one input", "bf16 with our linear layers"),
+}  # fmt: skip
+#: What single cases are about.
+_SINGLE = {
+    ("attention of one row", "bf16 with our attention"), ("attention of many rows", "bf16 with our attention"),
+    ("attention of odd sizes with a mask", "bf16 with our attention"),
+    ("layers of one input", "bf16 with our linear layers"),
+}  # fmt: skip
 #: Rows of x, their width, more than one span of exact sums among them, and the way.
 _INT8_CASES = [
     (rows, width, dtype, way)
@@ -142,6 +155,21 @@ _INT4_CASES = [
     for way in _INT8_WAYS
     if way == "native" or (way == "by our linear layers" and rows > 8 and dtype == torch.bfloat16)
 ]
+
+
+#: One row or few in few bits, one of several spans of exact sums, and many rows.
+_SHORT_INT8 = {
+    (7, 93, torch.bfloat16, "native"),
+    (3, 8300, torch.float32, "native"),
+    (40, 2054, torch.bfloat16, "by f32"),
+}
+_SHORT_INT4 = {
+    (3, 288, torch.float32, "native"),
+    (12, 160, torch.bfloat16, "native"),
+    (40, 96, torch.bfloat16, "by our linear layers"),
+}
+_SINGLE_INT8 = {(7, 93, torch.bfloat16, "native")}
+_SINGLE_INT4 = {(3, 288, torch.float32, "native"), (3, 288, torch.bfloat16, "native")}
 
 
 def _build(
@@ -182,17 +210,19 @@ def _int4_inputs(rows: int, dtype: torch.dtype, width: int) -> list[torch.Tensor
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, NativeKernel]:
+def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
     cases: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], Tensors, Routes]] = {}
-    for name, way in _CASES:
+    products = chosen_values(request, "name", "way") | _SINGLE
+    narrow = chosen_values(request, "rows", "width", "dtype", "way") | _SINGLE_INT8 | _SINGLE_INT4
+    for name, way in (case for case in _CASES if case in products):
         (function, shapes), (dtype, routes) = _PRODUCTS[name], _WAYS[way]
         cases[f"{name}, {way}"] = (function, [_numbers(*shape).to(dtype) for shape in shapes], routes)
-    for rows, width, dtype, way in _INT8_CASES:
+    for rows, width, dtype, way in (case for case in _INT8_CASES if case in narrow):
         inputs = _int8_inputs(rows, dtype, width)
         cases[f"int8 {rows} {width} {dtype} {way}"] = (
             lambda *t: (traced_int8_linear(*t),), inputs, _INT8_WAYS[way]
         )  # fmt: skip
-    for rows, width, dtype, way in _INT4_CASES:
+    for rows, width, dtype, way in (case for case in _INT4_CASES if case in narrow):
         inputs = _int4_inputs(rows, dtype, width)
         cases[f"int4 {rows} {width} {dtype} {way}"] = (
             lambda *t: (traced_int4_linear(*t),), inputs, _INT8_WAYS[way]
@@ -211,8 +241,8 @@ def _error(made: Tensors, exact: Tensors) -> float:
     return max(((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(made, exact, strict=True))
 
 
-@pytest.mark.parametrize(("name", "way"), _CASES)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("name", "way"), others_long(_CASES, _SHORT))
+@pytest.mark.parametrize("threads", others_long([1, 2], {2}))
 def test_products_agree_with_double_precision(
     kernels: dict[str, NativeKernel], name: str, way: str, threads: int
 ) -> None:
@@ -285,7 +315,7 @@ def test_attention_of_what_is_no_number_is_none(kernels: dict[str, NativeKernel]
     assert made[0, 1].isnan().all() and not made[0, [0, 2]].isnan().any() and not made[1].isnan().any()
 
 
-@pytest.mark.parametrize(("rows", "width", "dtype", "way"), _INT8_CASES)
+@pytest.mark.parametrize(("rows", "width", "dtype", "way"), others_long(_INT8_CASES, _SHORT_INT8))
 def test_int8_weights_give_what_generated_code_gives(
     kernels: dict[str, NativeKernel], rows: int, width: int, dtype: torch.dtype, way: str
 ) -> None:
@@ -296,7 +326,7 @@ def test_int8_weights_give_what_generated_code_gives(
     assert _error([int8_linear(x, w, scale, bias)], [exact]) <= _TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("rows", "width", "dtype", "way"), _INT4_CASES)
+@pytest.mark.parametrize(("rows", "width", "dtype", "way"), others_long(_INT4_CASES, _SHORT_INT4))
 def test_weights_of_four_bits_give_the_product_of_what_they_stand_for(
     kernels: dict[str, NativeKernel], rows: int, width: int, dtype: torch.dtype, way: str
 ) -> None:

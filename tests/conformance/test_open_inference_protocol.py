@@ -24,10 +24,11 @@ from safetensors.torch import save_file
 from tritonclient.utils import InferenceServerException
 
 from rdukit_platform.backends.contract import BoxSpec
-from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.process import ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 from support import shows
 from support.boxes import run_verb
+from support.platform.warm import start_box
 
 pytestmark = shows("inference", "mlp")
 
@@ -65,7 +66,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
         "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(folder / "mlp.safetensors"),
         "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    started = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
+    started = start_box(BoxSpec("mlp", folder / "state", [folder], environment))
     yield started
     started.stop()
 

@@ -1,6 +1,6 @@
 """Convolutions of small samples and their gradients in native code against torch in double precision.
 
-All kernels are built in one go (one reading of torch's headers), so the file costs one compile.
+The kernels of the cases that run are built in one go (one reading of torch's headers).
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
-from support.native_libraries import compile_once
+from support.native_libraries import chosen_values, compile_once
+from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
 
@@ -120,15 +121,18 @@ def _cases() -> dict[str, tuple[Callable[..., Tensors], list[torch.Tensor]]]:
 
 
 _CASES = _cases()
+#: A line and an image, several layers, and another order in memory.
+_SHORT = {"a dilated line", "odd sizes", "two layers", "channels last"}
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, NativeKernel]:
-    digests = {name: hashlib.sha256(f"convolution {name}".encode()).hexdigest() for name in _CASES}
+def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
+    wanted = {name: _CASES[name] for (name,) in sorted(chosen_values(request, "name") | {("a line",)})}
+    digests = {name: hashlib.sha256(f"convolution {name}".encode()).hexdigest() for name in wanted}
     sections: dict[str, str] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        for name, (function, inputs) in _CASES.items():
+        for name, (function, inputs) in wanted.items():
             with without_onednn():
                 module = trace_aten(function, inputs)
             assert choose_small_convolutions(module), name
@@ -139,12 +143,12 @@ def kernels() -> dict[str, NativeKernel]:
         libraries = compile_once(sections, Routes().definitions())
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
-        for name, (function, inputs) in _CASES.items()
+        for name, (function, inputs) in wanted.items()
     }
 
 
-@pytest.mark.parametrize("name", list(_CASES))
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", others_long(_CASES, _SHORT))
+@pytest.mark.parametrize("threads", others_long([1, 2], {2}))
 def test_convolutions_and_gradients_agree_with_double_precision(
     kernels: dict[str, NativeKernel], name: str, threads: int
 ) -> None:

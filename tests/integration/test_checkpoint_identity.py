@@ -1,7 +1,7 @@
 """Checkpoints and PEFs of different models are refused by name, in each verb and at the command line."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from rdukit_serving.text.program import TextProgram
 from rdukit_zoo.checkpoints.cli import checkpoint
 from rdukit_zoo.checkpoints.folder import save_hub_folder
 from rdukit_zoo.registry import get_model
-from support import shows
+from support import first_short, shows
 from support.boxes import run_verb
 
 pytestmark = shows("training", "huggingface", "portable", "checkpoints")
@@ -30,11 +30,33 @@ pytestmark = shows("training", "huggingface", "portable", "checkpoints")
 SMALL: dict[str, Any] = {"width": 16, "layers": 1, "heads": 4}
 
 
-@pytest.fixture(autouse=True)
-def portable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Kernels that need no compiler, and a home of its own."""
-    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
-    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
+#: Sizes of a llama as options of its box.
+CHOSEN: dict[str, Any] = {**SMALL, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(portable_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home of the module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def vit(home: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Data set and PEF of a small vit."""
+    folder = tmp_path_factory.mktemp("vit")
+    return {
+        "dataset": run_verb("vit", "preprocess", folder / "data", samples=20).outputs["dataset"],
+        "pef": run_verb("vit", "compile", folder / "pef", batch_size=4, **SMALL).outputs["pef"],
+    }
+
+
+@pytest.fixture(scope="module")
+def llama_pef(home: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PEF that serves a small llama."""
+    folder = tmp_path_factory.mktemp("llama")
+    return run_verb("llama", "compile", folder, purpose="serve", precision="f32", **CHOSEN).outputs["pef"]
 
 
 def run(*words: object) -> Any:
@@ -48,15 +70,13 @@ def refused(words: str, call: Callable[[], object]) -> None:
         call()
 
 
-def test_other_heads_are_refused_in_each_verb_by_both_numbers(tmp_path: Path) -> None:
-    dataset = run_verb("vit", "preprocess", tmp_path / "data", samples=20).outputs["dataset"]
-    own, other, serving = (
-        run_verb("vit", "compile", tmp_path / name, batch_size=4, **{**SMALL, **more}).outputs["pef"]
-        for name, more in (("own", {}), ("other", {"heads": 2}), ("serve", {"heads": 2, "purpose": "serve"}))
+def test_other_heads_are_refused_in_each_verb_by_both_numbers(vit: dict[str, Path], tmp_path: Path) -> None:
+    other, serving = (
+        run_verb("vit", "compile", tmp_path / name, batch_size=4, **{**SMALL, "heads": 2, **more}).outputs["pef"]
+        for name, more in (("other", {}), ("serve", {"purpose": "serve"}))
     )
-    trained = run_verb("vit", "train", tmp_path / "run", {"pef": own, "dataset": dataset}, max_steps=1)
-    kept = trained.outputs["checkpoint"]
-    given = {"pef": other, "dataset": dataset, "checkpoint": kept}
+    kept = run_verb("vit", "train", tmp_path / "run", vit, max_steps=1).outputs["checkpoint"]
+    given = {**vit, "pef": other, "checkpoint": kept}
     words = r"heads \(num_attention_heads\): 4 in the checkpoint .*, 2 in the PEF"
     for verb, more in (
         ("evaluate", {}), ("infer", {}), ("train", {"continue_as": "weights"}), ("train", {"continue_as": "resume"}),
@@ -73,14 +93,12 @@ def test_other_heads_are_refused_in_each_verb_by_both_numbers(tmp_path: Path) ->
 
 
 def test_a_file_that_says_no_model_loads_with_a_warning_until_it_is_stamped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    vit: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dataset = run_verb("vit", "preprocess", tmp_path / "data", samples=20).outputs["dataset"]
-    pef = run_verb("vit", "compile", tmp_path / "pef", batch_size=4, **SMALL).outputs["pef"]
     entry = get_model("vit")
     torch.manual_seed(0)
     save_file(entry.build(**entry.check_sizes(SMALL)).state_dict(), tmp_path / "plain.safetensors")
-    given = {"pef": pef, "dataset": dataset, "checkpoint": tmp_path / "plain.safetensors"}
+    given = {**vit, "checkpoint": tmp_path / "plain.safetensors"}
     before = run_verb("vit", "evaluate", tmp_path / "a", given).figures["held_out_loss"]
     assert [r.message for r in caplog.records if "rdukit checkpoint stamp" in r.message]
     sizes = [word for name, value in SMALL.items() for word in ("--size", f"{name}={value}")]
@@ -115,7 +133,7 @@ def test_a_folder_that_train_made_can_be_stamped_and_stays_whole(tmp_path: Path)
 def hub_llama(folder: Path, **more: Any) -> Any:
     """Write a Hugging Face folder of a random Llama; return its sizes."""
     entry = get_model("llama")
-    sizes = entry.check_sizes({**SMALL, "key_value_heads": 2, "feed_forward": 32, "vocabulary": 257, **more})
+    sizes = entry.check_sizes({**CHOSEN, **more})
     torch.manual_seed(1)
     save_hub_folder(entry.build(**sizes), entry, sizes, folder)
     return sizes
@@ -123,22 +141,20 @@ def hub_llama(folder: Path, **more: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
-    [
+    first_short([
         ("is_tied", False, r"is_tied \(tie_word_embeddings\): false in the checkpoint .*, true in the PEF"),
         ("epsilon", 1e-6, "epsilon: 1e-06 in the checkpoint .*, 1e-05 in the PEF"),
         ("window", 32, r"window \(sliding_window\): 32 in the checkpoint .*, 0 in the PEF"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_a_converted_llama_is_refused_by_what_the_box_computes_otherwise(
-    name: str, value: Any, words: str, tmp_path: Path
+    name: str, value: Any, words: str, llama_pef: Path, tmp_path: Path
 ) -> None:
     sizes = hub_llama(tmp_path / "hub", **{name: value})
     assert run("convert", tmp_path / "hub", tmp_path / "m.safetensors").exit_code == 0
-    chosen = {key: sizes[key] for key in ("width", "layers", "heads", "key_value_heads", "feed_forward", "vocabulary")}
-    pef = run_verb("llama", "compile", tmp_path / "pef", purpose="serve", precision="f32", **chosen).outputs["pef"]
-    refused(words, lambda: TextProgram(pef, tmp_path / "m.safetensors"))
+    refused(words, lambda: TextProgram(llama_pef, tmp_path / "m.safetensors"))
     fitting = run_verb(
-        "llama", "compile", tmp_path / "fit", purpose="serve", precision="f32", **chosen, **{name: value}
+        "llama", "compile", tmp_path / "fit", purpose="serve", precision="f32", **CHOSEN, **{name: value}
     )
     with TextProgram(fitting.outputs["pef"], tmp_path / "m.safetensors") as program:
         found = program.start([1, 2, 3])
@@ -148,19 +164,19 @@ def test_a_converted_llama_is_refused_by_what_the_box_computes_otherwise(
         np.testing.assert_allclose(found, model(torch.tensor([[1, 2, 3]]))[0], rtol=1e-3, atol=1e-4)
 
 
-def test_a_hugging_face_file_without_its_tables_and_one_with_two_heads_are_refused(tmp_path: Path) -> None:
-    sizes = hub_llama(tmp_path / "hub")
-    chosen = {key: sizes[key] for key in ("width", "layers", "heads", "key_value_heads", "feed_forward", "vocabulary")}
-    pef = run_verb("llama", "compile", tmp_path / "pef", purpose="serve", precision="f32", **chosen).outputs["pef"]
+def test_a_hugging_face_file_without_its_tables_and_one_with_two_heads_are_refused(
+    llama_pef: Path, tmp_path: Path
+) -> None:
+    hub_llama(tmp_path / "hub")
     refused(
         "no tensor for .*rotary.*rdukit checkpoint convert",
-        lambda: TextProgram(pef, tmp_path / "hub" / "model.safetensors"),
+        lambda: TextProgram(llama_pef, tmp_path / "hub" / "model.safetensors"),
     )
     assert run("convert", tmp_path / "hub", tmp_path / "m.safetensors").exit_code == 0
     tensors = load_file(tmp_path / "m.safetensors")
     save_file({**tensors, "lm_head.weight": tensors["lm_head.weight"] + 1}, tmp_path / "untied.safetensors")
-    refused("tie_word_embeddings", lambda: TextProgram(pef, tmp_path / "untied.safetensors"))
-    loaded = read_pef(pef).pef
+    refused("tie_word_embeddings", lambda: TextProgram(llama_pef, tmp_path / "untied.safetensors"))
+    loaded = read_pef(llama_pef).pef
     said = {k: v for k, v in json.loads(loaded.metadata[BOX_KEY]).items() if k not in {"identity", "buffers", "tied"}}
     earlier = replace(loaded, metadata={**loaded.metadata, BOX_KEY: json.dumps(said)})
     assert match_parameters(earlier, tensors) == match_parameters(loaded, tensors)

@@ -13,7 +13,7 @@ from support.platform.processes import PlatformUnderTest, platform_under_test, s
 pytestmark = [shows("jobs", "scheduler", "tenants"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
-FLOOD = 400
+FLOOD = 200
 CALLERS = 8
 
 

@@ -30,6 +30,7 @@ from support import shows, wait_until
 from support.helpers import RawCaller
 from support.node.daemons import start_daemon, stop_daemon
 from support.platform.processes import platform_under_test, short_folder
+from support.platform.warm import start_box
 from support.tiers import first_short
 
 pytestmark = shows("security", "snml")
@@ -96,7 +97,7 @@ def as_caller(monkeypatch: pytest.MonkeyPatch, authority: Authority, signed: Aut
 
 @pytest.fixture(scope="module")
 def box(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
-    """It asks its callers for certificates, too."""
+    """A cold one, which asks its callers for certificates, too."""
     certificate, key = ours.sign("box")
     environment = {
         "RDUKIT_BOX_TLS_CERTIFICATE": certificate, "RDUKIT_BOX_TLS_KEY": key, "RDUKIT_BOX_TLS_CA": ours.file,
@@ -170,7 +171,7 @@ def hasty(request: pytest.FixtureRequest, ours: Authority, tmp_path_factory: pyt
             with short_folder() as home, platform_under_test(home, BOX, settings) as running:
                 yield running.running["url"]
             return
-        box = ProcessBackend().start(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=settings))
+        box = start_box(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=settings))
         yield box.rest_url
         box.stop()
 
@@ -185,7 +186,7 @@ def patient(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         as_caller(patch, ours)
-        box = ProcessBackend().start(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=settings))
+        box = start_box(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=settings))
         yield box
         box.stop()
 

@@ -1,4 +1,4 @@
-"""Functions as kernels, portable and native: all of a file's are compiled together, once."""
+"""Functions as kernels, portable and native: those of a file are compiled together, once, and kept between runs."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from rdukit_compiler.backend.native_worker import write_section
 from rdukit_compiler.torch_private import FakeTensorMode, trace_functional, without_onednn
 from rdukit_runtime.engine.native import load_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
-from support.native_libraries import compile_once
+from support.native_libraries import keep
 
 #: A function of tensors, and what it is given.
 Call = tuple[Callable[..., Any], Sequence[torch.Tensor]]
@@ -54,10 +54,13 @@ def build(calls: Mapping[str, Call]) -> dict[str, Built]:
     """Build all functions, by name."""
     routes = load_routes()
     graphs = {name: kernel_of(function, inputs) for name, (function, inputs) in calls.items()}
+    by_digest = {graph.digest(): graph for graph in graphs.values()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor warns while it is imported
-        codes = {graph.digest(): write_section(graph, routes) for graph in graphs.values()}
-    libraries = compile_once(codes, routes.definitions())
+        libraries = keep(
+            dict.fromkeys(by_digest, routes.word()), routes.definitions(),
+            lambda digest: write_section(by_digest[digest], routes),
+        )  # fmt: skip
     return {
         name: Built(
             graph, load_native(graph.digest(), libraries[graph.digest()], len(graph.inputs), len(graph.outputs)),

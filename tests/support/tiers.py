@@ -4,7 +4,7 @@ conformance all but a third, another one each day.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from zlib import crc32
@@ -68,6 +68,11 @@ def first_short(values: Iterable[Any], count: int = 1) -> list[Any]:
         values: of one parameter, or tuples of several.
     """
     return [value if number < count else _long(value) for number, value in enumerate(values)]
+
+
+def others_long(values: Iterable[Any], short: Container[Any]) -> list[Any]:
+    """Return the values with the mark ``long`` on all that are not in ``short``, as ``first_short``."""
+    return [value if value in short else _long(value) for value in values]
 
 
 def every_third_short(values: Iterable[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import pytest
 
 import run_tests as script
 from suite import changed, features, plan, records, running
-from support import shows
+from support import shows, tiers
 
 pytestmark = shows("project")
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,12 @@ def test_a_path_among_the_arguments_is_told_from_options_and_their_values() -> N
     path = str(Path(__file__))
     assert script.names_path(path) and script.names_path(f"{path}::test_x")
     assert not script.names_path("-x") and not script.names_path("pef and not box")
+
+
+def test_a_table_is_short_where_it_is_said_and_long_elsewhere() -> None:
+    first, second, third = tiers.others_long(["a", ("b", 1), "c"], {"a", "c"})
+    assert (first, third, second.values) == ("a", "c", ("b", 1))
+    assert [mark.name for mark in second.marks] == ["long"]
 
 
 def test_each_feature_has_a_short_case_and_each_file_names_what_it_shows() -> None:
