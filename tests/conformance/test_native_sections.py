@@ -19,9 +19,11 @@ import torch.nn.functional as F
 
 from rdukit.errors import SectionFailed
 from rdukit.pef import Cost, Graph, Pef, Section, SectionResources, SectionType, Symbol, SymbolKind
+from rdukit.pef.kernel import check_kernel
 from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.native_operators import interface_functions
+from rdukit_compiler.backend.native_worker import common_kernel, write_section
 from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.operators.own_operators import int4_linear as traced_int4_linear
@@ -507,3 +509,12 @@ def test_a_repeated_run_that_fails_says_where_and_the_next_one_works(kernels: di
     at.fill_(3)
     call()
     assert torch.equal(rows, _numbers(5, 4)[at] + 1)
+
+
+def test_the_kernel_that_workers_are_warmed_up_with_has_a_native_form() -> None:
+    kernel = common_kernel()
+    check_kernel(kernel)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # inductor's own, as it is imported
+        code = write_section(kernel, Routes())
+    assert "cpp_fused_" in code

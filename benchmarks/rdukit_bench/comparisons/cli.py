@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from rich.console import Console
 
 from rdukit.cli.tables import print_table, print_tables
 from rdukit_bench.comparisons.machine import describe_machine, measured_limits
-from rdukit_bench.comparisons.model import QUESTIONS, BenchOptions, ComparisonRow, check_name
-from rdukit_bench.comparisons.report import describe_row, make_table, report_body, write_report
+from rdukit_bench.comparisons.model import QUESTIONS, BenchOptions, BenchProgress, ComparisonRow, check_name
+from rdukit_bench.comparisons.report import describe_progress, describe_row, make_table, report_body, write_report
 from rdukit_bench.comparisons.runner import ComparisonOutcome, run_comparisons
 
 
@@ -77,11 +78,24 @@ def measure(names: Sequence[str], options: BenchOptions) -> tuple[list[Compariso
     outcomes: list[ComparisonOutcome] = []
     running: list[str] = []
     streamed: list[ComparisonRow] = []
+    began = 0.0
 
     def start(name: str) -> None:
         running.append(name)
         streamed.clear()
-        status.update(QUESTIONS[name])
+        tell(QUESTIONS[name])
+
+    def tell(line: str) -> None:
+        if talk.is_terminal:
+            status.update(line)
+        else:
+            talk.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def show_progress(progress: BenchProgress) -> None:
+        nonlocal began
+        if progress.done == 0:
+            began = time.monotonic()
+        tell(f"{running[-1]} {describe_progress(progress, time.monotonic() - began)}")
 
     def show(row: ComparisonRow) -> None:
         streamed.append(row)
@@ -91,7 +105,7 @@ def measure(names: Sequence[str], options: BenchOptions) -> tuple[list[Compariso
 
     with tempfile.TemporaryDirectory(prefix="rdukit-bench-") as folder, talk.status("") as status:
         try:
-            for outcome in run_comparisons(names, replace(options, folder=folder), start, show):
+            for outcome in run_comparisons(names, replace(options, folder=folder), start, show, show_progress):
                 outcomes.append(outcome)
                 if outcome.error:
                     talk.print(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit_bench.comparisons.contestants import run_sample, warm_environment
-from rdukit_bench.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_bench.comparisons.model import BenchOptions, BenchProgress, ComparisonRow, comparison
 from rdukit_bench.comparisons.timing import SampleTiming, rounds_of, rows_against_peers
 from rdukit_bench.comparisons.training_cases import compile_ours, get_case, make_case
 
@@ -21,24 +21,26 @@ _PEER: Final = "torch.compile, warm cache"
 
 
 @comparison(QUESTION)
-def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow | BenchProgress]:
     """Yield two rows a model: the runtime's first forward, and a whole program's first step."""
     for name in CASES:
         if options.wants(name):
             yield from measure(name, options)
 
 
-def measure(name: str, options: BenchOptions) -> Iterator[ComparisonRow]:
+def measure(name: str, options: BenchOptions) -> Iterator[ComparisonRow | BenchProgress]:
     """Sample ours and the peer in turn, after one unmeasured run of each that fills the caches."""
     folder = Path(options.folder)
     case = get_case(name)
+    rounds = 1 + rounds_of(options)
+    yield BenchProgress(name, 0, rounds)
     module, batch = make_case(case)
     pef = compile_ours(case, module, batch, folder)
     environ = warm_environment(folder)
     bare = {**environ, "PATH": "/nonexistent"}
     samples: dict[str, list[float]] = {"runtime": [], "program": [], "peer forward": [], "peer step": []}
     native = 0.0
-    for index in range(1 + rounds_of(options)):
+    for index in range(rounds):
         runtime = run_sample("first_call_sample", "runtime", pef, environ=bare)
         program = run_sample("first_call_sample", "program", name, pef, environ=bare)
         peer = run_sample("first_call_sample", "peer", name, environ=environ)
@@ -46,6 +48,7 @@ def measure(name: str, options: BenchOptions) -> Iterator[ComparisonRow]:
         found = (runtime["ms"], program["ms"], peer["forward_ms"], peer["ms"])
         for values, value in zip(samples.values(), found, strict=True):
             values += [value / 1e3] if index else []
+        yield BenchProgress(name, index + 1, rounds)
     for case_name, ours, theirs in (("forward", "runtime", "peer forward"), ("step", "program", "peer step")):
         timings = {f"rdukit {ours}": SampleTiming(tuple(samples[ours])), _PEER: SampleTiming(tuple(samples[theirs]))}
         yield from rows_against_peers(

@@ -7,6 +7,8 @@ A question is a module of this package with one function marked ``@comparison("n
         ...
         yield row          # as soon as it is known: a crash or Ctrl-C loses only what was not yielded
 
+A comparison that takes long to its next row also yields ``BenchProgress``.
+
 Rows hold a figure of ours and one of a peer measured in the same run; only their ratio means anything.
 """
 
@@ -73,6 +75,15 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BenchProgress:
+    """Progress of a comparison between rows: how many of a case's samples there are, each a process of seconds."""
+
+    case: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class BenchOptions:
     """Options of measuring. ``quick`` is for trying whether it works: 3 rounds, and no case that takes minutes.
 
@@ -92,7 +103,7 @@ class BenchOptions:
         return self.only is None or self.only in case
 
 
-Comparison = Callable[[BenchOptions], Iterable[ComparisonRow]]
+Comparison = Callable[[BenchOptions], Iterable[ComparisonRow | BenchProgress]]
 
 #: Filled by ``@comparison`` when a module is imported; ask ``get_comparison`` instead of looking here.
 COMPARISONS: dict[str, Comparison] = {}

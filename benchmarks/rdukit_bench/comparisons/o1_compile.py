@@ -14,7 +14,7 @@ from typing import Final
 
 from rdukit.errors import RuntimeFault
 from rdukit_bench.comparisons.contestants import run_sample, warm_environment
-from rdukit_bench.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_bench.comparisons.model import BenchOptions, BenchProgress, ComparisonRow, comparison
 from rdukit_bench.comparisons.timing import SampleTiming, missing_row, rows_against_peers
 
 QUESTION: Final = "o1_compile"
@@ -27,7 +27,7 @@ _OURS: Final = "rdukit o1"
 
 
 @comparison(QUESTION)
-def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow | BenchProgress]:
     """Yield the rows of inference, and one of training, which only informs."""
     kinds = ["inference"] if options.quick else ["inference", "training"]
     for kind in kinds:
@@ -47,7 +47,7 @@ class _Samples:
         return SampleTiming(tuple(self.wall_s), tuple(self.cpu_s))
 
 
-def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow]:
+def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow | BenchProgress]:
     """Compile cold, again and deep, ours and the peer in turn.
 
     Raises:
@@ -58,11 +58,14 @@ def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow]:
     names = ["cold", "again", "peer", *(["deep", WEIGHTS] if kind == "inference" else [])]
     samples = {name: _Samples() for name in names}
     count = 1 if options.quick or kind == "training" else max(3, options.rounds // 3)
+    total = count * len(names)
+    yield BenchProgress(kind, 0, total)
     for number in range(count):
         folder = Path(options.folder) / f"{QUESTION}-{kind}-{number}"
-        for name in names:
+        for done, name in enumerate(names, number * len(names) + 1):
             if not samples[name].error:
                 _take(samples[name], name, deep if name == "deep" else layers, kind, folder)
+            yield BenchProgress(kind, done, total)
         shutil.rmtree(folder, ignore_errors=True)
     yield from make_rows(kind, samples, layers, deep)
 

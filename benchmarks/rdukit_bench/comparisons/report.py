@@ -8,7 +8,7 @@ from typing import Any, Final
 from rdukit.cli.tables import Table
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.files.svg import svg_document, svg_text
-from rdukit_bench.comparisons.model import ComparisonRow
+from rdukit_bench.comparisons.model import BenchProgress, ComparisonRow
 from rdukit_bench.comparisons.runner import ComparisonOutcome
 
 _COLUMNS = ("QUESTION", "CASE", "OURS", "PEER", "OUR FIGURE", "PEER FIGURE", "UNIT", "RATIO", "BAR", "MET", "NOTE")
@@ -27,6 +27,15 @@ def describe_row(row: ComparisonRow) -> tuple[str, ...]:
         row.question, row.case, row.ours, row.peer, _figure(row.ours_value), _figure(row.peer_value), row.unit,
         "–" if row.ratio is None else f"{row.ratio:.2f}", "" if row.bar is None else f"{row.bar:.2f}", met, row.note,
     )  # fmt: skip
+
+
+def describe_progress(progress: BenchProgress, elapsed_s: float) -> str:
+    """Return one line: samples taken of a case, and what the rest will take if it goes on as in ``elapsed_s``."""
+    line = f"{progress.case}: {progress.done} of {progress.total} samples"
+    if not 0 < progress.done < progress.total:
+        return line
+    left_s = elapsed_s / progress.done * (progress.total - progress.done)
+    return f"{line}, about {left_s:.0f} s left" if left_s < 120 else f"{line}, about {left_s / 60:.0f} min left"
 
 
 def report_body(

@@ -1,7 +1,7 @@
 """Run comparisons, each in a process group of its own, and hand out rows as they come.
 
-The child is ``python -m rdukit_bench.comparisons.runner NAME OPTIONS PARENT`` with the options as JSON: its rows go to
-stdout as JSON lines, everything else to stderr. It does not outlive its parent.
+The child is ``python -m rdukit_bench.comparisons.runner NAME OPTIONS PARENT`` with the options as JSON: its rows and
+its progress go to stdout as JSON lines, everything else to stderr. It does not outlive its parent.
 """
 
 import json
@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from rdukit.cli import exit_on_error
 from rdukit.system.process import die_with_parent
-from rdukit_bench.comparisons.model import BenchOptions, ComparisonRow, get_comparison
+from rdukit_bench.comparisons.model import BenchOptions, BenchProgress, ComparisonRow, get_comparison
+
+#: Name of the only member of a line that tells progress instead of a row.
+_PROGRESS: Final = "progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ def run_comparisons(
     options: BenchOptions,
     on_start: Callable[[str], None],
     on_row: Callable[[ComparisonRow], None],
+    on_progress: Callable[[BenchProgress], None],
 ) -> Iterator[ComparisonOutcome]:
     """Run the comparisons one after the other; one that fails or crashes loses only its later rows.
 
@@ -41,10 +46,13 @@ def run_comparisons(
     """
     for name in names:
         on_start(name)
-        yield run_one(name, options, on_row)
+        yield run_one(name, options, on_row, on_progress)
 
 
-def run_one(name: str, options: BenchOptions, on_row: Callable[[ComparisonRow], None]) -> ComparisonOutcome:
+def run_one(
+    name: str, options: BenchOptions, on_row: Callable[[ComparisonRow], None],
+    on_progress: Callable[[BenchProgress], None],
+) -> ComparisonOutcome:  # fmt: skip
     """Run one comparison to its end."""
     log = Path(options.folder) / f"{name}.log"
     command = [
@@ -59,7 +67,11 @@ def run_one(name: str, options: BenchOptions, on_row: Callable[[ComparisonRow], 
         with _killed_at_the_end(child):
             assert child.stdout is not None
             for line in child.stdout:
-                rows.append(ComparisonRow.from_body(json.loads(line)))
+                body = json.loads(line)
+                if _PROGRESS in body:
+                    on_progress(BenchProgress(**body[_PROGRESS]))
+                    continue
+                rows.append(ComparisonRow.from_body(body))
                 on_row(rows[-1])
             status = child.wait()
     return ComparisonOutcome(
@@ -99,8 +111,9 @@ def main(name: str, options: BenchOptions) -> None:
     rows = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(options.threads)
-    for row in get_comparison(name)(options):
-        rows.write(json.dumps(row.body()) + "\n")
+    for found in get_comparison(name)(options):
+        body = {_PROGRESS: asdict(found)} if isinstance(found, BenchProgress) else found.body()
+        rows.write(json.dumps(body) + "\n")
 
 
 if __name__ == "__main__":

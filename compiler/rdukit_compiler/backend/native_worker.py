@@ -16,12 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
-from torch import fx
-
 from rdukit.errors import CompileError
 from rdukit.files.atomic import write_atomic
-from rdukit.pef.kernel import KernelGraph, kernel_from_json
+from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, kernel_from_json, packed_spec
 from rdukit.system.cpu import splittable_threads
 from rdukit.system.forks import ForkRequest, serve_forks
 from rdukit.system.process import end_group_with_parent
@@ -81,16 +78,25 @@ def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
 
 
 def _warm_up() -> None:
-    """Import and set up what the first kernel needs, while the kernels are still being found."""
-    from rdukit_compiler.torch_private import write_code
-
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    graph.output((graph.call_function(torch.ops.aten.add.Tensor, (x, x)),))
+    """Import and set up what the first kernel needs, while the kernels are still being found: every worker has it."""
     try:
-        write_code(fx.GraphModule(torch.nn.Module(), graph), [torch.zeros(16)], {}, 1)
+        write_section(common_kernel(), Routes())
     except Exception as cause:  # noqa: BLE001 - the first kernel will fail likewise, and be reported
         logging.getLogger(__name__).debug("warming up failed reason=%s", cause)
+
+
+def common_kernel() -> KernelGraph:
+    """Return a kernel of what most models have: products, a function of vectors, a sum, a loss."""
+    rows, weights = packed_spec("x", "float32", (16, 8)), packed_spec("w", "float32", (8, 8))
+    x, w = Ref("x"), Ref("w")
+    nodes = (
+        KernelNode("turned", "aten.t.default", (w,)),
+        KernelNode("product", "aten.mm.default", (x, Ref("turned"))),
+        KernelNode("positive", "aten.relu.default", (Ref("product"),)),
+        KernelNode("sum", "aten.sum.dim_IntList", (Ref("positive"), [0], True)),
+        KernelNode("shares", "aten._log_softmax.default", (Ref("positive"), 1, False)),
+    )
+    return KernelGraph((rows, weights), nodes, ("product", "sum", "shares"))
 
 
 def _build_batch(folder: Path, digests: Sequence[str], routes: Routes, answer: Answer) -> None:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 from rdukit_bench.comparisons.machine import describe_machine, parse_cpuinfo
-from rdukit_bench.comparisons.model import QUESTIONS, BenchOptions, ComparisonRow, check_name
-from rdukit_bench.comparisons.report import describe_row, draw_rows, report_body, write_report
+from rdukit_bench.comparisons.model import QUESTIONS, BenchOptions, BenchProgress, ComparisonRow, check_name
+from rdukit_bench.comparisons.report import (
+    describe_progress,
+    describe_row,
+    draw_rows,
+    report_body,
+    write_report,
+)
 from rdukit_bench.comparisons.runner import ComparisonOutcome, child_environment, describe_failure
 from rdukit_bench.comparisons.timing import SampleTiming, rounds_of, rows_against_peers, time_in_turn
 
@@ -96,6 +102,19 @@ def test_a_figure_that_counts_has_seven_samples_at_least(options: BenchOptions, 
 def test_a_table_line_says_where_a_figure_is_missing() -> None:
     cells = describe_row(make_row(None, note="peer not installed"))
     assert cells[5] == "–" and cells[7] == "–" and cells[9] == "" and cells[10] == "peer not installed"
+
+
+@pytest.mark.parametrize(
+    ("done", "elapsed_s", "line"),
+    [
+        (0, 5.0, "mlp: 0 of 4 samples"),
+        (1, 30.0, "mlp: 1 of 4 samples, about 90 s left"),
+        (2, 600.0, "mlp: 2 of 4 samples, about 10 min left"),
+        (4, 99.0, "mlp: 4 of 4 samples"),
+    ],
+)
+def test_progress_says_how_long_the_rest_takes(done: int, elapsed_s: float, line: str) -> None:
+    assert describe_progress(BenchProgress("mlp", done, 4), elapsed_s) == line
 
 
 def test_the_picture_has_a_bar_a_row_with_a_ratio_and_escapes_what_it_names() -> None:

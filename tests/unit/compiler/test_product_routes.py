@@ -1,6 +1,7 @@
 """Which way a matrix product goes, and that the measured answer is kept."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,19 @@ def test_products_of_ours_that_cannot_be_compiled_are_not_chosen(monkeypatch: py
     monkeypatch.setattr(measure_routes, "build_own_products", lambda: None)
     found = measure_routes.measure_routes()
     assert found == Routes(found.bf16, found.f32)
+
+
+def test_a_way_that_is_much_slower_than_another_is_soon_left_out() -> None:
+    now, calls = [0.0], {"fast": 0, "near": 0, "slow": 0, "lacking": 0}
+
+    def call(name: str, seconds: float) -> None:
+        now[0] += seconds
+        calls[name] += 1
+        if name == "lacking":
+            raise RuntimeError("this torch has no such operator")
+
+    seconds = {"fast": 1.0, "near": 2.5, "slow": 7.0, "lacking": 0.0}
+    ways = {name: partial(call, name, spent) for name, spent in seconds.items()}
+    took = measure_routes._time_in_turn(ways, lambda: now[0])
+    assert took == {"fast": 1.0, "near": 2.5, "slow": 7.0, "lacking": float("inf")}
+    assert (calls["fast"], calls["near"], calls["slow"]) == (10, 10, 3)
