@@ -51,6 +51,20 @@ def test_cutting_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+def test_commands_start_without_what_only_others_need() -> None:
+    unneeded = {
+        "rdukit.cli": "yaml rich httpx",
+        "rdukit_node.cli.node": "rdukit_node.daemon.run rdukit_node.install.install yaml rich sqlite3",
+        "rdukit_node.cli.snfadm": "importlib.metadata yaml rich sqlite3",
+        "rdukit_platform.cli.job": "yaml httpx",
+        "rdukit_platform.client.http": "yaml asyncio rdukit_platform.client.asynchronous",
+    }
+    for module, names in unneeded.items():
+        program = f"import sys; import {module}; print(*(name for name in {names.split()} if name in sys.modules))"
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert ran.stdout.split() == [], module
+
+
 def test_the_standard_module_platform_is_never_hidden() -> None:
     assert platform.system() == "Linux"
     program = "import os, platform; print(os.path.dirname(platform.__file__) == os.path.dirname(os.__file__))"

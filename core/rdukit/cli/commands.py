@@ -3,13 +3,16 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
-from typing import Any, Final, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from rdukit.errors import InvalidArgument, suggest
 from rdukit.settings import CONTEXT, TOKEN, parse_token, resolve
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,12 +61,12 @@ class ExtensibleGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
-        return sorted({*super().list_commands(ctx), *(point.name for point in self._points())})
+        return sorted({*super().list_commands(ctx), *(point.name for point in self._points)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, imported if another part has it."""
         own = super().get_command(ctx, cmd_name)
-        found = [] if own is not None else [point for point in self._points() if point.name == cmd_name]
+        found = [] if own is not None else [point for point in self._points if point.name == cmd_name]
         return found[0].load() if found else own
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,8 +89,14 @@ class ExtensibleGroup(click.Group):
         hint = suggest(word, meant or names, is_sure=bool(meant)) or f" There are: {', '.join(names)}."
         raise click.UsageError(f"No such command {word!r}.{hint}", ctx)
 
-    def _points(self) -> list[Any]:
-        return list(entry_points(group=self.extended_by)) if self.extended_by else []
+    @cached_property
+    def _points(self) -> "Sequence[EntryPoint]":
+        """Commands of other parts. They are looked up once, since each look reads what all packages declare."""
+        if not self.extended_by:
+            return ()
+        from importlib.metadata import entry_points  # as slow as click: tools that no part extends do without
+
+        return tuple(entry_points(group=self.extended_by))
 
 
 #: Gives the command's function ``as_json``.

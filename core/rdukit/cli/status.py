@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +70,8 @@ def are_ready(found: Iterable[PartStatus], named: Collection[str]) -> bool:
 
 def read_status() -> list[PartStatus]:
     """Ask all installed parts; one that cannot be asked is unknown."""
+    from importlib.metadata import entry_points
+
     points = sorted(entry_points(group=GROUP), key=lambda point: (*_ORDER, point.name).index(point.name))
     found: list[PartStatus] = []
     for point in points:

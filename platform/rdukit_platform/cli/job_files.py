@@ -10,7 +10,6 @@ import click
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
 from rdukit.strict_json import find_infinite
-from rdukit.strict_yaml import Diagnostic, read_documents
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -155,6 +154,8 @@ def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
 
 def _read_plainly(text: str, name: str, most: int) -> list[object]:
     """Return a file's documents, of values that JSON has."""
+    from rdukit.strict_yaml import Diagnostic, read_documents  # YAML: commands without files do without
+
     found = read_documents(text, most=most, merges=True)
     faults = [fault for document in found for fault in document.faults]
     for document in found:

@@ -1,22 +1,55 @@
-"""Client of the platform, which programs and notebooks import; the command line uses it too."""
+"""Client of the platform, which programs and notebooks import; the command line uses it too.
 
-from rdukit_platform.client.artifacts import Artifact
-from rdukit_platform.client.asynchronous import (
-    AsyncArtifact,
-    AsyncEndpoint,
-    AsyncJob,
-    AsyncPipeline,
-    AsyncPlatform,
-    AsyncSweep,
-)
-from rdukit_platform.client.jobs import Job
-from rdukit_platform.client.pipelines import Pipeline, PipelineInfo
-from rdukit_platform.client.platform import Platform
-from rdukit_platform.client.serving import EndpointInfo, ExpertInfo, ServedEndpoint
-from rdukit_platform.client.sweeps import Sweep, SweepInfo, TrialInfo
-from rdukit_platform.client.tenants import TenantInfo
-from rdukit_platform.client.values import ArtifactInfo, AttemptInfo, Event, FileInfo, JobInfo, MetricPoint
-from rdukit_platform.client.webhooks import DeliveryInfo, WebhookInfo
+A module is imported when one of its names is first used: a command does not wait for the asynchronous client.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rdukit_platform.client.artifacts import Artifact
+    from rdukit_platform.client.asynchronous import (
+        AsyncArtifact,
+        AsyncEndpoint,
+        AsyncJob,
+        AsyncPipeline,
+        AsyncPlatform,
+        AsyncSweep,
+    )
+    from rdukit_platform.client.jobs import Job
+    from rdukit_platform.client.pipelines import Pipeline, PipelineInfo
+    from rdukit_platform.client.platform import Platform
+    from rdukit_platform.client.serving import EndpointInfo, ExpertInfo, ServedEndpoint
+    from rdukit_platform.client.sweeps import Sweep, SweepInfo, TrialInfo
+    from rdukit_platform.client.tenants import TenantInfo
+    from rdukit_platform.client.values import ArtifactInfo, AttemptInfo, Event, FileInfo, JobInfo, MetricPoint
+    from rdukit_platform.client.webhooks import DeliveryInfo, WebhookInfo
+else:
+    #: Module → its names in the face.
+    FACE: Final = {
+        "rdukit_platform.client.artifacts": "Artifact",
+        "rdukit_platform.client.asynchronous": (
+            "AsyncArtifact AsyncEndpoint AsyncJob AsyncPipeline AsyncPlatform AsyncSweep"
+        ),
+        "rdukit_platform.client.jobs": "Job",
+        "rdukit_platform.client.pipelines": "Pipeline PipelineInfo",
+        "rdukit_platform.client.platform": "Platform",
+        "rdukit_platform.client.serving": "EndpointInfo ExpertInfo ServedEndpoint",
+        "rdukit_platform.client.sweeps": "Sweep SweepInfo TrialInfo",
+        "rdukit_platform.client.tenants": "TenantInfo",
+        "rdukit_platform.client.values": "ArtifactInfo AttemptInfo Event FileInfo JobInfo MetricPoint",
+        "rdukit_platform.client.webhooks": "DeliveryInfo WebhookInfo",
+    }
+
+    def __getattr__(name: str) -> Any:
+        for module, names in FACE.items():
+            if name in names.split():
+                return getattr(importlib.import_module(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]
+
 
 __all__ = [
     "Artifact",

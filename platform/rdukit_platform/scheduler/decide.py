@@ -42,8 +42,6 @@ from rdukit_platform.scheduler.shares import Lines, SizeBound, in_turn, line_up
 
 #: Jobs whose start is estimated, the first ones of those that wait.
 ESTIMATED: Final = 1000
-#: What jobs with these codes wait for ends when others end, so that a time can be told.
-_ENDS_WITH_OTHERS: Final = frozenset({WaitCode.RESOURCES, WaitCode.PRIORITY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,14 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
     """
     ledger.rooms.forget_whys()
     round_ = _Round(ledger, rules, now, tells)
-    for job in in_turn(lines, ledger.shares, round_.bound, rules.priority_scope, round_.is_overdue):
+    is_idle = round_.preemptor.is_idle
+    turns = in_turn(lines, ledger.shares, round_.bound, rules.priority_scope, round_.overdue.applies)
+    for job, is_overdue in turns:
         found = round_.find(job)
         if not isinstance(found, Wait):
             round_.admit(job, found)
-        elif round_.preemptor.is_idle or not round_.clear(job, found):
-            round_.keep_waiting(job, found)
+        elif is_idle or not round_.clear(job, found):
+            round_.keep_waiting(job, found, is_overdue=is_overdue)
             if not tells:
                 round_.pass_over(job, found)
     if tells:
@@ -125,8 +125,8 @@ class _Round:
     shut: dict[Need, tuple[float, Wait]] = field(default_factory=dict)
     #: Whether any tenant is limited in what it may have.
     has_limits: bool = False
-    #: For no job of so many members and such labels, so many tiles and such an end is a time known.
-    hopeless: dict[tuple[int, Labels], list[tuple[int, float]]] = field(default_factory=dict)
+    #: For no job of such a size, or of more tiles, that ends then or later is a time known.
+    hopeless: dict[Need, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.preemptor = Preemptor(self.ledger, self.rules.preemption, self.rules.priority_scope, self.now)
@@ -134,10 +134,6 @@ class _Round:
         there = shares.all_slots, max(places, 1), shares.all_tiles
         self.overdue = OverdueRule(self.ledger.waits, there, self.rules.starve_s, self.now)
         self.has_limits = self.rules.tenant_jobs > 0 or self.ledger.shares.has_limits
-
-    def is_overdue(self, job: QueuedJob) -> bool:
-        """Return whether a job goes before those of smaller shares: one at a time has a reservation so."""
-        return self.reserved is None and self.overdue.applies(job)
 
     def find(self, job: QueuedJob) -> Spread | Wait:
         """Find the node for a job, or several for its members, or what it waits for."""
@@ -278,24 +274,30 @@ class _Round:
             for (room, _), tiles in zip(places, given, strict=True):
                 self.reserved.note(job, room, tiles, self.now)
 
-    def keep_waiting(self, job: QueuedJob, wait: Wait) -> None:
+    def keep_waiting(self, job: QueuedJob, wait: Wait, *, is_overdue: bool) -> None:
         """Let a job wait; the first that lacks tiles gets a reservation."""
         self.waits[job.job_id] = wait
-        if wait.code not in _ENDS_WITH_OTHERS:
-            return
+        if wait.code is not WaitCode.RESOURCES and wait.code is not WaitCode.PRIORITY:
+            return  # it does not end when others end, so that no time is known
         self.waiting.append(job)
         if self.reserved is not None or not job.tiles or self.ledger.rooms.slots <= 0:
             return
-        is_overdue = self.is_overdue(job)
         until = job.ends_by(self.now) if self.ledger.has_windows else 0.0
-        hopeless = self.hopeless.setdefault(job.need[1:], [])
-        if is_overdue or not any(tiles <= job.tiles and end <= until for tiles, end in hopeless):
+        if is_overdue or not self._is_hopeless(job, until):
             self.reserved = reserve(job, self.ledger, self.now, at_any_cost=is_overdue)
-            if self.reserved is not None and is_overdue:
+            if self.reserved is None:
+                self.hopeless[job.need] = until
+                return
+            self.overdue.stop()
+            if is_overdue:
                 why = f"{wait.why}; it has waited the longest and has a reservation{self.reserved.describe_start()}"
                 self.waits[job.job_id] = replace(wait, why=why)
-            if self.reserved is None:
-                hopeless.append((job.tiles, until))
+
+    def _is_hopeless(self, job: QueuedJob, until: float) -> bool:
+        need, known = job.need, self.hopeless
+        if need in known and known[need] <= until:
+            return True
+        return any(of[0] <= need[0] and of[1:] == need[1:] and end <= until for of, end in known.items())
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
         """Look no more at jobs that need as much as one that waits for resources, once nobody is let past it."""

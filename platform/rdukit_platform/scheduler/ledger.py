@@ -90,13 +90,14 @@ class Ledger:
         rooms, endings = self.rooms, self.endings
         self.shares.add_all(active)
         self.waits.add_all(active, now)
+        places = 0
         for job in active:
             ends_at, is_leaving = job.ends_at, job.is_leaving
             for part in job.parts or (job,):
                 room = rooms.of(part)
                 if room is None:
                     continue
-                self.places += part.tiles > 0
+                places += part.tiles > 0
                 if part.holds_tiles:
                     room.slots -= 1
                     self._keep(job, room)
@@ -107,7 +108,7 @@ class Ledger:
         for of_node in endings.values():
             of_node.sort()
         rooms.count_slots()
-        self.places += sum(room.places for room in rooms.all)
+        self.places += places + sum(room.places for room in rooms.all)
 
     def keep(self, job: ActiveJob) -> None:
         """Keep an active job that may have to make room, or makes it already."""

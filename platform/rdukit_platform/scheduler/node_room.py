@@ -77,17 +77,18 @@ class NodeRoom:
             return (LOW - min(self.slots, LOW)) << _BITS | self.index
         if self.places <= 0 or tiles > self.tiles:
             return None
-        distance = self._distance(tiles // members, members) if members > 1 or tiles > self._rdu_tiles else 0
-        if members > 1 and self._rdu_tiles:
-            if members_that_fit(tiles // members, self._rdu_tiles, self._rows) < members:
-                return None
-            tiles //= members
-        if self._rdu_tiles and tiles > self._rdu_tiles:
-            row = self._rows.count(self._rdu_tiles) - -(-tiles // self._rdu_tiles)
+        rdu_tiles, distance, row = self._rdu_tiles, 0, LOW
+        if members > 1 or tiles > rdu_tiles:
+            distance = self._distance(tiles // members, members)
+            if members > 1 and rdu_tiles:
+                if members_that_fit(tiles // members, rdu_tiles, self._rows) < members:
+                    return None
+                tiles //= members
+        if 0 < rdu_tiles < tiles:
+            row = self._rows.count(rdu_tiles) - -(-tiles // rdu_tiles)
             if row < 0:
                 return None
         else:
-            row = LOW
             for length in self._rows:
                 if tiles <= length < row:
                     row = length

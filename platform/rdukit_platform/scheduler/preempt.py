@@ -203,7 +203,7 @@ class Preemptor:
     def _choose(
         self, job: QueuedJob, is_borrower: bool, room: NodeRoom, candidates: Sequence[ActiveJob]
     ) -> list[ActiveJob]:
-        """Choose the cheapest victims that suffice; none: they do not all together."""
+        """Choose the cheapest victims that suffice; none: they do not all together, or it is not tiles that lack."""
         left, closed = self._leaving.get(room.index, Leaving()), self._closed(job, room)
         cheapest = sorted(
             (victim for victim in candidates if self._may_take(job, is_borrower, victim)),
@@ -213,7 +213,7 @@ class Preemptor:
         def suffice(victims: Iterable[ActiveJob]) -> bool:
             return room.fits_with(job.need, left + self._given_by_all(victims, room), closed)
 
-        if not suffice(cheapest):
+        if not suffice(cheapest) or suffice(()):
             return []
         several, given = list[ActiveJob](), Counter[str]()
         for victim in cheapest:

@@ -12,7 +12,7 @@ multifactor priorities.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,15 +64,15 @@ class Shares:
         self.tiles[job.tenant_id] += job.tiles
         self._shares.pop(job.tenant_id, None)
 
-    def add_all(self, active: Iterable[ActiveJob]) -> None:
+    def add_all(self, active: Collection[ActiveJob]) -> None:
         """Count jobs as active, of which some are about to give their tiles back."""
-        jobs, tiles = self.jobs, self.tiles
+        tiles = defaultdict[str, int](int)  # quicker than a Counter is
         for job in active:
-            tenant_id = job.tenant_id
-            jobs[tenant_id] += 1
-            tiles[tenant_id] += job.tiles
+            tiles[job.tenant_id] += job.tiles
             if job.is_leaving:
-                self.leaving[tenant_id] += job.tiles
+                self.leaving[job.tenant_id] += job.tiles
+        self.tiles.update(tiles)
+        self.jobs.update([job.tenant_id for job in active])
         self._shares.clear()
 
     def remove(self, job: ActiveJob | QueuedJob) -> None:
@@ -109,10 +109,9 @@ class Shares:
 
     def of(self, tenant_id: str) -> float:
         """Return the dominant share with its past, over the weight: who has the smallest is next."""
-        known = self._shares.get(tenant_id)
-        if known is None:
-            known = self._shares[tenant_id] = self._find(tenant_id)
-        return known
+        if tenant_id not in self._shares:
+            self._shares[tenant_id] = self._find(tenant_id)
+        return self._shares[tenant_id]
 
     def _find(self, tenant_id: str) -> float:
         claim = self.claim(tenant_id)
@@ -158,29 +157,35 @@ _OVERDUE: Final = -1.0
 
 def in_turn(
     lines: Lines, shares: Shares, bound: SizeBound, scope: PriorityScope, is_overdue: Callable[[QueuedJob], bool]
-) -> Iterator[QueuedJob]:
+) -> Iterator[tuple[QueuedJob, bool]]:
     """Yield each job once: of all tenants' first jobs the overdue ones, then that of the smallest share *then*.
+
+    With each job comes whether it is overdue.
 
     Args:
         is_overdue: it may say so of fewer jobs the more have been yielded, not of more.
     """
     rest = {tenant: iter(line) for tenant, line in lines.items()}
+    has_quotas, has_priorities = shares.has_quotas, scope is PriorityScope.PLATFORM
 
     def place(tenant: str, first: QueuedJob) -> tuple[bool, int, float, float, str, str]:
-        borrows = shares.has_quotas and shares.borrows(first)
-        priority = first.priority if scope is PriorityScope.PLATFORM else 0
-        share = _OVERDUE if is_overdue(first) else shares.of(tenant)
-        return borrows, -priority, share, first.since, first.job_id, tenant
+        return (
+            has_quotas and shares.borrows(first), -first.priority if has_priorities else 0,
+            _OVERDUE if is_overdue(first) else shares.of(tenant), first.since, first.job_id, tenant,
+        )  # fmt: skip
 
     firsts = {tenant: first for tenant, line in rest.items() if (first := next(line, None)) is not None}
-    heads = [place(tenant, first) for tenant, first in firsts.items()]
+    # The oldest are asked first: where one of them is not overdue, no later one is.
+    oldest = sorted(firsts, key=lambda tenant: firsts[tenant].since)
+    heads = [place(tenant, firsts[tenant]) for tenant in oldest]
     heapq.heapify(heads)
     while heads and bound.tiles > 0:
         _, _, share, *_, tenant = heads[0]
-        if share == _OVERDUE and not is_overdue(firsts[tenant]):
-            heapq.heapreplace(heads, place(tenant, firsts[tenant]))
+        first = firsts[tenant]
+        if share == _OVERDUE and not is_overdue(first):
+            heapq.heapreplace(heads, place(tenant, first))
             continue
-        yield firsts[tenant]
+        yield first, share == _OVERDUE
         for following in rest[tenant]:
             if following.tiles < bound.tiles or following.members > 1 or following.constraint:
                 firsts[tenant] = following

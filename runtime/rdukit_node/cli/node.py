@@ -1,4 +1,8 @@
-"""``rdukit node``: run a node daemon, look at it, install it as a service."""
+"""``rdukit node``: run a node daemon, look at it, install it as a service.
+
+Commands import what they alone need when they run: the daemon and the installation take longer to import than a look
+at a node takes.
+"""
 
 import contextlib
 import json
@@ -21,9 +25,6 @@ from rdukit_node.cli.output import node_options, socket_option
 from rdukit_node.cli.slurm_node import slurm
 from rdukit_node.cli.status_text import event_line, of_job, status_lines
 from rdukit_node.cli.top import top
-from rdukit_node.daemon.run import NodeOptions, node_name, run_node
-from rdukit_node.install import install as installation
-from rdukit_node.install.plan import UnitPlaces, exporter_unit, snd_unit
 from rdukit_node.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, SNML_PORT, socket_mode, socket_path
 
 
@@ -40,6 +41,8 @@ def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) ->
 
     Example: rdukit node install /srv/node0 --platform SN30-8
     """
+    from rdukit_node.install import install as installation
+
     root = Path(os.path.abspath(root))
     if uninstall:
         changes = installation.uninstall(root)
@@ -67,6 +70,8 @@ def unit(root: Path, exporter: bool) -> None:
 
     Example: rdukit node unit > /etc/systemd/system/snd.service
     """
+    from rdukit_node.install.plan import UnitPlaces, exporter_unit, snd_unit
+
     places = UnitPlaces(Path(os.path.abspath(root)), Path(sys.executable))
     click.echo(exporter_unit(places) if exporter else snd_unit(places), nl=False)
 
@@ -115,6 +120,8 @@ def start(
 
     Example: rdukit node start --platform SN10-8 --announce node.json
     """
+    from rdukit_node.daemon.run import NodeOptions, node_name, run_node
+
     name_service("snd")
     options = NodeOptions(
         platform=find_node(resolve(PLATFORM, platform)),

@@ -185,6 +185,17 @@ def status(*owners: str) -> dict[str, object]:
     return {"tiles": tiles, "leases": leases}
 
 
+def test_nobody_makes_room_where_enough_tiles_are_free_that_are_no_neighbours() -> None:
+    capacity = NodeCapacity(16, 12, 16, rdu_tiles=8, rows=(8, 8), free_rows=(6, 6))
+    state = snapshot(
+        [wants("wide", 8, priority=50)],
+        [runs("low", 4, preemptible=True)],
+        nodes=(NodeState("n", capacity, 8),),
+        shares={},
+    )
+    assert decide(state).preemptions == () and decide(state).waits["wide"].code is WaitCode.RESOURCES
+
+
 def test_victims_leave_a_row_of_neighbours_not_only_enough_tiles() -> None:
     capacity = view_for_scheduler(status("a-bb", "ccdd"))
     active = [runs(name, tiles, "a", preemptible=True) for name, tiles in (("a", 1), ("b", 2), ("c", 2), ("d", 2))]

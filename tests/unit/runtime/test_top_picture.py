@@ -6,7 +6,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from rdukit_node.cli.top import draw, draw_down, rate_text, top
+from rdukit_node.cli.top import top
+from rdukit_node.cli.top_frame import draw, draw_down, rate_text
 from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture
 from rdukit_node.telemetry.sampling import Reading, holders
 from support import shows
