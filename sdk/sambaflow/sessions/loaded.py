@@ -148,6 +148,7 @@ class LoadedPef:
             self.copies.note_run(chosen)
             if data_parallel:
                 self.copies.note_device(self.state)
+            self.copies.refresh()
             self.updates.note(backward, has_update)
             return [self.handle(name) for name in requested]
 
@@ -341,7 +342,11 @@ class LoadedPef:
         self.scalars.follow()
 
     def download(self, things: Iterable[Any]) -> None:
-        """Copy models (parameters and buffers), optimizers (states) and tensors to the host."""
+        """Copy models (parameters and buffers), optimizers (states) and tensors to the host.
+
+        What the program has changed in a model since the last run goes to the device first, as with a run.
+        """
+        self.copies.push()
         with self.program.checkpointing():
             for thing in _flat(things):
                 if isinstance(thing, DeviceOptimizer):
@@ -372,7 +377,8 @@ class LoadedPef:
                 copy(name, tensor)
 
     def upload_tensor(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy a parameter or buffer to the device."""
+        """Copy a parameter or buffer to the device; where the device's value is newer, both have that already."""
+        self.copies.pull(name, tensor)
         self.program.write(name, _plain(tensor))
         if self.state.get(name) is tensor:
             self.copies.note([name])

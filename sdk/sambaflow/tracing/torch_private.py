@@ -21,6 +21,9 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 #: Getter of ``tensor.data``: compared with the function that a subclass is asked about, and called without asking it.
 data_of: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
+#: How many tensors and arrays use the memory of a storage, by its ``_cdata``, while that storage is kept.
+count_users: Any = torch._C._storage_Use_Count
+
 #: Makes a parameter of (data, requires_grad, hooks): how torch pickles parameters.
 rebuild_parameter = torch._utils._rebuild_parameter
 

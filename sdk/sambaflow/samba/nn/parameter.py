@@ -128,8 +128,9 @@ class SambaParameter(nn.Parameter):
         return self.data
 
     def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
-        """Copy the device's value to the host."""
+        """Copy the device's value to the host; what the program has changed goes to the device first."""
         if is_loaded(self.sn_name):
+            loaded_pef().copies.push()
             if not self.has_data:
                 fill_parameter_(self, self.sn_data)
             else:
@@ -159,7 +160,7 @@ class SambaParameter(nn.Parameter):
                 return _detached(args[0], loaded.copies if loaded is not None else None)
             result = call_promoting(func, unwrap(list(args)), unwrap(kwargs))
         name = getattr(func, "__name__", "")
-        if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN:
+        if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN or (args and result is args[0]):
             return result
         return wrap(result)
 
