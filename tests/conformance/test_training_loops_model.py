@@ -29,9 +29,11 @@ class Net(nn.Module):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         self.linear, self.layers = nn.Linear(4, 3), nn.Sequential(*layers)
+        self.scales, self.act = [1.0], torch.tanh
 
     def forward(self, x: Any, y: Any) -> Any:
-        out = self.layers(self.linear(x))
+        out = self.act(self.layers(self.linear(x))) * self.scales[0]
+        out = out * 2 if getattr(self, "doubles", False) else out
         return functional.cross_entropy(out, y), out
 
 
@@ -114,6 +116,17 @@ def test_state_dict_and_parameters_read_after_a_step_are_the_devices(tmp_path: P
     torch.testing.assert_close(weight.sum().item(), reference[0].linear.weight.sum().item(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(norm.running_mean, reference[0].layers[0].running_mean, rtol=1e-5, atol=1e-5)
     assert norm.num_batches_tracked == 3
+
+
+def test_forward_on_the_host_computes_with_the_devices_parameters(tmp_path: Path) -> None:
+    loaded = load(tmp_path, nn.Linear(3, 3))
+    reference = reference_of(loaded)
+    for _ in range(2):
+        train(loaded, reference)
+        given = [tensor.torch() for tensor in loaded.inputs]
+        torch.testing.assert_close(
+            samba.to_torch(loaded.model(*given)[0]), reference[0](*given)[0], rtol=1e-5, atol=1e-5
+        )
 
 
 EDITS: dict[str, Any] = {
@@ -246,6 +259,10 @@ CHANGES: dict[str, Any] = {
     "a module": lambda model: setattr(model, "linear", nn.Linear(4, 3)),
     "another layer": lambda model: model.layers.append(nn.ReLU()),
     "batch norm's eps": lambda model: setattr(model.layers[0], "eps", 0.5),
+    "forward of a module": lambda model: setattr(model.linear, "forward", lambda x: x[:, :3] * 2),
+    "a setting that was missing": lambda model: setattr(model, "doubles", True),
+    "a list of settings": lambda model: model.scales.__setitem__(0, 3.0),
+    "a function": lambda model: setattr(model, "act", torch.sin),
     "batch norm's momentum": lambda model: setattr(model.layers[0], "momentum", 0.9),
 }
 

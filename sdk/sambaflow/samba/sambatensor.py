@@ -258,6 +258,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     ) -> Any:  # fmt: skip
         if has_empty((args, kwargs)):
             return infer(func, args, kwargs or {})
+        _pull_parameters((*args, *(kwargs or {}).values()))
         plain, named = unwrap(list(args)), unwrap(dict(kwargs or {}))
         return wrap(call_promoting(func, plain, named))
 
@@ -275,6 +276,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
         def method(*args: Any, **kwargs: Any) -> Any:
             of_class = getattr(torch.Tensor, name)
+            _pull_parameters((*args, *kwargs.values()))
             made = call_promoting(of_class, [tensor, *unwrap(list(args))], unwrap(kwargs))
             if made is tensor:
                 return self
@@ -446,6 +448,12 @@ def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 def wrap(value: Any) -> Any:
     """Return ``value`` with its torch tensors, also in containers, as SambaTensors; values of a trace stay."""
     return _map_tensors(lambda tensor: tensor if isinstance(tensor, SambaTensor) else SambaTensor(tensor), value)
+
+
+def _pull_parameters(values: Iterable[Any]) -> None:
+    """Give the parameters among ``values`` the device's values, where these are newer."""
+    if (loaded := current_session().loaded) is not None:
+        loaded.copies.pull_all(values)
 
 
 def unwrap(value: Any) -> Any:

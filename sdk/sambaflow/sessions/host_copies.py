@@ -148,6 +148,14 @@ class HostCopies:
         if name in self._stale:
             self._take(name, tensor)
 
+    def pull_all(self, values: Iterable[Any]) -> None:
+        """Copy the device's values to the parameters among ``values``, also inside of lists."""
+        for value in values:
+            if isinstance(value, nn.Parameter):
+                self.pull(getattr(value, "sn_name", ""), value)
+            elif isinstance(value, list | tuple):
+                self.pull_all(value)
+
     def _take(self, name: str, tensor: torch.Tensor) -> None:
         self._check_unedited(name, tensor)
         with DisableTorchFunctionSubclass(), torch.no_grad():
