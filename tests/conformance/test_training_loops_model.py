@@ -124,9 +124,8 @@ def test_forward_on_the_host_computes_with_the_devices_parameters(tmp_path: Path
     for _ in range(2):
         train(loaded, reference)
         given = [tensor.torch() for tensor in loaded.inputs]
-        torch.testing.assert_close(
-            samba.to_torch(loaded.model(*given)[0]), reference[0](*given)[0], rtol=1e-5, atol=1e-5
-        )
+        ours, theirs = (samba.to_torch(model(*given)[0]) for model in (loaded.model, reference[0]))
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 EDITS: dict[str, Any] = {

@@ -64,7 +64,8 @@ def eager_step(gold: Net, optimizer: torch.optim.Optimizer, number: int) -> torc
     loss = gold(*batch(number))
     loss.backward()
     optimizer.step()
-    return loss.detach()
+    made: torch.Tensor = loss.detach()
+    return made
 
 
 def assert_equal(loaded: Loaded, gold: Net) -> None:

@@ -25,7 +25,7 @@ def join_regions(
 ) -> list[ModelGraph]:  # fmt: skip
     """Give each region one dtype in ``graphs``, which have device dtypes. ``regions``: tensor → its region if shared.
 
-    ``precision``: in bf16, sections round what they read; in f32, an operator rounds a region that the graph calls bf16.
+    ``precision``: in bf16, sections round what they read; in f32, an operator rounds what the graph calls bf16.
 
     Raises:
         CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.

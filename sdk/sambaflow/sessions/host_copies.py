@@ -3,9 +3,9 @@
 Reading a parameter or a buffer on the host gives the device's value, and a change on the host reaches the device with
 the next run. A comparison of tensors would cost too much at each run: versions and addresses tell a change.
 
-A program may keep what shares memory with a parameter: ``data``, a view, a state dict, an array. In torch an update shows
-there too. So memory that has other users than the parameter gets the device's value after each run, and its values are
-compared before each: arrays have no version.
+A program may keep what shares memory with a parameter: ``data``, a view, a state dict, an array. In torch an update
+shows there too. So memory that has other users than the parameter gets the device's value after each run, and its
+values are compared before each: arrays have no version.
 
 Source: ours. The vendor copies by explicit calls only (SDK reference 1); these stay, and programs with them see no
 difference.
