@@ -1,9 +1,9 @@
 """Give the tensors that share a region of device memory one dtype: they are the same bytes.
 
 A graph may write a region in f32, because the program converts, where another one reads it in bf16. The region is held
-in the widest: graphs that read bf16 round, and graphs that write bf16 convert. Two more kinds are held so: a buffer that
-one graph updates in f32 and another only reads, and a parameter of which one graph makes nothing in bf16. A tensor that
-two graphs call by one name is one tensor too.
+in the widest: graphs that read bf16 round, and graphs that write bf16 convert. Two more kinds are held so: a buffer
+that one graph updates in f32 and another only reads, and a parameter of which one graph makes nothing in bf16. A tensor
+that two graphs call by one name is one tensor too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
