@@ -19,9 +19,7 @@ from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 _anonymous = itertools.count()
 
 #: Methods that change the dtype: the result keeps name, batch_dim and dims.
-_CASTS = frozenset(
-    {"float", "bfloat16", "half", "double", "int", "short", "long", "bool", "char", "byte", "to", "type"}
-)
+_CASTS = frozenset("float bfloat16 half double int short long bool char byte to type".split())
 
 #: What can be asked of an empty tensor too.
 _DESCRIPTIONS = frozenset(
