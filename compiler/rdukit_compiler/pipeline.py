@@ -110,7 +110,7 @@ def _compile(
     with span("choose operators and dtypes"):
         graphs, chosen, metadata = _choose_all(graphs, options, reporter)
     precision = Precision(options.base_precision, not options.inference)
-    typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
+    typed_graphs = join_regions([typed for _, typed in chosen], options.regions, precision)
     for (_, before), typed in zip(chosen, typed_graphs, strict=True):
         check_stage(typed, "join_regions", before, precision)
     if options.weight_dtype:

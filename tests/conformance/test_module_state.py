@@ -192,7 +192,7 @@ def filled_buffer(model: Any, y: Any) -> Any:
 REFUSED = {
     counted_in_python: "steps", counted_in_a_list: "seen", counted_in_nested_dicts: "nested", plain_attribute: "plain",
     recurrent_attribute: "last", first_call_differs: "last", assigned_parameter: "parameter 'w'",
-    other_shape: "buffer 'm'", other_dtype: "buffer 'n'", filled_buffer: "empty",
+    other_shape: "buffer 'm'", other_dtype: "buffer 'stateful__n'", filled_buffer: "empty",
 }  # fmt: skip
 
 

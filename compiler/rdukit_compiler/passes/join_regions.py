@@ -1,9 +1,9 @@
 """Give the tensors that share a region of device memory one dtype: they are the same bytes.
 
 A graph may write a region in f32, because the program converts, where another one reads it in bf16. The region is held
-in the widest: who reads it in bf16 rounds, who writes bf16 converts. So it is with a buffer that one graph updates,
-which is f32, and another only reads; and with a parameter of which one graph makes nothing in bf16. A tensor that two
-graphs call by one name is one tensor too.
+in the widest: graphs that read bf16 round, and graphs that write bf16 convert. Two more kinds are held so: a buffer
+that one graph updates in f32 and another only reads, and a parameter of which one graph makes nothing in bf16. A tensor
+that two graphs call by one name is one tensor too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,18 @@ from rdukit.errors import CompileError
 from rdukit.pef.kernel import Ref, Special, rename_references
 from rdukit.pef.model import ITEM_BYTES, Dtype
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.operators.naming import dtype_name
+from rdukit_compiler.passes.assign_precision import Precision
 
 _FLOATS: Final = frozenset({"bfloat16", "float32"})
 
 
-def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> list[ModelGraph]:
+def join_regions(
+    graphs: Sequence[ModelGraph], regions: Mapping[str, str], precision: Precision
+) -> list[ModelGraph]:  # fmt: skip
     """Give each region one dtype in ``graphs``, which have device dtypes. ``regions``: tensor → its region if shared.
+
+    ``precision``: in bf16, sections round what they read; in f32, an operator rounds what the graph calls bf16.
 
     Raises:
         CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.
@@ -40,7 +46,8 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
             if ITEM_BYTES[value.dtype] > ITEM_BYTES[known.dtype]:
                 widest[region] = value
     return [
-        _held_in(graph, {v.name: widest[regions.get(v.name, v.name)].dtype for v in _ends(graph)}) for graph in graphs
+        _held_in(graph, {v.name: widest[regions.get(v.name, v.name)].dtype for v in _ends(graph)}, precision)
+        for graph in graphs
     ]
 
 
@@ -61,14 +68,14 @@ def _join_state(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
     return found
 
 
-def _rounded_where_read(graph: ModelGraph, buffer: Value) -> ModelGraph:
-    """Hold a bf16 buffer in f32, and round it to bf16 before anything reads it."""
-    read = f"{buffer.name}__{buffer.dtype}"
-    arguments = (Ref(buffer.name), Special("dtype", buffer.dtype))
-    first = Operator(f"{buffer.name}__to", "aten.to.dtype", "to", arguments, {}, (read,))
-    rounded = Value(read, ValueKind.OPERATOR, buffer.dtype, buffer.shape)
-    values = {**graph.values, buffer.name: replace(buffer, dtype="float32"), read: rounded}
-    operators = (first, *(_renamed(operator, buffer.name, read) for operator in graph.operators))
+def _rounded_where_read(graph: ModelGraph, held: Value) -> ModelGraph:
+    """Hold a bf16 buffer or input in f32, and round it to bf16 before anything reads it."""
+    read = f"{held.name}__{held.dtype}"
+    arguments = (Ref(held.name), Special("dtype", held.dtype))
+    first = Operator(f"{held.name}__to", "aten.to.dtype", "to", arguments, {}, (read,))
+    rounded = Value(read, ValueKind.OPERATOR, held.dtype, held.shape)
+    values = {**graph.values, held.name: replace(held, dtype="float32"), read: rounded}
+    operators = (first, *(_renamed(operator, held.name, read) for operator in graph.operators))
     return replace(graph, values=values, operators=operators)
 
 
@@ -92,15 +99,17 @@ def convert_output(graph: ModelGraph, name: str, dtype: Dtype) -> ModelGraph:
     return replace(graph, values=values, operators=tuple(operators))
 
 
-def _held_in(graph: ModelGraph, dtypes: Mapping[str, Dtype]) -> ModelGraph:
+def _held_in(graph: ModelGraph, dtypes: Mapping[str, Dtype], precision: Precision) -> ModelGraph:
     for name, dtype in dtypes.items():
         value = graph.values[name]
         if value.dtype == dtype:
             continue
         if value.kind is ValueKind.OPERATOR:
             graph = convert_output(graph, name, dtype)
+        elif dtype_name(precision.compute_dtype(wide := replace(value, dtype=dtype))) == value.dtype:
+            graph = replace(graph, values={**graph.values, name: wide})
         else:
-            graph = replace(graph, values={**graph.values, name: replace(value, dtype=dtype)})
+            graph = _rounded_where_read(graph, value)
     return graph
 
 

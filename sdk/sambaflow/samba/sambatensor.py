@@ -1,8 +1,7 @@
 """SambaTensor: a wrapper around a torch tensor, with a name by which the device knows it.
 
-Source: SDK reference 5. It is not a ``torch.Tensor``: programs tell the two apart by that. Any torch function that gets
-one computes on the wrapped tensors and wraps the result, so the same code runs on the host and is traced for the
-device.
+Source: SDK reference 5. It is no ``torch.Tensor``: programs tell the two apart by that. A torch function that gets one
+computes on the wrapped tensors and wraps the result: the same code runs on the host and is traced for the device.
 """
 
 import itertools
@@ -14,21 +13,19 @@ import torch
 from rdukit.errors import InvalidArgument, TraceError, UnknownTensor
 from rdukit_compiler import call_promoting as _call_promoting
 from rdukit_compiler import quiet_refusals
-from sambaflow.sessions import current_session, has_value, is_loaded, loaded_pef
+from sambaflow.sessions import current_session, has_value, is_loaded, loaded_pef, pull_parameters
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
 _anonymous = itertools.count()
 
 #: Methods that change the dtype: the result keeps name, batch_dim and dims.
-_CASTS = frozenset(
-    {"float", "bfloat16", "half", "double", "int", "short", "long", "bool", "char", "byte", "to", "type"}
-)
+_CASTS = frozenset("float bfloat16 half double int short long bool char byte to type".split())
 
 #: What can be asked of an empty tensor too.
 _DESCRIPTIONS = frozenset(
-    {"size", "dim", "ndim", "ndimension", "numel", "nelement", "device", "layout", "is_floating_point", "itemsize",
-     "element_size", "nbytes", "is_leaf", "grad_fn", "is_cuda", "is_meta", "is_sparse"}
-)  # fmt: skip
+    "size dim ndim ndimension numel nelement device layout is_floating_point itemsize element_size nbytes is_leaf "
+    "grad_fn is_cuda is_meta is_sparse".split()
+)
 
 #: What needs values: an empty tensor refuses it.
 _VALUES = frozenset({"item", "tolist", "numpy", "backward", "data_ptr", "retain_grad", "storage", "untyped_storage"})
@@ -258,6 +255,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     ) -> Any:  # fmt: skip
         if has_empty((args, kwargs)):
             return infer(func, args, kwargs or {})
+        pull_parameters(args, *(kwargs or {}).values())
         plain, named = unwrap(list(args)), unwrap(dict(kwargs or {}))
         return wrap(call_promoting(func, plain, named))
 
@@ -275,6 +273,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
         def method(*args: Any, **kwargs: Any) -> Any:
             of_class = getattr(torch.Tensor, name)
+            pull_parameters(args, *kwargs.values())
             made = call_promoting(of_class, [tensor, *unwrap(list(args))], unwrap(kwargs))
             if made is tensor:
                 return self

@@ -33,3 +33,9 @@ def has_value(name: str) -> bool:
     """Return whether a PEF is loaded that has a tensor of this name, and the device has a value for it."""
     loaded = current_session().loaded
     return loaded is not None and loaded.has_value(name)
+
+
+def pull_parameters(*values: object) -> None:
+    """Give the parameters among ``values`` the device's values, where these are newer."""
+    if (loaded := current_session().loaded) is not None:
+        loaded.copies.pull_all(values)

@@ -3,6 +3,10 @@
 Reading a parameter or a buffer on the host gives the device's value, and a change on the host reaches the device with
 the next run. A comparison of tensors would cost too much at each run: versions and addresses tell a change.
 
+A program may keep what shares memory with a parameter: ``data``, a view, a state dict, an array. In torch an update
+shows there too. So memory that has other users than the parameter gets the device's value after each run, and its
+values are compared before each: arrays have no version.
+
 Source: ours. The vendor copies by explicit calls only (SDK reference 1); these stay, and programs with them see no
 difference.
 """
@@ -15,7 +19,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Pef, SectionType
-from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, data_of
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, count_users, data_of
 
 #: Version of the values, address, dtype.
 Fingerprint = tuple[int, int, torch.dtype]
@@ -42,13 +46,19 @@ class HostCopies:
         self._stale: set[str] = set()
         #: Symbol → a tensor over the same memory with a version of its own, as ``.data`` gives it; with that version.
         self._lent: dict[str, tuple[torch.Tensor, int]] = {}
-        #: Symbols whose memory was handed out since the last run: numpy changes it without a version.
+        #: Symbol → its memory, which the program may keep: looked at since the last run, or kept at the last look.
+        self.kept: dict[str, torch.UntypedStorage] = {}
+        #: Of these, the symbols whose values are compared before a run: numpy changes them without a version.
         self._touched: set[str] = set()
         #: Sections → the symbols that they change.
         self._changed_by: dict[tuple[int, ...], frozenset[str]] = {}
         self._modules: list[nn.Module] = []
         self.note(state)
         self._constants = [name for name in self._known if "__constant__" in name]
+        for name in self._known:
+            if self._pef.symbols[name].kind == "parameter":
+                self._look(name, state[name])
+        self._touched.update(self.kept)
 
     def note(self, names: Iterable[str]) -> None:
         """Take the copies of ``names`` for equal from now on."""
@@ -60,6 +70,10 @@ class HostCopies:
                     self._stale.discard(name)
                     if (lent := self._lent.get(name)) is not None:
                         self._lent[name] = lent[0], lent[0]._version
+                        if lent[0].data_ptr() != tensor.data_ptr():
+                            del self._lent[name]
+                    if name in self.kept:
+                        self.kept[name] = tensor.untyped_storage()
 
     def note_traced(self) -> None:
         """Take no notice of what a trace has done to tensors outside of parameters and buffers: it restores them."""
@@ -76,6 +90,34 @@ class HostCopies:
         if changed is None:
             changed = self._changed_by[sections] = self._find_changed(sections)
         self._stale |= changed
+
+    def refresh(self) -> None:
+        """Copy the device's newer values to memory that the program keeps beside the parameter or buffer.
+
+        Tensors that are no parameters and no buffers are read without a look, so they get theirs always.
+        """
+        found = [name for name in self._constants if name in self._stale]
+        for name in list(self.kept):
+            if not self._is_kept(name):
+                del self.kept[name]
+                self._lent.pop(name, None)
+            elif name in self._stale:
+                found.append(name)
+        for name in found:
+            self._take(name, self._state[name])
+
+    def _look(self, name: str, tensor: torch.Tensor) -> None:
+        if name not in self.kept:
+            with DisableTorchFunctionSubclass():
+                self.kept[name] = tensor.untyped_storage()
+
+    def _is_kept(self, name: str) -> bool:
+        """Return whether anything but the parameter, and what is kept here, uses its memory.
+
+        Buffers are taken for kept: a program reads one that it holds without a look.
+        """
+        own = 3 if name in self._lent else 2
+        return self._pef.symbols[name].kind == "buffer" or bool(count_users(self.kept[name]._cdata) > own)
 
     def _find_changed(self, sections: tuple[int, ...]) -> frozenset[str]:
         found: set[str] = set()
@@ -96,18 +138,36 @@ class HostCopies:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def pull(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy the device's value to ``tensor`` if it is newer and ``tensor`` is the host's copy of ``name``."""
-        if name in self._stale and self._state.get(name) is tensor:
-            self._check_unedited(name, tensor)
-            with DisableTorchFunctionSubclass(), torch.no_grad():
-                data_of(tensor).copy_(self._read(name))
-            self._stale.discard(name)
+        """Copy the device's value to ``tensor`` if it is newer and ``tensor`` is the host's copy of ``name``.
+
+        The program reads it now, and may keep what shares its memory.
+        """
+        if name not in self._known or self._state.get(name) is not tensor:
+            return
+        self._look(name, tensor)
+        if name in self._stale:
+            self._take(name, tensor)
+
+    def pull_all(self, values: Iterable[Any]) -> None:
+        """Copy the device's values to the parameters among ``values``, also inside of lists."""
+        for value in values:
+            if isinstance(value, nn.Parameter):
+                self.pull(getattr(value, "sn_name", ""), value)
+            elif isinstance(value, list | tuple):
+                self.pull_all(value)
+
+    def _take(self, name: str, tensor: torch.Tensor) -> None:
+        self._check_unedited(name, tensor)
+        with DisableTorchFunctionSubclass(), torch.no_grad():
+            data_of(tensor).copy_(self._read(name))
+        self._stale.discard(name)
 
     def lend(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return ``tensor.data``, whose changes are noticed."""
         with DisableTorchFunctionSubclass():
             if self._state.get(name) is not tensor or name not in self._known:
                 return data_of(tensor)  # type: ignore[no-any-return]
+            self._look(name, tensor)
             self._touched.add(name)
             lent = self._lent.get(name)
             if lent is None or lent[0].data_ptr() != tensor.data_ptr() or lent[0].dtype != tensor.dtype:
@@ -150,7 +210,7 @@ class HostCopies:
             for name in self._touched:
                 if name not in self._stale and not torch.equal(data_of(state[name]), self._read(name)):
                     found.append(name)
-            self._touched.clear()
+            self._touched.intersection_update(self.kept)
             for name in dict.fromkeys(found):
                 if name in self._stale:
                     self._refuse(name)

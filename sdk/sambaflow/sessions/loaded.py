@@ -20,13 +20,14 @@ from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.sessions.data_parallel import Replicas
+from sambaflow.sessions.device_optimizers import DeviceOptimizers
 from sambaflow.sessions.host_copies import HostCopies
 from sambaflow.sessions.loop_requests import active_autocast, refuse_autocast
 from sambaflow.sessions.modes import Modes
 from sambaflow.sessions.scalars import RunScalars
 from sambaflow.sessions.spatial import SpatialBatches, join_parts
 from sambaflow.sessions.updates import Updates, section_kinds
-from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, mark_stepped
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 from sambaflow.tracing.tracer import flatten_tensors
 
 if TYPE_CHECKING:
@@ -59,14 +60,12 @@ class LoadedPef:
         self.modes: Modes | None = None
         #: Graph of a multigraph PEF → the models in it whose mode forward reads.
         self.graph_modes: dict[str, list[Modes]] = {}
-        self._optimizers = tuple(optimizers)
         self._spatial = spatial
         #: Devices whose autocast was on when the model was traced.
         self.autocast = active_autocast()
         self.updates = Updates(application.pef, application.program)
-        self.scalars = RunScalars(application.pef, self._optimizers, self.dropout_rates())
-        #: Optimizer → the updates that its states on the host have, by ``id``.
-        self._copied = {id(optimizer): 0 for optimizer in self._optimizers}
+        self.scalars = RunScalars(application.pef, optimizers, self.dropout_rates())
+        self.optimizers = DeviceOptimizers(optimizers, self.program, self.updates, self.knows)
         #: Graph, types and ids that a run asks for → its sections, and whether it has forward, backward and updating
         #: ones.
         self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, frozenset[int], bool]] = {}
@@ -137,6 +136,8 @@ class LoadedPef:
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
 
+        if has_update:
+            self.optimizers.before_update(bool(backward))
         scalars = self.resolve_scalars(hyperparameters, has_update)
 
         def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
@@ -148,13 +149,13 @@ class LoadedPef:
             self.copies.note_run(chosen)
             if data_parallel:
                 self.copies.note_device(self.state)
+            self.copies.refresh()
             self.updates.note(backward, has_update)
             return [self.handle(name) for name in requested]
 
         made = step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
         if has_update:
-            for optimizer in self._optimizers:
-                mark_stepped(optimizer)
+            self.optimizers.after_update()
         return made
 
     def graph_now(self, name: str | None) -> Graph:
@@ -320,35 +321,25 @@ class LoadedPef:
             elif self.knows(name) and getattr(tensor, "materializer", None) is not None:
                 self.program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
         self.copies.note(self.state)
-        for optimizer, first in self._numbered_optimizers():
-            self._upload_optimizer(optimizer, first)
-
-    def updates_by(self, optimizer: DeviceOptimizer) -> bool:
-        """Return whether ``optimizer`` was passed to the trace: the device holds its states."""
-        return any(known is optimizer for known in self._optimizers)
-
-    def refresh_states(self, optimizer: DeviceOptimizer) -> None:
-        """Copy an optimizer's states to the host if the device has updated them since they were copied."""
-        if self._copied[id(optimizer)] != self.updates.count:
-            self.download([optimizer])
+        for optimizer in self.optimizers.all:
+            self.optimizers.upload(optimizer)
 
     def load_states(self, optimizer: DeviceOptimizer) -> None:
         """Copy states that were loaded into an optimizer to the device; states that it does not hold begin anew."""
-        for parameter, key, symbol in optimizer.named_states(self._first_index(optimizer)):
-            if self.knows(symbol) and optimizer.state.get(parameter, {}).get(key) is None:
-                self.program.write(symbol, torch.zeros(self.program.symbol(symbol).shape))
-        self.upload([optimizer])
+        self.optimizers.load(optimizer)
         self.scalars.follow()
 
     def download(self, things: Iterable[Any]) -> None:
-        """Copy models (parameters and buffers), optimizers (states) and tensors to the host."""
+        """Copy models (parameters and buffers), optimizers (states) and tensors to the host.
+
+        What the program has changed in a model since the last run goes to the device first, as with a run.
+        """
+        self.copies.push()
+        self.optimizers.push()
         with self.program.checkpointing():
             for thing in _flat(things):
                 if isinstance(thing, DeviceOptimizer):
-                    for parameter, key, symbol in thing.named_states(self._first_index(thing)):
-                        if self.knows(symbol):
-                            thing.state[parameter][key] = self.program.read(symbol)
-                    self._copied[id(thing)] = self.updates.count
+                    self.optimizers.download(thing)
                 elif isinstance(thing, nn.Module):
                     self._copy_model(thing, self._download)
                     for name in self.copies.stale_constants():
@@ -360,7 +351,7 @@ class LoadedPef:
         """Copy models, optimizers and tensors to the device."""
         for thing in _flat(things):
             if isinstance(thing, DeviceOptimizer):
-                self._upload_optimizer(thing, self._first_index(thing))
+                self.optimizers.upload(thing)
             elif isinstance(thing, nn.Module):
                 self._copy_model(thing, self.upload_tensor)
             elif isinstance(thing, SambaTensor):
@@ -372,7 +363,8 @@ class LoadedPef:
                 copy(name, tensor)
 
     def upload_tensor(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy a parameter or buffer to the device."""
+        """Copy a parameter or buffer to the device; where the device's value is newer, both have that already."""
+        self.copies.pull(name, tensor)
         self.program.write(name, _plain(tensor))
         if self.state.get(name) is tensor:
             self.copies.note([name])
@@ -388,28 +380,6 @@ class LoadedPef:
         if self.state.get(name) is tensor:
             self.copies.note([name])
 
-    def _numbered_optimizers(self) -> list[tuple[DeviceOptimizer, int]]:
-        found, first = [], 0
-        for optimizer in self._optimizers:
-            found.append((optimizer, first))
-            first += len(optimizer.param_groups)
-        return found
-
-    def _first_index(self, optimizer: DeviceOptimizer) -> int:
-        for known, first in self._numbered_optimizers():
-            if known is optimizer:
-                return first
-        raise InvalidArgument(
-            "this optimizer was not passed to trace_graph; pass it there to keep its state on the device"
-        )
-
-    def _upload_optimizer(self, optimizer: DeviceOptimizer, first: int) -> None:
-        self._copied[id(optimizer)] = self.updates.count
-        for parameter, key, symbol in optimizer.named_states(first):
-            held = optimizer.state.get(parameter, {}).get(key)
-            if held is not None and self.knows(symbol):
-                self.program.write(symbol, _plain(torch.as_tensor(unwrap(held))))
-
     def optimizer_states(self) -> dict[str, SambaTensor]:
         """Return handles of the optimizer states by symbol name."""
         return {
@@ -424,8 +394,7 @@ class LoadedPef:
             return
         from rdukit.pef.inspect import memory_line
 
-        states = [held for optimizer in self._optimizers for kept in optimizer.state.values() for held in kept.values()]
-        held = [unwrap(tensor) for tensor in (*self.state.values(), *states)]
+        held = [unwrap(tensor) for tensor in (*self.state.values(), *self.optimizers.host_tensors())]
         host_bytes = sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.device.type != "meta")
         logger.info("%s", memory_line(self.pef, host_bytes))
 

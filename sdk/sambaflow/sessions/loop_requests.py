@@ -14,7 +14,7 @@ from rdukit.errors import InvalidArgument
 from sambaflow.samba.nn.gradient import DeviceGradient
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.sessions import current_session
-from sambaflow.tracing.torch_private import CLIP_GRADIENTS, CLIP_WITH_NORM, TOTAL_NORM
+from sambaflow.tracing.torch_private import CLIP_GRADIENTS, CLIP_WITH_NORM, MAKE_GRADIENTS, TOTAL_NORM
 
 _DEVICES: Final = ("cpu", "cuda")
 #: Attribute of a total norm: its order, such as 2.0.
@@ -44,6 +44,7 @@ def watch_torch_loops() -> None:
     if hasattr(torch.autograd.backward, "looks_at_device"):
         return
     _wrap(torch.autograd, "backward", _look_at_backward)
+    _wrap(torch.autograd, MAKE_GRADIENTS, lambda outputs, *args, **kwargs: _look_at_backward(outputs))
     for name in ("scale", "unscale_", "step"):
         _wrap(torch.amp.GradScaler, name, functools.partial(_look_at_scaler, name))
     _watch_clipping()

@@ -1,9 +1,11 @@
 """Changes of a traced model: what a program sets, adds or replaces in its modules after tracing.
 
-Each run looks, so it compares numbers and identities only: microseconds for a small model.
+Each run looks, so it compares plain values and identities only: microseconds for a small model.
 """
 
+import functools
 import itertools
+import types
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Final
@@ -12,12 +14,17 @@ from torch import nn
 
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
-_NUMBERS: Final = (bool, int, float, str)
+#: Attributes that forward may read: settings, and functions such as an activation.
+_PLAIN: Final = (
+    bool, int, float, str, type(None), types.FunctionType, types.BuiltinFunctionType, types.MethodType,
+    functools.partial,
+)  # fmt: skip
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: Attributes that tell nothing about what forward computes, or that the mode's own check covers.
 _OTHERS: Final = frozenset({"training", "name", "sn_prefix", "call_super_init", "dump_patches"})
 #: Of a parameter: what a graph cannot follow.
 _LOOK: Final = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+_FORWARD: Final = attrgetter("forward")
 #: A dict's values, also where a class of ours watches its reading.
 _VALUES: Final[Callable[[dict[str, Any]], Iterable[Any]]] = dict.values
 
@@ -33,14 +40,21 @@ class ModuleChanges:
         """Compare with the present model from now on."""
         paths = {id(m): path for path, m in self._model.named_modules()}
         modules = list(self._model.modules())
-        numbers = [
+        plain = [
             (m, key) for m in modules for key, value in vars(m).items()
-            if isinstance(value, _NUMBERS) and key not in _OTHERS and not key.startswith("_")
+            if _is_plain(value) and key not in _OTHERS and not key.startswith("_")
         ]  # fmt: skip
-        #: Attributes that hold numbers and words: the dict and the key of each, its path, and its value.
-        self._places = [(vars(m), key) for m, key in numbers]
-        self._paths = [f"{paths[id(m)]}.{key}".lstrip(".") for m, key in numbers]
-        self._values = [place[key] for place, key in self._places]
+        #: Attributes that hold plain values: the dict and the key of each, its path, and a copy of its value.
+        self._places = [(vars(m), key) for m, key in plain]
+        self._paths = [f"{paths[id(m)]}.{key}".lstrip(".") for m, key in plain]
+        self._values = [_copied(place[key]) for place, key in self._places]
+        #: The modules' own dicts with their lengths: a program may add an attribute that forward asks for.
+        self._owned = [vars(m) for m in modules]
+        self._counts = list(map(len, self._owned))
+        #: Classes of the modules, and what each computes by.
+        self._modules, self._kinds = modules, list(map(type, modules))
+        self._classes = list(dict.fromkeys(self._kinds))
+        self._forwards = list(map(_FORWARD, self._classes))
         self._hooks = [(f"{paths[id(m)]}.{key}".lstrip("."), vars(m)[key]) for m in modules for key in _HOOKS]
         self._hook_tables = [hooks for _, hooks in self._hooks]
         self._hook_counts = list(map(len, self._hook_tables))
@@ -65,10 +79,15 @@ class ModuleChanges:
     def find(self) -> str:
         """Return what changed, for people; empty if nothing did."""
         now = [place.get(key) for place, key in self._places]
-        if now != self._values:
+        if _differ(now, self._values):
             return next(
-                repr(path) for path, one, other in zip(self._paths, now, self._values, strict=True) if one != other
-            )
+                repr(path) for path, one, other in zip(self._paths, now, self._values, strict=True)
+                if _differ([one], [other])
+            )  # fmt: skip
+        if list(map(len, self._owned)) != self._counts:
+            return "an attribute that was added or removed"
+        if list(map(type, self._modules)) != self._kinds or list(map(_FORWARD, self._classes)) != self._forwards:
+            return "the class of a module, or its forward,"
         return self.refusal() or ""
 
     def refusal(self) -> str | None:
@@ -92,3 +111,25 @@ class ModuleChanges:
                 if one[1] > other[1] or one[2] > other[2]:
                     return f"a hook was registered on parameter {path!r} after tracing"
         return None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return isinstance(value, _PLAIN)
+
+
+def _copied(value: Any) -> Any:
+    """Return ``value`` as a program cannot change it in place."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
+    return {key: _copied(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _differ(now: list[Any], before: list[Any]) -> bool:
+    try:
+        return now != before
+    except (RuntimeError, ValueError, TypeError):  # a tensor or an array took a number's place
+        return True

@@ -20,7 +20,14 @@ from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.sessions.modes import Modes, Watched, watching_modes
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
-_INTEGERS: Final = frozenset({"int8", "uint8", "int16", "int32", "int64"})
+#: Integer dtypes of an output and its region: type promotion makes int64 of int32, and a wider one holds every value.
+_CONVERTED: Final = frozenset(
+    {("int64", "int32"), ("uint8", "int16"), ("int8", "int16")}
+    | {(narrow, wide) for narrow in ("int8", "uint8", "int16") for wide in ("int32", "int64")}
+    | {("int32", "int64")}
+)
+#: The device's dtype of a region decides between them: see ``join_regions``.
+_FLOATS: Final = frozenset({"bfloat16", "float32"})
 
 
 @dataclass(slots=True)
@@ -385,10 +392,12 @@ def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> 
     """Return the graphs, with integer outputs converted to the integer dtype of the region that they are written to.
 
     torch's type promotion makes int64 of an int32 and a default constant; a region has one dtype, that of the first
-    input in it.
+    input in it. One graph may call a region bfloat16 on the host and another float32: the device holds it once, and
+    each tensor is converted to its own dtype where the host reads it.
 
     Raises:
-        CompileError: two inputs, or two outputs, of a graph share a region, or tensors of one region differ in dtype.
+        CompileError: two inputs, or two outputs, of a graph share a region, or tensors of one region differ in dtype
+        otherwise.
     """
     cut = list(graphs)
     for graph in cut:
@@ -404,7 +413,7 @@ def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> 
         for name in (*(v.name for v in graph.of_kind(ValueKind.INPUT)), *graph.outputs):
             region = regions.get(name, name)
             first, dtype = held[region], graph.values[name].dtype
-            if first.dtype != dtype:
+            if first.dtype != dtype and not {first.dtype, dtype} <= _FLOATS:
                 raise CompileError(
                     f"{first.name!r} and {name!r} share region {region!r}, but are {first.dtype} and {dtype}; tensors "
                     "of one region must have one dtype"
@@ -426,7 +435,7 @@ def _check_one_per_region(what: str, graph: ModelGraph, names: Iterable[str], re
 def _with_integers_of(graph: ModelGraph, regions: Mapping[str, str], held: Mapping[str, Value]) -> ModelGraph:
     for name in graph.outputs:
         value, wanted = graph.values[name], held[regions.get(name, name)].dtype
-        if value.dtype != wanted and {value.dtype, wanted} <= _INTEGERS:
+        if value.dtype != wanted and (value.dtype, wanted) in _CONVERTED:
             graph = convert_output(graph, name, wanted)
     return graph
 

@@ -5,6 +5,7 @@ of the optimizers that were passed to ``trace_graph``, and the values that were 
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -54,6 +55,8 @@ class RunScalars:
         #: The last dict of a run and what it resolved to: programs pass the same dict every step.
         self._cache: tuple[dict[str, Any], Mapping[str, float], Mapping[str, float]] | None = None
         self._told: set[str] = set()
+        #: The parameters of each group when it was traced.
+        self._parameters = [list(group["params"]) for optimizer in optimizers for group in optimizer.param_groups]
         try:
             self.follow()
         except InvalidArgument as cause:
@@ -100,6 +103,8 @@ class RunScalars:
             InvalidArgument: the PEF does not clip these together, or the update has run already.
         """
         scalar = self._clipped.get(names)
+        if scalar is None and math.isinf(max_norm):
+            return  # a program that asks for the norm only
         if scalar is None:
             compiled = " or ".join(f"{len(group)} parameters" for group in self._clipped) or "none"
             raise InvalidArgument(
@@ -123,6 +128,7 @@ class RunScalars:
             for position, group in enumerate(optimizer.param_groups):
                 label = f"{optimizer.kind_of(group)}{index}"
                 where = f"param_groups[{position}] of {type(optimizer).__name__}"
+                self._check_parameters(index, group["params"], where)
                 index += 1
                 if f"{label}.lr" not in found:
                     raise InvalidArgument(
@@ -140,6 +146,14 @@ class RunScalars:
             )
         self._set_norms(found, norms)
         return found
+
+    def _check_parameters(self, index: int, now: Sequence[Any], where: str) -> None:
+        before = self._parameters[index : index + 1]
+        if before and list(map(id, before[0])) != list(map(id, now)):
+            raise InvalidArgument(
+                f"the parameters of {where} have changed since it was traced, and the PEF updates those that it was "
+                "compiled with; compile and trace again with these groups, or set lr of a group to 0 to freeze it"
+            )
 
     def _set_scalars(self, found: dict[str, float], label: str, scalars: Mapping[str, float], where: str) -> None:
         for name, value in scalars.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from rdukit.errors import InvalidArgument, UnknownTensor
-from rdukit.pef.model import Pef, SectionType
+from rdukit.pef.model import Pef, SectionType, SymbolKind
 
 if TYPE_CHECKING:
     from rdukit_runtime.engine.program import LoadedProgram
@@ -36,6 +36,12 @@ class Updates:
         self.has_gradients = False
         #: Whether gradients were forgotten since the last backward.
         self._is_forgotten = False
+        #: Parameters that have a gradient, and those of them whose gradient was forgotten while others' were not.
+        self._with_gradient = {
+            name for graph in pef.graphs.values() for name in graph.gradients
+            if pef.symbols[name].kind is SymbolKind.PARAMETER
+        }  # fmt: skip
+        self._forgotten: set[str] = set()
         #: Backwards since the last update, or since gradients were forgotten.
         self.backwards = 0
         #: Sections of the last of them that have run: a backward may come section by section.
@@ -51,8 +57,18 @@ class Updates:
         Raises:
             InvalidArgument: several backwards before one update without accumulation, or none since ``zero_grad``.
         """
+        if self._forgotten and backward and self._flags and not is_whole_step:
+            raise InvalidArgument(
+                f"zero_grad() forgot the gradients of {len(self._forgotten)} of {len(self._with_gradient)} parameters, "
+                "and the device begins all sums anew or none; call zero_grad() of all optimizers before this backward"
+            )
         if not has_update:
             return
+        if self._forgotten and not backward:
+            raise InvalidArgument(
+                f"zero_grad() has forgotten the gradients of {sorted(self._forgotten)[0]!r} and others since the last "
+                "backward, and the update takes those of all parameters; call it before the backward"
+            )
         if self._is_forgotten and not backward:
             raise InvalidArgument(
                 "the update has no gradients: zero_grad() came after the last backward; run 'bckwd' before 'opt', or "
@@ -70,6 +86,7 @@ class Updates:
         """Remember what ran."""
         if backward:
             self.has_gradients, self._is_forgotten = True, False
+            self._forgotten.clear()
             begins = self._begins(backward)
             self.backwards += begins
             self._ran = backward if begins else self._ran | backward
@@ -81,16 +98,23 @@ class Updates:
         """Return whether these sections are those of another backward than the last, and not more of it."""
         return bool(backward) and (not self.backwards or bool(backward & self._ran))
 
-    def forget_gradients(self) -> None:
-        """Forget gradients, as ``zero_grad`` does: sums begin anew, and ``parameter.grad`` is None."""
-        if self.has_gradients:
+    def forget_gradients(self, names: Iterable[str]) -> None:
+        """Forget gradients of parameters, as ``zero_grad`` does: ``parameter.grad`` is None.
+
+        Sums begin anew once those of all parameters are forgotten.
+        """
+        if not self.has_gradients:
+            return
+        self._forgotten.update(self._with_gradient.intersection(names))
+        if self._forgotten == self._with_gradient:
+            self._forgotten.clear()
             self.has_gradients, self._is_forgotten, self.backwards = False, True, 0
             for flag in self._flags:
                 self._program.write(flag, torch.zeros(()))
 
     def gradient_now(self, name: str) -> torch.Tensor | None:
         """Return a copy of a parameter's gradient; None if no backward has computed one since ``zero_grad``."""
-        if not self.has_gradients or name not in self._pef.symbols:
+        if not self.has_gradients or name not in self._pef.symbols or name in self._forgotten:
             return None
         try:
             return self.gradient_of(name)
@@ -121,7 +145,7 @@ class Updates:
         if not self.has_gradients or name not in self._pef.symbols or isinstance(value, DeviceGradient):
             return
         if value is None:
-            self.forget_gradients()
+            self.forget_gradients([name])
             return
         raise InvalidArgument(
             f"the gradient of {name!r} is on the device, and assigning .grad does not reach it; set the output's "

@@ -16,6 +16,7 @@ from rdukit_compiler.capture.evaluation import (
 )
 from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.join_regions import join_regions
 from support import shows
 
@@ -106,7 +107,7 @@ def test_what_a_human_decides_for_a_training_graph_counts_in_its_evaluation_grap
 
 
 def test_an_input_that_graphs_hold_in_two_dtypes_is_held_in_the_wider_by_both() -> None:
-    one, other = trace("m"), trace("e")
+    one, other, precision = trace("m"), trace("e"), Precision("bf16", True)
     narrow = {**other.values, "x": replace(other.values["x"], dtype="bfloat16")}
     for graphs in ([one, replace(other, values=narrow)], [replace(other, values=narrow), one]):
-        assert [graph.values["x"].dtype for graph in join_regions(graphs, {})] == [FLOAT, FLOAT]
+        assert [graph.values["x"].dtype for graph in join_regions(graphs, {}, precision)] == [FLOAT, FLOAT]

@@ -174,7 +174,7 @@ def test_an_input_of_two_graphs_has_one_dtype() -> None:
 
     before = [graph("cumsum", 1), graph("exp")]
     assert [g.values["x"].dtype for g in before] == ["float32", "bfloat16"]
-    after = join_regions(before, {})
+    after = join_regions(before, {}, Precision("bf16", False))
     assert [(g.values["x"].dtype, g.values["x"].is_exact) for g in after] == [("float32", True), ("float32", False)]
 
 

@@ -14,7 +14,7 @@ from rdukit.errors import InvalidArgument
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
 #: In-place methods that change no number of a gradient.
-_HARMLESS: Final = frozenset({"requires_grad_", "detach_"})
+_HARMLESS: Final = frozenset({"requires_grad_", "detach_", "share_memory_"})
 _IN_PLACE_OPERATORS: Final = frozenset(
     {f"__i{word}__" for word in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()}
     | {"__setitem__"}
@@ -42,6 +42,9 @@ def sees_device() -> bool:
 class DeviceGradient(torch.Tensor):
     """A copy of a gradient on the device. Reading it is as in torch; overwriting it is refused."""
 
+    #: Symbol of the parameter.
+    parameter: str = ""
+
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
@@ -49,13 +52,15 @@ class DeviceGradient(torch.Tensor):
     ) -> Any:  # fmt: skip
         name = getattr(func, "__name__", "")
         if name == "zero_" and isinstance(args[0], DeviceGradient):
-            _forget_gradients()
+            _forget_gradient(args[0])
         elif _overwrites(name, args, kwargs or {}):
             raise InvalidArgument(
                 f"{name} overwrites a gradient of the device, which does not see it. To clip, pass max_grad_norm to "
                 "the optimizer; to scale the loss, set the output's sn_grad; to change gradients, use "
                 "parameter.register_hook before compile"
             )
+        if name == "detach_":
+            return args[0]  # it has no history
         with DisableTorchFunctionSubclass():
             made = func(*args, **(kwargs or {}))
         shares = isinstance(made, torch.Tensor) and any(
@@ -89,9 +94,9 @@ def _overwrites(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     return any(isinstance(item, DeviceGradient) for item in flat)
 
 
-def _forget_gradients() -> None:
+def _forget_gradient(gradient: DeviceGradient) -> None:
     from sambaflow.sessions import current_session
 
     loaded = current_session().loaded
     if loaded is not None:
-        loaded.updates.forget_gradients()
+        loaded.updates.forget_gradients([gradient.parameter])

@@ -100,7 +100,11 @@ class SambaParameter(nn.Parameter):
         if session.loaded is None or session.tracing:
             return None
         gradient = session.loaded.updates.gradient_now(self.sn_name)
-        return None if gradient is None else gradient.as_subclass(DeviceGradient)
+        if gradient is None:
+            return None
+        shown = gradient.as_subclass(DeviceGradient)
+        shown.parameter = self.sn_name
+        return shown
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -128,8 +132,9 @@ class SambaParameter(nn.Parameter):
         return self.data
 
     def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
-        """Copy the device's value to the host."""
+        """Copy the device's value to the host; what the program has changed goes to the device first."""
         if is_loaded(self.sn_name):
+            loaded_pef().copies.push()
             if not self.has_data:
                 fill_parameter_(self, self.sn_data)
             else:
@@ -151,7 +156,7 @@ class SambaParameter(nn.Parameter):
     ) -> Any:  # fmt: skip
         kwargs = dict(kwargs or {})
         if (loaded := current_session().loaded) is not None and _reads_values(func):
-            _pull(loaded.copies, (*args, *kwargs.values()))
+            loaded.copies.pull_all((*args, *kwargs.values()))
             if func == data_of and isinstance(args[0], SambaParameter):
                 return loaded.copies.lend(args[0].sn_name, args[0])
         with DisableTorchFunctionSubclass():
@@ -159,7 +164,7 @@ class SambaParameter(nn.Parameter):
                 return _detached(args[0], loaded.copies if loaded is not None else None)
             result = call_promoting(func, unwrap(list(args)), unwrap(kwargs))
         name = getattr(func, "__name__", "")
-        if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN:
+        if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN or (args and result is args[0]):
             return result
         return wrap(result)
 
@@ -212,15 +217,6 @@ def _reads_values(func: Callable[..., Any]) -> bool:
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") in _VALUES
     return name not in _DESCRIBING
-
-
-def _pull(copies: "HostCopies", values: Iterable[Any]) -> None:
-    """Copy the device's values to the parameters among ``values``, where they are newer."""
-    for value in values:
-        if isinstance(value, SambaParameter):
-            copies.pull(value.sn_name, value)
-        elif isinstance(value, list | tuple):
-            _pull(copies, value)
 
 
 def _detached(parameter: torch.Tensor, copies: "HostCopies | None") -> torch.Tensor:

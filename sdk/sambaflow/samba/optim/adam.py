@@ -50,15 +50,21 @@ class AdamW(_AdamFamily, torch.optim.AdamW):
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] | None = None, eps: float = 1e-8,
-        weight_decay: float = 0.0, amsgrad: bool = False, max_grad_norm: float | None = None, **options: Any,
+        weight_decay: float | None = None, amsgrad: bool = False, max_grad_norm: float | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
         if betas is None:
             _tell_once(
                 f"AdamW(betas=…) is not given: the device's default is {VENDOR_BETAS}, torch's is (0.9, 0.999); pass "
                 "betas to choose"
             )
+        if weight_decay is None:
+            _tell_once(
+                "AdamW(weight_decay=…) is not given: the device's default is 0, torch's is 0.01; pass weight_decay to "
+                "choose"
+            )
         super().__init__(
-            plain_parameters(params), lr=lr, betas=betas or VENDOR_BETAS, eps=eps, weight_decay=weight_decay,
+            plain_parameters(params), lr=lr, betas=betas or VENDOR_BETAS, eps=eps, weight_decay=weight_decay or 0.0,
             amsgrad=amsgrad, **torch_options(self, options),
         )  # fmt: skip
         self.max_grad_norm = max_grad_norm

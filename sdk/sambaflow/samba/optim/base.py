@@ -51,6 +51,26 @@ class DeviceOptimizer(torch.optim.Optimizer):
             )
         _add_param_group(self, param_group)
         self.kind_of(self.param_groups[-1])
+        if (loaded := current_session().loaded) is not None:
+            loaded.optimizers.note_rival(self, loaded.state)
+
+    @property
+    def state(self) -> Any:
+        """torch's states by parameter; the device's if the device has updated them. The next update takes changes."""
+        if self._is_on_device():
+            current_session()._loaded().optimizers.show(self)
+        return self.host_states
+
+    @state.setter
+    def state(self, states: Any) -> None:
+        if "state" in self.__dict__ and self._is_on_device():
+            current_session()._loaded().optimizers.show(self)
+        self.__dict__["state"] = states
+
+    @property
+    def host_states(self) -> Any:
+        """The states as the host holds them."""
+        return self.__dict__["state"]
 
     def step(self, closure: Any = None) -> Any:
         """Update the host's parameters from the host's gradients, as torch does; without gradients nothing happens.
@@ -70,14 +90,15 @@ class DeviceOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, of the host and of the device; a run begins from fresh ones anyhow."""
         if self._is_on_device():
-            current_session()._loaded().updates.forget_gradients()
+            names = (parameter.sn_name for group in self.param_groups for parameter in group["params"])
+            current_session()._loaded().updates.forget_gradients(names)
         with host_gradients():
             super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state dict, with the device's states if the device has updated them since."""
         if self._is_on_device():
-            current_session()._loaded().refresh_states(self)
+            current_session()._loaded().optimizers.show(self)
         found: dict[str, Any] = _state_dict(self)
         return found
 
@@ -87,6 +108,8 @@ class DeviceOptimizer(torch.optim.Optimizer):
         Raises:
             InvalidArgument: its groups differ from the compiled ones in what a run cannot change.
         """
+        if self._is_on_device():
+            current_session()._loaded().optimizers.show(self)  # so that no later look replaces what is loaded
         _load_state_dict(self, state_dict)
         if self._is_on_device():
             current_session()._loaded().load_states(self)
@@ -110,7 +133,8 @@ class DeviceOptimizer(torch.optim.Optimizer):
 
     def values_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what decides a group's update now, as plain numbers: compared before each run."""
-        return (*(_number(group[key]) for key in self.watched), group.get("max_grad_norm"), len(group["params"]))
+        numbers = [_number(group[key]) for key in self.watched]
+        return (*numbers, group.get("max_grad_norm"), list(map(id, group["params"])))
 
     def norm_of(self, group: Mapping[str, Any]) -> float | None:
         """Return the norm to which a group's gradients are clipped; None if they are not."""
@@ -161,7 +185,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
 
     def _is_on_device(self) -> bool:
         loaded = current_session().loaded
-        return loaded is not None and loaded.updates_by(self)
+        return loaded is not None and loaded.optimizers.has(self)
 
     def _has_device_gradients(self) -> bool:
         """Return whether the device has gradients of the parameters, also if another optimizer was traced."""

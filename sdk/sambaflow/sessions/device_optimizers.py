@@ -1,0 +1,162 @@
+"""The optimizers of a loaded PEF: their states on both sides, and what a program asks of them between runs.
+
+The device holds the states. Reading ``optimizer.state`` gives the device's, and what the program changes there is the
+next update's. Hooks of ``step`` run where the device updates. Source: ours; the vendor copies by explicit calls only.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rdukit.errors import InvalidArgument
+from sambaflow.samba.optim.base import DeviceOptimizer
+from sambaflow.samba.sambatensor import unwrap
+from sambaflow.sessions.updates import Updates
+from sambaflow.tracing.torch_private import mark_stepped, step_hooks
+
+if TYPE_CHECKING:
+    from rdukit_runtime.engine.program import LoadedProgram
+
+#: State tensors that a program may have changed: the tensor with its version, by parameter and key.
+Shown = dict[tuple[int, str], tuple[Any, int]]
+
+
+class DeviceOptimizers:
+    """Optimizers that were passed to the trace of a loaded PEF, in order."""
+
+    def __init__(
+        self, optimizers: Sequence[DeviceOptimizer], program: "LoadedProgram", updates: Updates,
+        knows: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        self.all = tuple(optimizers)
+        self._program = program
+        self._updates = updates
+        self._knows = knows
+        #: Optimizer → the updates that its states on the host have, by ``id``.
+        self._copied = {id(optimizer): 0 for optimizer in self.all}
+        #: Optimizer → its states as the program got them since the last update, by ``id``.
+        self._shown: dict[int, Shown] = {}
+        #: The last optimizer that a program has made of these parameters since the trace.
+        self._rival: weakref.ref[DeviceOptimizer] | None = None
+
+    def has(self, optimizer: DeviceOptimizer) -> bool:
+        """Return whether ``optimizer`` was passed to the trace: the device holds its states."""
+        return any(known is optimizer for known in self.all)
+
+    # -- states ------------------------------------------------------------------------------------------------------
+
+    def show(self, optimizer: DeviceOptimizer) -> None:
+        """Copy an optimizer's states to the host if the device has updated them, and follow their changes."""
+        if self._copied[id(optimizer)] != self._updates.count:
+            self.download(optimizer)
+        if id(optimizer) not in self._shown:
+            self._shown[id(optimizer)] = _versions(optimizer)
+
+    def push(self) -> None:
+        """Copy states to the device that the program has changed; those that it has removed begin anew."""
+        for optimizer in self.all:
+            if (shown := self._shown.get(id(optimizer))) is not None and _differ(shown, _versions(optimizer)):
+                self.load(optimizer)
+
+    def load(self, optimizer: DeviceOptimizer) -> None:
+        """Copy the host's states to the device; states that the host does not hold begin anew."""
+        for parameter, key, symbol in optimizer.named_states(self.first_index(optimizer)):
+            if self._knows(symbol) and optimizer.host_states.get(parameter, {}).get(key) is None:
+                self._program.write(symbol, torch.zeros(self._program.symbol(symbol).shape))
+        self.upload(optimizer)
+
+    def download(self, optimizer: DeviceOptimizer) -> None:
+        """Copy the device's states to the host."""
+        for parameter, key, symbol in optimizer.named_states(self.first_index(optimizer)):
+            if self._knows(symbol):
+                optimizer.host_states[parameter][key] = self._program.read(symbol)
+        self._copied[id(optimizer)] = self._updates.count
+        self._shown[id(optimizer)] = _versions(optimizer)
+
+    def upload(self, optimizer: DeviceOptimizer) -> None:
+        """Copy the states that the host holds to the device."""
+        self._copied[id(optimizer)] = self._updates.count
+        for parameter, key, symbol in optimizer.named_states(self.first_index(optimizer)):
+            held = optimizer.host_states.get(parameter, {}).get(key)
+            if held is not None and self._knows(symbol):
+                self._program.write(symbol, torch.as_tensor(unwrap(held)))
+        self._shown[id(optimizer)] = _versions(optimizer)
+
+    def first_index(self, optimizer: DeviceOptimizer) -> int:
+        """Return the number of an optimizer's first group among those of all.
+
+        Raises:
+            InvalidArgument: it was not passed to the trace.
+        """
+        first = 0
+        for known in self.all:
+            if known is optimizer:
+                return first
+            first += len(known.param_groups)
+        raise InvalidArgument(
+            "this optimizer was not passed to trace_graph; pass it there to keep its state on the device"
+        )
+
+    def host_tensors(self) -> list[Any]:
+        """Return the state tensors that the host holds."""
+        return [held for optimizer in self.all for kept in optimizer.host_states.values() for held in kept.values()]
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    def note_rival(self, optimizer: DeviceOptimizer, state: Any) -> None:
+        """Remember an optimizer that the program makes of parameters which others of the trace update."""
+        if self.all and not self.has(optimizer):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            if any(state.get(getattr(parameter, "sn_name", "")) is parameter for parameter in parameters):
+                self._rival = weakref.ref(optimizer)
+
+    def before_update(self, has_backward: bool) -> None:
+        """Do what torch does before ``step``: changed states count, and pre-hooks run.
+
+        Args:
+            has_backward: whether the run computes the gradients that it updates with.
+        Raises:
+            InvalidArgument: a pre-hook would run before the gradients are there; or the program has made another
+                optimizer, which the device does not know.
+        """
+        if self._rival is not None and (rival := self._rival()) is not None:
+            raise InvalidArgument(
+                f"an optimizer ({type(rival).__name__}) was made of the traced parameters after trace_graph, and the "
+                "device updates by the one that trace_graph got: pass the new one to compile and trace_graph, change "
+                "param_groups of the old one instead, or delete the new one"
+            )
+        for optimizer in self.all:
+            before, _ = step_hooks(optimizer)
+            if before and has_backward:
+                raise InvalidArgument(
+                    f"a pre-hook of {type(optimizer).__name__}.step runs between backward and update; run "
+                    "section_types=['fwd', 'bckwd'], then ['opt'] (or ['gradnorm', 'opt'])"
+                )
+            for hook in before:
+                hook(optimizer, (), {})
+        if self._shown:
+            self.push()
+            self._shown.clear()
+
+    def after_update(self) -> None:
+        """Do what torch does after ``step``: schedulers know of it, and post-hooks run."""
+        for optimizer in self.all:
+            mark_stepped(optimizer)
+            for hook in step_hooks(optimizer)[1]:
+                hook(optimizer, (), {})
+
+
+def _versions(optimizer: DeviceOptimizer) -> Shown:
+    return {
+        (id(parameter), key): (held, held._version if isinstance(held, torch.Tensor) else 0)
+        for parameter, states in optimizer.host_states.items()
+        for key, held in states.items()
+    }
+
+
+def _differ(before: Shown, now: Shown) -> bool:
+    return before.keys() != now.keys() or any(
+        held is not now[place][0] or version != now[place][1] for place, (held, version) in before.items()
+    )
