@@ -3,7 +3,7 @@ wrongly, sums that begin with the wrong number, and memory that is another's.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ def softmax_unit(number: int) -> Unit:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Outcome]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Outcome]:
     """The outcome by name of the damage; ``none``: of what was written."""
     folder: Path = tmp_path_factory.mktemp("damaged")
     units, codes = {}, {}
@@ -70,7 +70,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
     names = iter(units)
     files = JudgedFiles(folder, [unit.digest for unit in units.values()], is_full=True)
     judge_all(files, lambda _, verdict: found.update({next(names): verdict.outcome}))
-    yield found
+    return found
 
 
 @pytest.mark.parametrize("name", ["none", *DAMAGE])

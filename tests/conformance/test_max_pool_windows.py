@@ -37,10 +37,8 @@ def places(pool: Any, window: Any, step: int, pad: int) -> Any:
 
 
 WINDOWS: dict[str, tuple[Any, Any, int, int, torch.Tensor]] = {
-    "24 elements": (F.max_pool2d, (4, 6), 2, 2, numbers(1, 2, 9, 10)),
     "25 elements": (F.max_pool2d, 5, 2, 2, numbers(1, 2, 9, 10)),
     "25 elements in a line": (F.max_pool1d, 25, 3, 4, numbers(2, 2, 40)),
-    "25 elements of columns": (F.max_pool2d, (25, 1), 1, 0, numbers(1, 2, 27, 9)),
     "26 elements": (F.max_pool2d, (2, 13), 2, 1, numbers(1, 2, 6, 19)),
     "27 elements of a room": (F.max_pool3d, 3, 1, 1, numbers(1, 2, 4, 5, 6)),
 }

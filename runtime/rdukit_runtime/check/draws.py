@@ -33,8 +33,8 @@ class InputSet:
 
     ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
     ``above`` (around 30, whole ones large), ``below`` (around -30), ``wide`` (of all sizes), ``least`` (negative
-    infinity alone), or the special numbers that are strewn among random ones. ``gradient``: what arrives at a backward: ``whole``,
-    ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
+    infinity alone), or the special numbers that are strewn among random ones. ``gradient``: what arrives at a
+    backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
     """
 
     kind: str
