@@ -1,5 +1,7 @@
 """Maximum pooling is torch's natively, values, places and gradient, at the size of window where another kernel takes
-over: inductor pools windows of up to 25 elements, torch's kernel larger ones.
+over: windows of up to 25 elements are written out, torch's kernel pools larger ones.
+
+Values and places are equal. A gradient is a sum of up to 27 numbers near one, in another order: 3e-6.
 """
 
 import shutil
@@ -58,4 +60,4 @@ def built() -> dict[str, Built]:
 def test_a_pool_is_torchs(built: dict[str, Built], name: str) -> None:
     native, portable = built[name].results()
     for ours, theirs in zip(native, portable, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6 if theirs.is_floating_point() else 0, equal_nan=True)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=3e-6 if theirs.is_floating_point() else 0, equal_nan=True)
