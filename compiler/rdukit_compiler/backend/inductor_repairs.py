@@ -169,10 +169,11 @@ def _pooled_by_torch(x: Any, kernel: Any, stride: Any, padding: Any, dilation: A
     """Pool windows that are too large to be written out with torch's kernel: inductor's loop takes the first NaN."""
     from torch._inductor.lowering import aten, fallback_handler
 
+    call: Any = fallback_handler
     operator = aten.max_pool2d_with_indices if n_dim == 2 else aten.max_pool3d_with_indices
     sizes = [[each] * n_dim if isinstance(each, int) else list(each) for each in (kernel, stride or kernel)]
     around = [[each] * n_dim if isinstance(each, int) else list(each) for each in (padding, dilation)]
-    return fallback_handler(operator.default, add_to_fallback_set=False)(x, *sizes, *around, ceil_mode)
+    return call(operator.default, add_to_fallback_set=False)(x, *sizes, *around, ceil_mode)
 
 
 #: Function of ``torch._inductor.ir`` that says how two values are reduced.
