@@ -42,7 +42,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What a side leaves: its results and then its inputs; and the numbers of results that lie in an input's memory."""
+    """Results of a side, its inputs after them, and the numbers of results that lie in the memory of an input."""
 
     results: Results
     shared: frozenset[int]
