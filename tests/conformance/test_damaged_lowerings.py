@@ -1,7 +1,8 @@
-"""The kernel check finds damaged lowerings: damage of two kinds is done to kernels, and what is missed is named.
+"""The kernel check finds damaged lowerings: damage of three kinds is done to kernels, and what is missed is named.
 
 At graph level an operator is another; at the level of saved values a forward saves what its backward does not expect,
-or a gradient is lost. Kinds were chosen before what the check can do was considered.
+or a gradient is lost; a reduction begins, adds up or ends wrongly, or a result lies in the wrong memory. Kinds were
+chosen before what the check can do was considered. ``test_damaged_code.py`` damages C++.
 """
 
 from collections.abc import Callable, Mapping
@@ -148,15 +149,60 @@ SAVED: Mapping[str, tuple[Unit, Callable[[], Side]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*GRAPHS, *SAVED])
+def alone(op: str, *args: Any, dtype: str = "float32", shape: tuple[int, ...] = (6, 400)) -> Unit:
+    """A unit of one operator, whose first argument is the input ``x``."""
+    return Unit(kernel([(op, Ref("x"), *args)], ["v0"], x=(dtype, shape)))
+
+
+SUM, WIDE_SUM, NARROW_SUM = (
+    alone("aten.sum.dim_IntList", [1], dtype=dtype) for dtype in ("float32", "int64", "bfloat16")
+)
+LEAST, SPREAD = alone("aten.amin.default", [1]), alone("aten.var.correction", [1])
+RUNNING, TWICE, COPY = (
+    alone("aten.cumsum.default", 1), alone("aten.mul.Tensor", 2, dtype="uint8"), alone("aten.clone.default")
+)  # fmt: skip
+
+
+def computing(make: Callable[[torch.Tensor], torch.Tensor]) -> Side:
+    """A side of the operator of one input that ``make`` is."""
+    return Side(lambda inputs, scalars: [make(inputs[0])], None)
+
+
+def add_narrowly(x: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros(x.shape[0], dtype=x.dtype)
+    for column in x.unbind(1):
+        made = made + column
+    return made
+
+
+def run_by_blocks(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([block.cumsum(1) for block in x.split(64, 1)], 1)
+
+
+REDUCED: Mapping[str, tuple[Unit, Callable[[], Side]]] = {
+    "least begins with zero": (LEAST, lambda: computing(lambda x: x.amin(1).clamp(max=0))),
+    "last of the row left out": (SUM, lambda: computing(lambda x: x[:, :-1].sum(1))),
+    "64 bits added in 32": (WIDE_SUM, lambda: computing(lambda x: x.to(torch.int32).sum(1, dtype=torch.int32).long())),
+    "bf16 added in bf16": (NARROW_SUM, lambda: computing(add_narrowly)),
+    "variance of squares": (
+        SPREAD, lambda: computing(lambda x: ((x**2).mean(1) - x.mean(1) ** 2) * (x.shape[1] / (x.shape[1] - 1)))),
+    "running sum begins anew": (RUNNING, lambda: computing(run_by_blocks)),
+    "bytes end at the largest": (TWICE, lambda: computing(lambda x: (x.int() * 2).clamp(0, 255).to(torch.uint8))),
+    "copy is its input": (COPY, lambda: computing(lambda x: x)),
+    "laid out the other way": (COPY, lambda: computing(lambda x: x.t().contiguous().t())),
+}  # fmt: skip
+ALL = {**GRAPHS, **SAVED, **REDUCED}
+
+
+@pytest.mark.parametrize("name", list(ALL))
 def test_a_damaged_kernel_is_refused(name: str) -> None:
-    unit, side = {**GRAPHS, **SAVED}[name]
+    unit, side = ALL[name]
     expected = Outcome.RIGHT if name in MISSED else Outcome.REFUSED
     assert judge(unit, side(), is_full=True).outcome is expected
 
 
-def test_what_is_not_damaged_is_right_and_damage_is_of_thirty_kinds() -> None:
-    for unit in (UNIT, LOOKUP, POINTS):
+def test_what_is_not_damaged_is_right_and_damage_is_of_many_kinds() -> None:
+    for unit in {unit.digest: unit for unit, _ in ALL.values()}.values():
         forms = [build_portable(k) for k in unit.kernels]
         assert judge(unit, Side(forms[0], forms[1] if len(forms) > 1 else None)).outcome is Outcome.RIGHT
-    assert len(GRAPHS) + len(SAVED) == 30 and len(MISSED) <= 2
+    assert len(ALL) == 39 and len(MISSED) <= 2

@@ -22,7 +22,7 @@ def build_together(cases: Sequence[tuple[Any, Case, Any]], folder: Path) -> None
         cases: operator, case and sample. Those that are refused have no kernels.
     """
     kernels: dict[str, KernelGraph] = {}
-    with _portably():
+    with _environment(RDUKIT_KERNELS="portable"):
         for op, case, sample in cases:
             with contextlib.suppress(Exception):  # judging says why
                 kernels.update(_kernels_of(op, case, sample, folder))
@@ -47,10 +47,21 @@ def native_operators(pef: Path | str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _portably() -> Iterator[None]:
-    before = os.environ["RDUKIT_KERNELS"]
-    os.environ["RDUKIT_KERNELS"] = "portable"
+def without_builds() -> Iterator[None]:
+    """Take native kernels that are in the cache, and build none: what could not be built is not tried in each case."""
+    with _environment(RDUKIT_KERNELS="auto", CXX="no-compiler"):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ["RDUKIT_KERNELS"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

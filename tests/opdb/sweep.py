@@ -66,7 +66,7 @@ def cases_of(plan: Plan, operator: str, samples: int) -> Iterator[Case]:
 def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
     """Judge all cases of a plan that ``out`` lacks, append each to it, and give it."""
     from opdb.judge import judge
-    from opdb.natives import build_together
+    from opdb.natives import build_together, without_builds
 
     table, done = operator_table(), {key_of(record) for record in read_records([out])}
     with (
@@ -87,7 +87,8 @@ def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
             for op, case, sample in batch:
                 record: dict[str, Any] = {**asdict(case), "kernels": plan.kernels}
                 _current(out).write_text(json.dumps(record))
-                verdict = _within_limit(partial(judge, op, case, sample, Path(folder)))
+                with without_builds() if plan.kernels == "native" else contextlib.nullcontext():
+                    verdict = _within_limit(partial(judge, op, case, sample, Path(folder)))
                 record |= {"state": verdict.state, "code": verdict.code, "text": verdict.text}
                 if verdict.natives:
                     record["natives"] = verdict.natives

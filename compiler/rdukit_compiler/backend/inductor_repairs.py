@@ -50,6 +50,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     for name, written in _VECTORS.items():
         yield CppVecOverrides, name, staticmethod(_named(name, written))
     yield lowering, "_max_pool_with_offsets", _with_last_none(lowering._max_pool_with_offsets)
+    yield lowering, "_max_pool_with_indices", _pooled_by_torch
     yield CppKernel, "get_to_dtype_expr", _by_instruction(CppKernel.get_to_dtype_expr)
     yield CppVecKernel, "arange", _in_long_steps(CppVecKernel.arange)
     yield CppOverrides, "erfinv", staticmethod(_named("erfinv", _VECTORS["erfinv"]))
@@ -164,9 +165,20 @@ def _with_last_none(pool: Callable[..., Any]) -> Callable[..., Any]:
     return pooled
 
 
+def _pooled_by_torch(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, n_dim: int) -> Any:
+    """Pool windows that are too large to be written out with torch's kernel: inductor's loop takes the first NaN."""
+    from torch._inductor.lowering import aten, fallback_handler
+
+    call: Any = fallback_handler
+    operator = aten.max_pool2d_with_indices if n_dim == 2 else aten.max_pool3d_with_indices
+    sizes = [[each] * n_dim if isinstance(each, int) else list(each) for each in (kernel, stride or kernel)]
+    around = [[each] * n_dim if isinstance(each, int) else list(each) for each in (padding, dilation)]
+    return call(operator.default, add_to_fallback_set=False)(x, *sizes, *around, ceil_mode)
+
+
 #: Function of ``torch._inductor.ir`` that says how two values are reduced.
 _COMBINE: Final = "get_reduction_combine_fn"
-#: One more than the elements of the largest window that inductor pools itself; torch's kernel pools larger ones.
+#: One more than the elements of the largest window that is written out; torch's kernel pools larger ones.
 _MOST_WRITTEN_OUT: Final = 26
 
 

@@ -15,8 +15,8 @@ from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Counts up when native kernels are built in another way, so that older libraries, in PEFs and in the cache, are not
-#: used. 8: each was compared with its portable form.
-NATIVE_BUILD: Final = 8
+#: used. 9: NaN in large windows of max pooling.
+NATIVE_BUILD: Final = 9
 
 
 @cache

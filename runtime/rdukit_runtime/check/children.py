@@ -3,6 +3,8 @@
 The children are forks, of a process that has imported torch and has one thread.
 """
 
+import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -20,6 +22,10 @@ from rdukit_runtime.engine.portable import Kernel, build_portable
 #: Seconds and bytes that judging one unit may take.
 LIMIT_S: Final = 60
 LIMIT_BYTES: Final = 8 << 30
+
+#: ``M_PERTURB`` of glibc's ``malloc.h``, and the byte that memory is filled with: 3.4e38 in f32.
+_M_PERTURB: Final = -6
+_FILL: Final = 0x7F
 
 #: Called with a unit's digest and the verdict.
 Answer = Callable[[str, KernelVerdict], None]
@@ -67,6 +73,7 @@ def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT_BYTES, used + LIMIT_BYTES))
+        _fill_new_memory()
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
@@ -77,6 +84,14 @@ def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
         os._exit(0)
     except BaseException:  # noqa: BLE001 - a fork must not return into its parent's program
         os._exit(1)
+
+
+def _fill_new_memory() -> None:
+    """Have the allocator fill what it hands out with large numbers, where it is glibc's: what a kernel leaves as it
+    found it is not by chance what belongs there.
+    """
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_PERTURB, _FILL ^ 0xFF)
 
 
 def judge_files(folder: Path, digest: str, is_full: bool) -> KernelVerdict:

@@ -66,6 +66,8 @@ def _find_one(
 ) -> str | None:  # fmt: skip
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"{ours.dtype} {tuple(ours.shape)}, not {theirs.dtype} {tuple(theirs.shape)}"
+    if theirs.is_contiguous() and not ours.is_contiguous():  # who reads it takes it as it is laid out portably
+        return f"strides {ours.stride()}, not {theirs.stride()}"
     if ours.is_complex():
         ours, theirs = torch.view_as_real(ours.resolve_conj()), torch.view_as_real(theirs.resolve_conj())
     same = _are_same(ours, theirs)

@@ -4,7 +4,7 @@ A drawn tensor lies in memory of its own, with the strides that the plan says an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -21,6 +21,10 @@ _SPARSE: Final = 16
 _ZEROS_AMONG: Final = 4
 #: Factor from random numbers to small ones.
 _NEAR_ZERO: Final = 1e-4
+#: Mean of numbers that all have one sign: far enough that a variance as a difference of squares loses its digits.
+_FAR: Final = 30.0
+#: Powers of ten between which numbers of all sizes lie.
+_SIZES: Final = (-7.0, 7.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,9 @@ class InputSet:
     """Way to draw inputs.
 
     ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
-    or the special numbers that are strewn among random ones. ``gradient``: what arrives at a backward: ``whole``,
-    ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
+    ``above`` (around 30, whole ones large), ``below`` (around -30), ``wide`` (of all sizes), ``least`` (negative
+    infinity alone), or the special numbers that are strewn among random ones. ``gradient``: what arrives at a
+    backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
     """
 
     kind: str
@@ -55,6 +60,7 @@ ALL_SETS: Final = (
     InputSet("whole", 1, "whole", "some"), InputSet("whole", 2, "ones", "one"), InputSet("random", 3, "random", "some"),
     InputSet("random", 4, "one-hot", "none"), InputSet("random", 5, "ones", "all"), InputSet("small", 6),
     *(InputSet(kind, 7 + number) for number, kind in enumerate(SPECIALS)),
+    InputSet("above", 20), InputSet("below", 21), InputSet("wide", 22), InputSet("least", 23),
 )  # fmt: skip
 FEW_SETS: Final = (ALL_SETS[0], ALL_SETS[2])
 
@@ -101,6 +107,8 @@ def draw(spec: TensorSpec, role: InputRole | None, chosen: InputSet, number: int
     if not (dtype.is_floating_point or dtype.is_complex):
         least = 0 if dtype == torch.uint8 else -3
         made = torch.randint(least, 4, spec.shape, generator=generator)
+        if chosen.kind == "above":
+            _strew(made, _large_numbers(dtype), generator)
         return (made.masked_fill(made == 0, 4) if role is not None and role.kind == "divisor" else made).to(dtype)
     if dtype.is_complex:
         return torch.view_as_complex(_numbers((*spec.shape, 2), None, chosen, generator)).to(dtype)
@@ -110,8 +118,8 @@ def draw(spec: TensorSpec, role: InputRole | None, chosen: InputSet, number: int
 def draw_gradient(spec: TensorSpec, chosen: InputSet, number: int) -> torch.Tensor:
     """Draw a gradient that arrives at a backward, or a sum so far, contiguous."""
     dtype, generator = getattr(torch, spec.dtype), torch.Generator().manual_seed(1000 * chosen.seed + 500 + number)
-    if not dtype.is_floating_point:
-        return draw(spec, None, chosen, number)
+    if not dtype.is_floating_point:  # they may be places, whose reader is not always known
+        return draw(spec, None, replace(chosen, kind="random"), number)
     if chosen.gradient == "ones":
         return torch.ones(spec.shape, dtype=dtype)
     if chosen.gradient == "one-hot":
@@ -143,18 +151,40 @@ def _numbers(
     elif kind == "positive":
         made = torch.rand(tuple(shape), generator=generator) + 0.5
     else:
-        made = torch.randn(tuple(shape), generator=generator)
-        if chosen.kind == "small":
-            made = made * _NEAR_ZERO
+        made = _plain(shape, chosen.kind, generator)
     if chosen.kind in SPECIALS and made.numel() and kind != "probability":
         numbers = torch.tensor(SPECIALS[chosen.kind], dtype=torch.float64)
         if kind == "positive":
             numbers = numbers.abs()
+        _strew(made, numbers.float(), generator)
+    return made
+
+
+def _plain(shape: Sequence[int], kind: str, generator: torch.Generator) -> torch.Tensor:
+    """Draw numbers that may be any."""
+    made = torch.randn(tuple(shape), generator=generator)
+    if kind == "small":
+        return made * _NEAR_ZERO
+    if kind in {"above", "below"}:
+        return made + (_FAR if kind == "above" else -_FAR)
+    if kind == "wide":
+        powers = torch.rand(tuple(shape), generator=generator) * (_SIZES[1] - _SIZES[0]) + _SIZES[0]
+        return made.sign() * 10**powers
+    return torch.full_like(made, float("-inf")) if kind == "least" else made
+
+
+def _strew(made: torch.Tensor, numbers: torch.Tensor, generator: torch.Generator) -> None:
+    """Put some of ``numbers`` into a few places."""
+    if made.numel():
         count = max(1, made.numel() // _SPARSE)
         places = torch.randperm(made.numel(), generator=generator)[:count]
-        which = torch.randint(len(numbers), (count,), generator=generator)
-        made.view(-1)[places] = numbers[which].float()
-    return made
+        made.view(-1)[places] = numbers[torch.randint(len(numbers), (count,), generator=generator)]
+
+
+def _large_numbers(dtype: torch.dtype) -> torch.Tensor:
+    """Return whole numbers whose sums need more than the dtype's half; not the least, whose opposite there is not."""
+    most = torch.iinfo(dtype).max
+    return torch.tensor([most, most // 2 + 1, *([] if dtype == torch.uint8 else [-most])])
 
 
 def _indices(shape: Sequence[int], role: InputRole, generator: torch.Generator) -> torch.Tensor:

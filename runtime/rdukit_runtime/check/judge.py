@@ -40,6 +40,14 @@ class Drawn:
     arriving: tuple[torch.Tensor, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """Results of a side, its inputs after them, and the numbers of results that lie in the memory of an input."""
+
+    results: Results
+    shared: frozenset[int]
+
+
 class _Judge:
     def __init__(self, unit: Unit, native: Side) -> None:
         self._unit = unit
@@ -91,8 +99,8 @@ class _Judge:
 
     def _run(
         self, side: Side, drawn: Drawn, chosen: InputSet, around: AbstractContextManager[object] | None = None
-    ) -> Results:
-        """Run a side on copies of the inputs; returns its results, and then the inputs as they are afterwards.
+    ) -> _Ran:
+        """Run a side on copies of the inputs.
 
         Args:
             around: entered while kernels run, and not while inputs are laid out: those are the same in each run.
@@ -105,7 +113,7 @@ class _Judge:
         within = nullcontext() if around is None else around
         with within:
             outputs = [t for t in side.forward(tuple(g.tensor for g in given), {}) if t is not None]
-        results = [t.detach().clone() for t in outputs]
+        results, shared = [t.detach().clone() for t in outputs], _find_shared(outputs, given)
         guarded = list(given)
         if side.backward is not None and unit.backward is not None:
             from_forward = {"input": [g.tensor for g in given], "output": outputs}
@@ -116,20 +124,24 @@ class _Judge:
             ]
             guarded += read
             with within:
-                made = side.backward(tuple(g.tensor for g in read), {})
-            results += [t.detach().clone() for t in made if t is not None]
+                made = [t for t in side.backward(tuple(g.tensor for g in read), {}) if t is not None]
+            shared += [len(results) + number for number in _find_shared(made, read)]
+            results += [t.detach().clone() for t in made]
             results += [g.tensor.clone() for g, source in zip(read, unit.sources, strict=True) if source is None]
         if not all(each.is_whole() for each in guarded):
             raise Written("it writes beyond a tensor")
-        return [*results, *(g.tensor.clone() for g in given)]
+        return _Ran([*results, *(g.tensor.clone() for g in given)], frozenset(shared))
 
-    def _fault(self, drawn: Drawn, chosen: InputSet, expected: Results) -> str | None:
+    def _fault(self, drawn: Drawn, chosen: InputSet, portable: _Ran) -> str | None:
         try:
-            found = self._run(self._native, drawn, chosen)
+            native = self._run(self._native, drawn, chosen)
         except Exception as cause:  # noqa: BLE001 - the portable form takes these inputs: any error is a fault
             return f"fails: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
+        if more := native.shared - portable.shared:
+            return f"output {min(more)}: it is the memory of an input"
+        found, expected = native.results, portable.results
         is_exact = chosen.kind == "whole" and self._whole
-        if chosen.kind == "extreme" and not self._adds_nothing:
+        if chosen.kind in {"extreme", "wide"} and not self._adds_nothing:
             found, expected = finite_in_both(found, expected)
         return find_fault(
             found, Portable(expected, lambda: self._moved(drawn, chosen)), is_exact, signs=is_exact and self._signs
@@ -142,7 +154,7 @@ class _Judge:
         runs: list[Results] = []
         for number in range(_MOVED_RUNS):
             rounding = Rounding(move if number else move / 4, is_narrow and number % 2 == 1, _seeded(number))
-            runs.append(self._run(self._portable, drawn, chosen, rounding))
+            runs.append(self._run(self._portable, drawn, chosen, rounding).results)
         return runs
 
 
@@ -155,6 +167,12 @@ def _arriving(unit: Unit) -> list[TensorSpec]:
     if unit.backward is None:
         return []
     return [spec for spec, source in zip(unit.backward.inputs, unit.sources, strict=True) if source is None]
+
+
+def _find_shared(made: Sequence[torch.Tensor], given: Sequence[GuardedTensor]) -> list[int]:
+    """Return the numbers of tensors that lie in the memory of others: whoever writes there changes them too."""
+    held = {g.memory.untyped_storage().data_ptr() for g in given}
+    return [n for n, t in enumerate(made) if t.numel() and t.untyped_storage().data_ptr() in held]
 
 
 def _seeded(number: int) -> torch.Generator:

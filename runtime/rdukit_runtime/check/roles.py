@@ -85,6 +85,17 @@ def _of_all(node: KernelNode, shapes: Shapes) -> InputRole | None:
     return InputRole("index", count, -count)
 
 
+def _in_window(of: int, axes: int) -> Find:
+    """Return the role of a place in the last ``axes`` of an argument, flat."""
+
+    def find(node: KernelNode, shapes: Shapes) -> InputRole | None:
+        value = node.args[of]
+        shape = shapes.get(value.name) if isinstance(value, Ref) else None
+        return None if shape is None else InputRole("index", prod(shape[-axes:]))
+
+    return find
+
+
 def _always(kind: str) -> Find:
     return lambda node, shapes: InputRole(kind)
 
@@ -105,6 +116,10 @@ READERS: Final[Mapping[tuple[str, int], Find]] = {
     ("aten.multi_margin_loss", 1): _target(0, 9), ("aten.multi_margin_loss_backward", 2): _target(1, 9),
     ("aten.multilabel_margin_loss_forward", 1): _labels, ("aten.multilabel_margin_loss_backward", 2): _labels,
     **{(f"aten.{word}", 1): _always("divisor") for word in ("div", "floor_divide", "remainder", "fmod")},
+    ("aten.max_pool2d_with_indices_backward", 7): _in_window(1, 2),
+    ("aten.max_pool3d_with_indices_backward", 7): _in_window(1, 3),
+    ("aten.adaptive_max_pool2d_backward", 2): _in_window(1, 2),
+    ("aten.adaptive_max_pool3d_backward", 2): _in_window(1, 3),
     ("aten.one_hot", 0): _number_at(1),
     ("aten.bernoulli", 0): _always("probability"), ("aten.multinomial", 0): _always("probability"),
     ("aten.binary_cross_entropy", 0): _always("probability"), ("aten.binary_cross_entropy", 1): _always("probability"),

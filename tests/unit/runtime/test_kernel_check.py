@@ -10,7 +10,7 @@ import torch
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check import judge as judging
-from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, guard
+from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.judge import Side, find_all_roles
 from rdukit_runtime.check.roles import InputRole, find_roles
@@ -136,6 +136,46 @@ def test_what_writes_to_an_input_or_beyond_it_is_refused() -> None:
 
     for forward in (writing, beyond):
         assert judge(UNIT, Side(forward, side(UNIT).backward)).outcome is Outcome.REFUSED
+
+
+def test_a_result_in_the_memory_of_an_input_is_refused() -> None:
+    graph = kernel([("aten.clone.default", Ref("x"))], ["v0"], x=("float32", (ROWS, WIDTH)))
+    view = kernel([("aten.view.default", Ref("x"), [WIDTH, ROWS])], ["v0"], x=("float32", (ROWS, WIDTH)))
+    verdict = judge(Unit(graph), Side(lambda inputs, scalars: [inputs[0]], None))
+    assert verdict.outcome is Outcome.REFUSED and "memory of an input" in verdict.reason
+    assert judge(Unit(view), side(Unit(view))).outcome is Outcome.RIGHT
+
+
+def test_a_gradient_in_the_memory_of_what_arrives_is_refused() -> None:
+    graph = kernel([("aten.clone.default", Ref("g"))], ["v0"], g=("float32", (ROWS,)))
+    unit = Unit(kernel([("aten.neg.default", Ref("x"))], ["v0"], x=("float32", (ROWS,))), graph, (None,))
+    damaged = Side(build_portable(unit.forward), lambda inputs, scalars: [inputs[0]])
+    assert judge(unit, damaged).reason.startswith("output 1: it is the memory")
+
+
+def test_a_result_that_is_laid_out_otherwise_is_refused() -> None:
+    graph = kernel([("aten.neg.default", Ref("x"))], ["v0"], x=("float32", (ROWS, WIDTH)))
+    verdict = judge(Unit(graph), Side(lambda inputs, scalars: [(-inputs[0]).t().contiguous().t()], None))
+    assert verdict.outcome is Outcome.REFUSED and "strides (1, 6), not (9, 1)" in verdict.reason
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_large_whole_numbers_are_drawn_of_what_is_no_place(dtype: str) -> None:
+    (above,) = (chosen for chosen in ALL_SETS if chosen.kind == "above")
+    spec, most = packed_spec("x", dtype, (90,)), torch.iinfo(getattr(torch, dtype)).max
+    drawn = draw(spec, None, above, 1)
+    assert int(drawn.max()) == most and int(drawn.min()) >= -most
+    assert int(draw(spec, InputRole("index", 7), above, 1).max()) < 7
+    assert int(draw_gradient(spec, above, 1).max()) < 4
+
+
+def test_the_place_in_a_pool_lies_in_what_was_pooled() -> None:
+    graph = kernel(
+        [("aten.max_pool2d_with_indices_backward.default", Ref("g"), Ref("x"), [2, 2], [2, 2], [0, 0], [1, 1], False,
+          Ref("i"))],
+        ["v0"], g=("float32", (3, 2, 2)), x=("float32", (3, 4, 5)), i=("int64", (3, 2, 2)),
+    )  # fmt: skip
+    assert find_roles(graph, {spec.name: spec.shape for spec in graph.inputs})["i"] == InputRole("index", 20)
 
 
 def test_what_fails_is_refused_with_its_reason() -> None:
