@@ -181,7 +181,8 @@ def fault_lines(entry: FaultClass) -> list[str]:
     return [f"### `{entry.name}`", "", "| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items()), ""]
 
 
-ZOO_INTRODUCTION = """`rdukit zoo new NAME` begins a further one (CONTRIBUTING, "A zoo model"). Each model is one file of plain torch in `zoo/rdukit_zoo`, a ModelBox, and where it says so a
+ZOO_INTRODUCTION = """`rdukit zoo new NAME` begins a further one (CONTRIBUTING, "A zoo model"). Each model is
+one file of plain torch in `zoo/rdukit_zoo`, a ModelBox, and where it says so a
 reader and writer of Hugging Face folders ([huggingface.md](huggingface.md); [checkpoints.md](checkpoints.md) says how a
 checkpoint and a PEF are compared). Small sizes are the defaults, so that a
 model trains within minutes on a processor; published sizes are variants with their exact number of parameters, tied

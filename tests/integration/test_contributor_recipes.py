@@ -14,8 +14,11 @@ pytestmark = shows("zoo", "project")
 
 TREE = Path(__file__).resolve().parents[2]
 #: Tests of the zoo, its boxes and the manual, which a model without its figures or pages fails.
-NEAR = ("tests/unit/zoo", "tests/unit/modelbox/test_cards.py", "tests/unit/modelbox/test_recipes.py",
-        "tests/unit/modelbox/test_box_inheritance.py", "tests/unit/test_manual.py", "tests/unit/test_suite.py")  # fmt: skip
+NEAR = (
+    "tests/unit/zoo",
+    *(f"tests/unit/modelbox/test_{name}.py" for name in ("cards", "recipes", "box_inheritance")),
+    *(f"tests/unit/test_{name}.py" for name in ("manual", "suite", "packaging")),
+)
 ROOTS = ("core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo", "benchmarks", "tests", "scripts")
 
 

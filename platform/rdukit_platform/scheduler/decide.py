@@ -24,7 +24,6 @@ from rdukit_platform.scheduler.model import (
     NO_LABELS,
     Decision,
     JobPart,
-    Labels,
     Need,
     Preemption,
     PreemptionRule,

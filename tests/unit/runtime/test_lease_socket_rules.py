@@ -17,6 +17,7 @@ ARGUMENTS: dict[str, dict[str, object]] = {
     "acquire": {"application": "a", "tiles": 1, "memory_bytes": 0}, "authorize": {"token": ADMIN_TOKEN},
     "inject": {"events": [{"class": "tile-error"}]}, "scenario": {"text": "steps: []"}, "clear": {"fault": "uuid-1"},
     "repair": {"component": "/NODE"}, "reset": {"component": "/NODE"}, "release": {}, "socket": {},
+    "replace": {"component": "/NODE"}, "reset_counts": {"component": "/NODE"},
     "cordon": {"component": "/NODE"}, "drain": {"component": "/NODE"}, "uncordon": {"component": "/NODE"},
     "plan_maintenance": {"component": "/NODE", "reason": "r"}, "end_maintenance": {"window": "w"},
     "set_policy": {

@@ -1,4 +1,4 @@
-"""A new model of the zoo: its module, its box and the lines that name it, in a checkout of rdukit. Pure but for one call.
+"""A new model of the zoo: its module, its box and the lines that name it, in a checkout. Pure but for one call.
 
 It begins as a small regression that draws its own data, so that all of its files are right before it is changed.
 """

@@ -1,4 +1,4 @@
-"""``snfadm --replace`` and ``--reset-counts``: a new serial number outlives the daemon, and tools show it without one."""
+"""``snfadm --replace`` and ``--reset-counts``: a new serial number outlives the daemon; tools show it without one."""
 
 import json
 import subprocess
