@@ -11,6 +11,7 @@ from rdukit.errors import IllegalValue, UnknownParameter
 from rdukit_modelbox.contract.allowed_values import AllowedValues, ParameterType, find_objection, format_allowed
 from rdukit_modelbox.contract.box import Box, Verb, box_names, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.contract.models import entry_of
 from support import shows
 
 pytestmark = shows("modelbox", "every box")
@@ -198,6 +199,13 @@ def test_each_schema_fragment_takes_the_default_and_refuses_another_type(name: s
         validator = Draft202012Validator(fragment)
         assert validator.is_valid(parameter.default)
         assert not validator.is_valid([])
+
+
+@pytest.mark.parametrize("name", box_names())
+def test_numbers_in_which_published_checkpoints_differ_are_parameters_of_compile(name: str) -> None:
+    box = load_box(find_box_file(name))
+    given = {size: value for size, value in (("epsilon", 0.5), ("rotary_base", 2.0)) if size in entry_of(box).sizes}
+    assert given.items() <= box.sizes_with(check_parameters(box, Verb.COMPILE, given)).items()
 
 
 @pytest.mark.parametrize(
