@@ -39,24 +39,19 @@ def test_tensors_whose_names_would_clash_compute_and_train_as_in_torch(mode: str
 
 
 def test_values_of_clashing_tensors_come_back_each_to_its_own(tmp_path: Path) -> None:
+    """The device holds bf16: values that are rounded to it have been there."""
     net = Clashing()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     load_model(net, samba.randn(3, 4, name="x"), tmp_path)
-    with torch.no_grad():
-        for tensor in [*net.parameters(), *net.buffers()]:
-            tensor.zero_()
     samba.session.to_cpu(net)
     assert all(torch.equal(tensor, before[name].bfloat16().float()) for name, tensor in net.state_dict().items())
-    other = {name: torch.randn_like(tensor).bfloat16().float() for name, tensor in before.items()}
+    other = {name: torch.randn_like(tensor) for name, tensor in before.items()}
     from safetensors.torch import save_file
 
     save_file({name: tensor.contiguous() for name, tensor in other.items()}, str(tmp_path / "model.safetensors"))
     load_sharded_checkpoint(net, tmp_path)
-    with torch.no_grad():
-        for tensor in [*net.parameters(), *net.buffers()]:
-            tensor.zero_()
     samba.session.to_cpu(net)
-    assert all(torch.equal(tensor, other[name]) for name, tensor in net.state_dict().items())
+    assert all(torch.equal(tensor, other[name].bfloat16().float()) for name, tensor in net.state_dict().items())
 
 
 def test_a_converted_model_with_clashing_names_is_copied_and_saved_with_its_own_names() -> None:
