@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from rdukit.errors import TraceError
+from rdukit.errors import InvalidArgument, TraceError
 from sambaflow import samba
 from sambaflow.tracing import static_forms as orthogonal_maps
 from support import shows
@@ -205,3 +205,11 @@ def test_the_first_failure_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match="shape '\\[5, 7\\]' is invalid"):
         load_model(Named(), samba.randn(2, 5, name="given"), tmp_path)
+
+
+def test_a_parametrization_after_conversion_is_refused_at_the_line() -> None:
+    layer = nn.Linear(4, 5)
+    samba.from_torch_model_(layer)
+    with pytest.raises(InvalidArgument, match="before samba.from_torch_model_"):
+        parametrizations.weight_norm(layer)
+    assert parametrizations.weight_norm(nn.Linear(4, 5)).weight.shape == (5, 4), "torch's own are as they were"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
+from torch.nn.utils import parametrize
 
 from rdukit.errors import InvalidArgument
 from sambaflow.samba.nn.gradient import DeviceGradient
@@ -47,6 +48,7 @@ def watch_torch_loops() -> None:
     _wrap(torch.autograd, MAKE_GRADIENTS, lambda outputs, *args, **kwargs: _look_at_backward(outputs))
     for name in ("scale", "unscale_", "step"):
         _wrap(torch.amp.GradScaler, name, functools.partial(_look_at_scaler, name))
+    _wrap(parametrize, "register_parametrization", _look_at_parametrization)
     _watch_clipping()
 
 
@@ -82,6 +84,14 @@ def _look_at_scaler(name: str, scaler: torch.amp.GradScaler, value: Any, *args: 
         raise InvalidArgument(
             f"GradScaler.{name} does not reach the device, whose gradients are bf16 or f32 and need no scaling; remove "
             "the GradScaler. To scale a loss, set the traced output's sn_grad"
+        )
+
+
+def _look_at_parametrization(module: torch.nn.Module, tensor_name: str, *args: Any, **kwargs: Any) -> None:
+    if getattr(module._parameters.get(tensor_name), "sn_name", None) is not None:
+        raise InvalidArgument(
+            f"{tensor_name!r} of {type(module).__name__} is a parameter of the device already; register the "
+            "parametrization before samba.from_torch_model_, which converts what it is made of too"
         )
 
 
