@@ -330,7 +330,7 @@ def damaged_pages(path: Path) -> None:
 def illegal_row(path: Path) -> None:
     good_database(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("INSERT INTO hang_log VALUES (1, -5, 'x', -1, 'WHAT', 'EVER')")
+        connection.execute("INSERT INTO hang_log VALUES (1, -5, 'x', -1, 'WHAT', 'EVER', NULL)")
         connection.commit()
 
 

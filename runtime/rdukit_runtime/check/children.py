@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check.judge import Side, judge
@@ -73,6 +75,7 @@ def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT_BYTES, used + LIMIT_BYTES))
+        torch.set_num_threads(1)  # the parent's further threads are not in a fork, and would be waited for
         _fill_new_memory()
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)

@@ -2,6 +2,9 @@
 // large ones, or at infinity. Each takes and returns vectors of f32 or f64; several vectors are taken one by one.
 #pragma once
 #include <torch/csrc/inductor/cpp_prefix.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 namespace rdukit {
 

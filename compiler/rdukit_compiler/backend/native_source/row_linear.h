@@ -3,11 +3,12 @@
 // W is float, bf16 (as uint16_t) or int8 with one scale a row; x and y are float or bf16; sums are in float.
 // Written with GCC's vector types, so that one source serves every processor; -march decides the width.
 #pragma once
-#include "intrinsics.h"  // before all others
-
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #ifndef RDUKIT_ROWS_SWEEP
 #define RDUKIT_ROWS_SWEEP 0

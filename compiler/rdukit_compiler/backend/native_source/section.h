@@ -1,7 +1,5 @@
 // What every section library starts with: torch's C interface, inductor's vector types, and the list runner.
 #pragma once
-#include "intrinsics.h"  // before all others
-
 #include <torch/csrc/inductor/cpp_prefix.h>
 #include <torch/csrc/inductor/aoti_runtime/utils.h>
 #include <torch/csrc/inductor/aoti_runtime/scalar_to_tensor.h>
