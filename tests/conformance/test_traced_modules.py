@@ -210,6 +210,6 @@ def test_the_first_failure_is_told(tmp_path: Path) -> None:
 def test_a_parametrization_after_conversion_is_refused_at_the_line() -> None:
     layer = nn.Linear(4, 5)
     samba.from_torch_model_(layer)
-    with pytest.raises(InvalidArgument, match="before samba.from_torch_model_"):
+    with pytest.raises(InvalidArgument, match=r"before samba\.from_torch_model_"):
         parametrizations.weight_norm(layer)
     assert parametrizations.weight_norm(nn.Linear(4, 5)).weight.shape == (5, 4), "torch's own are as they were"
