@@ -50,9 +50,9 @@ def test_a_new_model_of_the_zoo_passes_the_tests_as_it_is_made(copy: Path) -> No
         str(Path(sys.executable).with_name("rdukit")),
         "zoo",
         "new",
-        "wind_turbines",
+        "sailing_boats",
         "--title",
-        "Power of wind turbines",
+        "Speed of sailing boats",
     )
-    run(copy, "scripts/zoo_model.py", "wind_turbines")
+    run(copy, "scripts/zoo_model.py", "sailing_boats")
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *NEAR)
