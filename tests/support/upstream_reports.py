@@ -383,7 +383,10 @@ FUNCTIONS: Final[Mapping[str, Call]] = {
     "154703": (lambda x: x.mean(), [numbers(1024, 1200) + 1]),
     "172062": (with_gradient(lambda x: x.cumprod(1)), [whole(3, 6, least=-2, most=2).float()]),
     "185480": (lambda x: [F.celu(x), F.elu(x)], [torch.tensor([-9.1e-41, -1e-39, -1e-3, 2.0] * 8).bfloat16()]),
-    "118090": (lambda t, x: F.l1_loss(F.huber_loss(t, x), x, reduction="none"), [SPECIAL, SPECIAL.flip(0)]),
+    "118090": (
+        lambda t, x: F.l1_loss(F.huber_loss(t, x).expand_as(x), x, reduction="none"),
+        [SPECIAL, SPECIAL.flip(0)],
+    ),
     "117034": (lambda x, t: F.kl_div(x, t, reduction="none"), [numbers(64).abs(), SPECIAL]),
     "185464": (
         with_gradient(F.multilabel_margin_loss),
