@@ -73,6 +73,29 @@ def test_an_illegal_or_taken_name_is_refused_before_anything_is_written(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    """``llama2`` is a box and no model."""
+    box = tmp_path / "modelboxes/rdukit_modelbox/boxes/llama2/modelbox.yaml"
+    box.parent.mkdir(parents=True)
+    box.write_text("name: llama2")
+    with pytest.raises(InvalidArgument, match="is there already"):
+        write_new_model(tmp_path, "llama2", "Llama", "language")
+    assert box.read_text() == "name: llama2"
+
+
+@pytest.mark.parametrize("title", ['A "quoted" one', "two\nlines", "a\\b"])
+def test_a_title_that_would_end_its_text_is_refused(title: str) -> None:
+    with pytest.raises(InvalidArgument, match="title"):
+        new_model_files("lemur", title, "vision")
+
+
+def test_a_title_with_a_colon_is_a_title(tmp_path: Path) -> None:
+    text = new_model_files("lemur", "Lemurs: a study", "vision")["modelboxes/rdukit_modelbox/boxes/lemur/modelbox.yaml"]
+    path = tmp_path / "modelbox.yaml"
+    path.write_text(text.replace("model: lemur", "model: polymers").split("parameters:")[0])
+    assert load_box(path).title == "Lemurs: a study"
+
+
 def test_an_installed_rdukit_names_the_command_for_a_model_of_ones_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -92,7 +92,7 @@ apiVersion: rdukit.dev/v1
 kind: ModelBox
 extends: regression
 name: $box
-title: $title
+title: "$title"
 description: >-
   Two linear layers find one number from a row of numbers. Without data, rows are drawn.
 model: $name
@@ -131,11 +131,15 @@ def new_model_files(name: str, title: str, family: str) -> dict[str, str]:
     """Return the files of a new model, path below the checkout → text: its module, its box, the box's recipes.
 
     Raises:
-        InvalidArgument: no model can be called so, or one already is.
+        InvalidArgument: no model can be called so, or one already is; or the title has a quote or a line end.
     """
     if not NAME.fullmatch(name):
         raise InvalidArgument(
             f"no model can be called {name!r}; legal: a small letter, then small letters, digits and _", field="name"
+        )
+    if not title.isprintable() or set(title) & set('"\\'):
+        raise InvalidArgument(
+            f"title {title!r} has a quote, a backslash or a line end; write it without", field="title"
         )
     if name in MODULES:
         raise InvalidArgument(f"the zoo already has a model {name!r}; choose another name", field="name")
@@ -175,11 +179,13 @@ def write_new_model(tree: Path, name: str, title: str, family: str) -> list[str]
     """Write a new model's files, and its lines into those that name all models; return their paths below ``tree``.
 
     Raises:
-        InvalidArgument: a name that is illegal or taken; nothing is written.
+        InvalidArgument: a name that is illegal or taken, by a file too; nothing is written.
     """
     files = new_model_files(name, title, family)
+    if there := [path for path in files if (tree / path).exists()]:
+        raise InvalidArgument(f"{there[0]} is there already; choose another name", field="name")
     for path, (opening, line) in LINES.items():
-        words = Template(line.replace("{}", "{ }")).substitute(name=name, family=family).replace("{ }", "{}")
+        words = Template(line).substitute(name=name, family=family)
         files[path] = with_line((tree / path).read_text(), opening, words)
     for path, text in files.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
