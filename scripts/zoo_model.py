@@ -1,7 +1,7 @@
 """Measure a model of the zoo and write all that the manual and the catalog tell of it, after it was made or changed.
 
 ``scripts/zoo_model.py NAME [NAME …]``: differences from eager torch, what its recipes reach, its card, its picture, the
-generated pages. Each is a script of its own, which is named as it begins. A small model takes two or three minutes.
+generated pages. Each is a script of its own, which is named as it begins. A small model takes some minutes.
 """
 
 import argparse

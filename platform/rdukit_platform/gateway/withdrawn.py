@@ -41,7 +41,7 @@ class _UnderWay:
 
 
 class WithdrawnMiddleware:
-    """Ends the requests of withdrawn tokens. What has begun to be answered breaks off; else the answer is a 401."""
+    """Ends the requests of withdrawn tokens. An answer that has begun breaks off; the others get a 401."""
 
     def __init__(self, app: ASGIApp, platform: Platform) -> None:
         self._app, self._platform = app, platform
