@@ -12,11 +12,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from rdukit.errors import LeaseLost
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
-from rdukit_platform.jobs.execution import Begun, FencingToken, Output, Success
+from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.tenants.service import create_tenant
 from support import shows, wait_until
 from support.platform.database import migrated_database
@@ -125,6 +127,7 @@ def claimed(database: Database, tenant: str) -> FencingToken:
         fencing = execution.admit(session, job_id, 2.0, "n1")
     with database.write() as session:
         assert execution.claim(session, fencing, "w", 5.0, 3.0, "n1") is not None
+        execution.start(session, fencing, BOX, 3.0)
     return fencing
 
 
@@ -132,29 +135,30 @@ def cancel(session: Session, fencing: FencingToken) -> None:
     service.cancel_job(session, session.get_one(JobRow, fencing.job_id), 3.0)
 
 
-def queue_again(session: Session, fencing: FencingToken) -> None:
-    execution.give_back(session, [fencing], 3.0)
+def interrupt(session: Session, fencing: FencingToken) -> None:
+    error = {"code": "unavailable", "message": "the worker was stopped"}
+    execution.fail(session, fencing, AttemptOutcome.INTERRUPTED, error, 0.0, 3.0)
 
 
-def start(session: Session, fencing: FencingToken) -> None:
-    execution.start(session, fencing, BOX, 3.0)
+def pause(session: Session, fencing: FencingToken) -> None:
+    service.pause_job(session, session.get_one(JobRow, fencing.job_id), 3.0)
 
 
 def test_an_end_that_waits_for_another_change_of_its_job_goes_by_what_that_left(server: str) -> None:
     with closing(Database(migrated_database(server, "ends"))) as database:
         with database.write() as session:
             tenant = create_tenant(session, "lab", 0.0).id
-        for change, left in ((cancel, "cancelled"), (queue_again, "queued"), (start, "succeeded")):
-            tokens = [claimed(database, tenant) for _ in range(2)]
+        for change, left in ((cancel, "cancelled"), (interrupt, "retrying"), (pause, "succeeded")):
+            token = claimed(database, tenant)
             with ThreadPoolExecutor(1) as threads, database.write() as session:
-                change(session, tokens[1])
+                change(session, token)
                 session.flush()
-                ends = threads.submit(end_both, database, tokens)
+                end = threads.submit(ends, database, token)
                 wait_until(lambda: is_waiting(database))
                 session.commit()
-                assert ends.result() == [token.job_id for token in tokens[: 1 + (left == "succeeded")]]
-            assert [facts(database, token.job_id)[0]["state"] for token in tokens] == ["succeeded", left]
-            assert facts(database, tokens[1].job_id)[1][-1]["to"] == left
+                assert end.result() == (left == "succeeded")
+            assert facts(database, token.job_id)[0]["state"] == left
+            assert facts(database, token.job_id)[1][-1]["to"] == left
 
 
 def test_heartbeats_and_ends_wait_for_each_other_in_one_order(server: str) -> None:
@@ -165,16 +169,13 @@ def test_heartbeats_and_ends_wait_for_each_other_in_one_order(server: str) -> No
         with database.write() as session:  # the first one's row comes last in the table
             session.get_one(AttemptRow, tokens[0].attempt_id).tiles = ["t0"]
         with ThreadPoolExecutor(1) as threads, database.write() as session:
-            execution.succeed_all(session, [ended(tokens[0])], 5.0)
+            execution.succeed(session, tokens[0], [], {}, 5.0)
             beats = threads.submit(beat_all, database, tokens)
             wait_until(lambda: is_waiting(database))
-            execution.succeed_all(session, [ended(token) for token in tokens[1:]], 5.0)
+            for token in tokens[1:]:
+                execution.succeed(session, token, [], {}, 5.0)
             session.commit()
             assert beats.result() == tokens
-
-
-def ended(token: FencingToken) -> Success:
-    return Success(token, [], {}, 5.0, Begun(BOX, 4.0), [])
 
 
 def beat_all(database: Database, tokens: Sequence[FencingToken]) -> list[FencingToken]:
@@ -182,10 +183,14 @@ def beat_all(database: Database, tokens: Sequence[FencingToken]) -> list[Fencing
         return execution.beat(session, tokens, 8.0, 5.0)
 
 
-def end_both(database: Database, tokens: Sequence[FencingToken]) -> list[str]:
-    with database.write() as session:
-        successes = [Success(token, [PEF], {}, 5.0, Begun(BOX, 4.0), []) for token in tokens]
-        return [token.job_id for token in execution.succeed_all(session, successes, 5.0)]
+def ends(database: Database, token: FencingToken) -> bool:
+    """Whether the job ends with success."""
+    try:
+        with database.write() as session:
+            execution.succeed(session, token, [PEF], {}, 5.0)
+    except LeaseLost:
+        return False
+    return True
 
 
 def is_waiting(database: Database) -> bool:

@@ -12,11 +12,9 @@ import hashlib
 import logging
 import os
 import stat
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -37,8 +35,6 @@ logger = logging.getLogger(__name__)
 BLOCK: Final = 1 << 20
 #: Blobs that are remembered as right.
 MAX_SOUND: Final = 10_000
-#: Seconds for which blocks of ``holding`` join one that has begun: content of that age more stays for as long as they.
-SHARED_S: Final = 1.0
 
 
 class ContentDiffers(Conflict):
@@ -107,7 +103,7 @@ class PiecePlace(Protocol):
 
 
 class PendingContent(ABC):
-    """Content that is added, and that its store has, with that of others, when ``BlobStore.keep`` has ended.
+    """Content that is added, and that its store has when ``BlobStore.keep`` has ended.
 
     What is large or much the store may have before. For one thread at a time.
     """
@@ -178,9 +174,6 @@ class BlobStore(ABC):
     def __init__(self) -> None:
         #: Blobs that were read whole and were right, with what the store said of each then.
         self._sound: dict[str, tuple[object, ...]] = {}
-        #: What new blocks of ``holding`` join, and what it takes to join or leave it.
-        self._hold: _SharedHold | None = None
-        self._joining = threading.Lock()
 
     @property
     @abstractmethod
@@ -197,7 +190,7 @@ class BlobStore(ABC):
         """Return where content is added that is kept later, within ``holding`` from now until a row refers to it."""
 
     @abstractmethod
-    def keep(self, added: Sequence[PendingContent]) -> None:
+    def keep(self, added: PendingContent) -> None:
         """Have the content, as nothing takes it away any more: a row that refers to it may be written then.
 
         What has failed may be tried again.
@@ -246,33 +239,9 @@ class BlobStore(ABC):
             NotFound: no such blob.
         """
 
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Keep what is added in the block from being collected until the block ends; a row refers to it by then.
-
-        Blocks that begin within ``SHARED_S`` are held as one, since the first of them began.
-        """
-        with self._joining:
-            hold = self._hold
-            if hold is None or time.monotonic() - hold.began > SHARED_S:
-                held = ExitStack()
-                held.enter_context(self._holding())
-                hold = self._hold = _SharedHold(held, time.monotonic())
-            hold.blocks += 1
-        try:
-            yield
-        finally:
-            with self._joining:
-                hold.blocks -= 1
-                is_over = hold.blocks == 0
-                if is_over and self._hold is hold:
-                    self._hold = None
-            if is_over:
-                hold.held.close()
-
     @abstractmethod
-    def _holding(self) -> AbstractContextManager[None]:
-        """Tell all processes that a block of ``holding`` goes on since now."""
+    def holding(self) -> AbstractContextManager[None]:
+        """Keep what is added in the block from being collected until the block ends; a row refers to it by then."""
 
     @abstractmethod
     def held_since(self) -> float | None:
@@ -307,7 +276,7 @@ class BlobStore(ABC):
         added = self.begin()
         try:
             yield added
-            self.keep([added])
+            self.keep(added)
         finally:
             added.drop()
 
@@ -409,16 +378,6 @@ class BlobStore(ABC):
 def damaged(digest: str, found: str) -> ContentDamaged:
     """Return the error of content that is not what it was; whoever may read it is not told where it is kept."""
     return ContentDamaged(f"content {digest} was changed where it is kept; it is {found} now; add it again")
-
-
-@dataclass(slots=True)
-class _SharedHold:
-    """Hold of several blocks at once."""
-
-    held: ExitStack
-    #: On the monotonic clock, not before it was told to others.
-    began: float
-    blocks: int = 0
 
 
 def check_digest(digest: str) -> str:

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import JSON, CursorResult, Row, Update, bindparam, insert, select, update
+from sqlalchemy import JSON, CursorResult, Update, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -16,9 +16,6 @@ from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineR
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, next_state
 from rdukit_platform.webhooks.outbox import Message, tell
 from rdukit_platform.webhooks.states import TOLD_STATES
-
-#: Job as it was read in this transaction: an object of the session, or a row with its columns.
-ReadJob = JobRow | Row[Any]
 
 # Statements of every step of every job are made once: that costs as much as running them.
 _JOBS: Final = table_of(JobRow)
@@ -52,82 +49,70 @@ def apply_event(
         InvalidTransition: the event cannot happen in the job's state.
         Conflict: somebody else changed the job since it was read.
     """
-    (after,) = apply_to_all(session, [JobChange(job, [JobMove(event, now, reason, data, columns)])], now)
+    (after,) = apply_to_all(session, [JobMove(job, event, reason, data, columns)], now)
     return after
 
 
 @dataclass(frozen=True, slots=True)
 class JobMove:
-    """Event of a job, when it happened, data of its event row, columns that are set besides."""
+    """Job, as it was read in this transaction, its event, data of the event's row, columns that are set besides."""
 
+    job: JobRow
     event: JobEvent
-    at: float
     reason: JobReason | None = None
     data: Mapping[str, object] | None = None
     columns: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class JobChange:
-    """Job and its moves one after the other."""
-
-    job: ReadJob
-    moves: Sequence[JobMove]
-
-
-def apply_to_all(session: Session, changes: Sequence[JobChange], now: float) -> list[JobState]:
+def apply_to_all(session: Session, moves: Sequence[JobMove], now: float) -> list[JobState]:
     """Move jobs, all or none, as ``apply_event`` does one. Returns their states; all set the same columns.
 
     Raises:
         InvalidTransition: an event cannot happen in the state of one.
         Conflict: somebody else changed one since it was read.
     """
+    if not moves:
+        return []
     session.flush()
-    written = write_changes(session, changes, now)
-    for change, values in zip(changes, written, strict=True):
-        _show_changed(session, change.job, values)
-    return [JobState(str(values["state"])) for values in written]
-
-
-def write_changes(session: Session, changes: Sequence[JobChange], now: float) -> list[dict[str, object]]:
-    """Move jobs as ``apply_to_all`` does, which objects of the session do not show. Returns what their rows have."""
     written, events, told = list[dict[str, object]](), list[dict[str, object]](), defaultdict[str, list[Message]](list)
-    for change in changes:
-        job, state = change.job, JobState(change.job.state)
+    for move in moves:
+        job, before = move.job, JobState(move.job.state)
+        after = next_state(job.id, before, move.event, move.reason)
+        reason = None if move.reason is None else str(move.reason)
         values: dict[str, object] = {
             "read_id": job.id,
             "read_version": job.version,
-            "version": job.version + len(change.moves),
+            "version": job.version + 1,
             "waits_for": None,
             "wait_code": None,
             "estimated_start": None,
             **{name: getattr(job, name) for name in _TIMES},
+            "state": str(after),
+            "reason": reason,
+            **_times(job, after, now),
+            **move.columns,
         }
-        for move in change.moves:
-            before, state = state, next_state(job.id, state, move.event, move.reason)
-            reason = None if move.reason is None else str(move.reason)
-            values = {**values, "state": str(state), "reason": reason, **_times(job, state, move.at), **move.columns}
-            data = {"from": str(before), "to": str(state), "event": str(move.event), **(move.data or {})}
-            if reason is not None:
-                data["reason"] = reason
-            attempt = values.get("attempt", job.attempt)
-            events.append({"job_id": job.id, "attempt": attempt, "kind": "state", "at": move.at, "data": data})
-            if state in TOLD_STATES:
-                told[job.tenant_id].append((f"job.{state}", partial(told_of, job, values)))
+        data = {"from": str(before), "to": str(after), "event": str(move.event), **(move.data or {})}
+        if reason is not None:
+            data["reason"] = reason
+        attempt = values.get("attempt", job.attempt)
+        events.append({"job_id": job.id, "attempt": attempt, "kind": "state", "at": now, "data": data})
+        if after in TOLD_STATES:
+            told[job.tenant_id].append((f"job.{after}", partial(told_of, job, values)))
         written.append(values)
-    if not changes:
-        return []
     connection = session.connection()
     if connection.execute(_CHANGE_JOB, written if len(written) > 1 else written[0]).rowcount != len(written):
-        names = ", ".join(each.job.id for each in changes[:5])
+        names = ", ".join(move.job.id for move in moves[:5])
         raise Conflict(f"job {names} was changed by somebody else; read it again")
     connection.execute(_ADD_EVENT, events if len(events) > 1 else events[0])
     for tenant_id, messages in told.items():
         tell(session, tenant_id, messages, now)
-    return written
+    for move, values in zip(moves, written, strict=True):
+        _show_changed(session, move.job, values)
+    return [JobState(str(values["state"])) for values in written]
 
 
-def _times(job: ReadJob, after: JobState, now: float) -> dict[str, object]:
+def _times(job: JobRow, after: JobState, now: float) -> dict[str, object]:
     if after is JobState.QUEUED:
         return {"queued_at": now}
     if after is JobState.RUNNING and job.started_at is None:
@@ -151,7 +136,7 @@ TOLD: Final = (
 )  # fmt: skip
 
 
-def told_of(job: ReadJob, values: Mapping[str, object]) -> dict[str, object]:
+def told_of(job: JobRow, values: Mapping[str, object]) -> dict[str, object]:
     """Return what webhooks are told of a job of which ``values`` have changed (pure)."""
     told = {name: values[name] if name in values else getattr(job, name) for name in TOLD}
     return {**told, "pipeline": job.pipeline_id}

@@ -16,7 +16,6 @@ from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome, judge, read_rule
 from rdukit_platform.jobs.changes import (
-    JobChange,
     JobMove,
     add_event,
     apply_event,
@@ -28,12 +27,10 @@ from rdukit_platform.jobs.changes import (
 )
 from rdukit_platform.jobs.fencing import FencingToken as FencingToken
 from rdukit_platform.jobs.fencing import beat_part, claim_part, find_part
-from rdukit_platform.jobs.promotion import end_job, promote_steps
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, WaitCode, next_state
-from rdukit_platform.jobs.success import Begun as Begun
+from rdukit_platform.jobs.promotion import end_job
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, WaitCode, next_state
 from rdukit_platform.jobs.success import Output as Output
-from rdukit_platform.jobs.success import Success as Success
-from rdukit_platform.jobs.success import succeed_all as succeed_all
+from rdukit_platform.jobs.success import add_artifacts
 from rdukit_platform.settings import JOB_MAX_LOSSES
 
 
@@ -77,8 +74,9 @@ def _admit(session: Session, jobs: Sequence[tuple[JobRow, str | None]], now: flo
     ]
     session.add_all(attempts)
     session.flush()
-    moves = (JobMove(JobEvent.ADMIT, now, columns={"attempt": made.number}) for made in attempts)
-    apply_to_all(session, [JobChange(job, [move]) for (job, _), move in zip(jobs, moves, strict=True)], now)
+    admitted = zip(jobs, attempts, strict=True)
+    moves = [JobMove(job, JobEvent.ADMIT, columns={"attempt": made.number}) for (job, _), made in admitted]
+    apply_to_all(session, moves, now)
     return [FencingToken(made.job_id, made.id, made.token, made.node) for made in attempts]
 
 
@@ -196,15 +194,12 @@ def start(session: Session, fencing: FencingToken, box: Mapping[str, object], no
     """
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} starts nothing; its first part does")
-    _start(session, *_hold(session, fencing), Begun(box, now))
-
-
-def _start(session: Session, job: JobRow, attempt: AttemptRow, begun: Begun | None) -> None:
-    if begun is None or attempt.started_at is not None:
+    job, attempt = _hold(session, fencing)
+    if attempt.started_at is not None:
         return
-    attempt.started_at, attempt.box = begun.at, dict(begun.box)
+    attempt.started_at, attempt.box = now, dict(box)
     begun_by = {"tiles": attempt.tiles, "worker": attempt.worker, "node": attempt.node}
-    apply_event(session, job, JobEvent.START, begun.at, data=begun_by)
+    apply_event(session, job, JobEvent.START, now, data=begun_by)
 
 
 def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
@@ -235,12 +230,11 @@ def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[
 
 def succeed(
     session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float,
-    begun: Begun | None = None, spans: Sequence[Mapping[str, object]] | None = None,
+    spans: Sequence[Mapping[str, object]] | None = None,
 ) -> dict[str, str]:  # fmt: skip
     """End the job with its artifacts and their lineage. Returns slot to artifact id.
 
     Args:
-        begun: written first, if ``start`` has not.
         spans: as of ``keep_spans``.
     Raises:
         LeaseLost: the attempt is no longer the caller's, or a part of it only; nothing was written.
@@ -249,13 +243,14 @@ def succeed(
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
     job, attempt = _hold(session, fencing)
-    session.flush()
-    succeed_all(session, [Success(fencing, outputs, result, now, begun, spans)], now)
-    session.expire(job)
-    session.expire(attempt)
-    if job.pipeline_id is not None:
-        promote_steps(session, job.pipeline_id, now)
-    return dict(job.outputs)
+    made = add_artifacts(session, job, outputs, now)
+    attempt.ended_at, attempt.outcome, attempt.error = now, str(AttemptOutcome.SUCCEEDED), None
+    attempt.spans = None if spans is None else [dict(each) for each in spans]
+    end_job(
+        session, job, JobEvent.SUCCEED, now, JobReason.COMPLETED, {"outcome": attempt.outcome},
+        outputs=made, result=dict(result or {}), not_before=None, error=None,
+    )  # fmt: skip
+    return made
 
 
 def fail(
@@ -266,17 +261,15 @@ def fail(
     backoff_s: float,
     now: float,
     kept: str | None = None,
-    begun: Begun | None = None,
 ) -> JobState:
     """End the attempt without success; the job fails, retries or is queued again. Returns its state.
 
-    ``kept``: the digest in the store of what it has made, if the job goes on. ``begun``: as of ``succeed``.
+    ``kept``: the digest in the store of what it has made, if the job goes on.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
     job, attempt = _hold(session, fencing)
-    _start(session, job, attempt, begun)
     state = end_attempt(session, job, attempt, outcome, error, backoff_s, now)
     attempt.kept = None if state in FINAL else kept
     return state
@@ -302,20 +295,6 @@ def _is_token_of(session: Session, attempt: AttemptRow, fencing: FencingToken) -
     if fencing.part:
         return find_part(session, fencing) is not None
     return attempt.token == fencing.token
-
-
-def give_back(session: Session, fencing_tokens: Iterable[FencingToken], now: float) -> int:
-    """Queue again the jobs of attempts that nobody has begun, in their old places. Returns how many."""
-    count = 0
-    for fencing in fencing_tokens:
-        try:
-            job, attempt = _hold(session, fencing)
-        except LeaseLost:
-            continue
-        why = {"code": "unavailable", "message": "its worker had no slot for it soon"}
-        end_attempt(session, job, attempt, AttemptOutcome.INTERRUPTED, why, 0.0, now, queued_at=job.queued_at)
-        count += 1
-    return count
 
 
 def keep_lost(session: Session, fencing: FencingToken, kept: str | None) -> None:

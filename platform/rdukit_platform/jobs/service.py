@@ -18,7 +18,6 @@ from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.caching import cache_base, cache_key
 from rdukit_platform.jobs.changes import (
-    JobChange,
     JobMove,
     add_events,
     apply_event,
@@ -94,11 +93,11 @@ def _submit(
     if not made:
         return jobs
     add_jobs(session, [job for job, _ in made], now)
-    changes = list[JobChange]()
+    moves = list[JobMove]()
     for job, box in made:
         key = cache_key(session, cache_base(box, job.verb, job.parameters, job.members), job.inputs)
-        changes.append(JobChange(job, [JobMove(JobEvent.READY, now, columns={"cache_key": key})]))
-    apply_to_all(session, changes, now)
+        moves.append(JobMove(job, JobEvent.READY, columns={"cache_key": key}))
+    apply_to_all(session, moves, now)
     return jobs
 
 

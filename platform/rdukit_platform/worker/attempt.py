@@ -35,17 +35,15 @@ from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.telemetry.logs import log_ids
 from rdukit.telemetry.model import SpanKind
-from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, is_traced, span, within
+from rdukit.telemetry.spans import begin_span, collecting, end_span, format_traceparent, span, within
 from rdukit_platform.audit.service import is_security_code
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.job_boxes import WITHOUT_GRPC, BoxPlace, OwnBox, spec_of
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.execution import FencingToken, Success
+from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.states import FINAL, MAX_RUN_LIMIT_S, JobState, WaitCode
-from rdukit_platform.jobs.succession import needs_no_decision
-from rdukit_platform.jobs.trace import tell_wait
 from rdukit_platform.settings import BOX_DISK, PROCESSES
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.carried import bring_work, keeping_work
@@ -63,12 +61,10 @@ from rdukit_platform.worker.inputs import (
     named_outputs,
     record_refusal,
 )
-from rdukit_platform.worker.line import DoneJob, JobLine
 from rdukit_platform.worker.orphans import end_earlier, lock_folder
-from rdukit_platform.worker.parts import AttemptPart, alone, await_reason, hold_on, linked, read_own_part
+from rdukit_platform.worker.parts import AttemptPart, await_reason, hold_on, linked, read_own_part
 from rdukit_platform.worker.patience import check_free, find_lack, patiently
 from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool, PooledBox
-from rdukit_platform.worker.start_note import StartNote
 from rdukit_platform.worker.tiles import (
     LeasedTiles,
     TileRequest,
@@ -95,30 +91,19 @@ MAX_LOG_CHARACTERS: Final = 4_000
 class AttemptRun:
     """Attempt that this worker may get to run."""
 
-    def __init__(
-        self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event, line: JobLine,
-        claimed: JobRow | None = None,
-    ) -> None:  # fmt: skip
-        """
-        Args:
-            line: writes its end.
-            claimed: its job, where it is this worker's already.
-        """
-        self._context, self._fencing, self._line, self._claimed = context, fencing, line, claimed
+    def __init__(self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
+        self._context, self._fencing = context, fencing
         #: The worker is shutting down.
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
         self._stop = threading.Event()
         #: It has nothing left to do: nobody is to end its box, which is somebody else's next.
         self._is_done = threading.Event()
-        #: Its end is written later, and its lease kept until then.
-        self._is_settled_later = False
         self._box: RunningBox | None = None
         #: It is this one of the pool, which outlives the attempt.
         self._pooled: PooledBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
-        self._start = StartNote(fencing, self._note, context.notes)
         #: Of each member.
         self._leases: list[dict[str, Any]] = []
         #: Begun when the attempt is claimed.
@@ -134,13 +119,7 @@ class AttemptRun:
 
     def run(self) -> None:
         """Run it to its end. Does nothing if somebody else has it."""
-        context, job = self._context, self._claimed
-        if job is not None:
-            self._part = alone()
-            if is_traced():
-                tell_wait(job, job.attempt, context.clock.now())
-        else:
-            job = self._claim()
+        context, job = self._context, self._claim()
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
             return
@@ -155,8 +134,7 @@ class AttemptRun:
                 try:
                     self._run_claimed(job)
                 finally:
-                    if not self._is_settled_later:
-                        context.heartbeat.drop(self._fencing)
+                    context.heartbeat.drop(self._fencing)
                     if job.tiles:
                         context.notifier.wake_node(context.node)
                     self._trace.end()
@@ -183,8 +161,7 @@ class AttemptRun:
     def _run_claimed(self, job: JobRow) -> None:
         with self._ending():
             self._work(job)
-            if not self._is_settled_later:
-                remove_tree(self._folder)
+            remove_tree(self._folder)
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -216,8 +193,8 @@ class AttemptRun:
             def fail(session: Session) -> JobState:
                 now = context.clock.now()
                 execution.keep_spans(session, self._fencing, spans)
-                told, begun = hide_places(error, self._folder, context.home.folder), self._start.begun
-                state = execution.fail(session, self._fencing, outcome, told, context.backoff_s, now, kept, begun)
+                told = hide_places(error, self._folder, context.home.folder)
+                state = execution.fail(session, self._fencing, outcome, told, context.backoff_s, now, kept)
                 if self._has_hit_wall or is_security_code(error.get("code")):
                     record_refusal(session, self._fencing.job_id, error, now)
                 return state
@@ -377,7 +354,8 @@ class AttemptRun:
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
             if self._part.is_first:
                 described = {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
-                stack.enter_context(self._start.due_soon(execution.Begun(described, self._context.clock.now())))
+                now = self._context.clock.now()
+                self._note(lambda session: execution.start(session, self._fencing, described, now))
             return self._follow(events)
 
     @contextmanager
@@ -425,8 +403,6 @@ class AttemptRun:
                 logged += 1
                 is_last = logged == MAX_LOG_LINES
                 self._record_logs(["further lines are not kept" if is_last else str(event["log"])[:MAX_LOG_CHARACTERS]])
-            if kind in {"progress", "log"}:
-                self._start.tell()
             is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
             if pending is not None and (is_due or kind == "result"):
                 self._note(partial(execution.record_progress, fencing=self._fencing, progress=pending, now=now))
@@ -473,28 +449,10 @@ class AttemptRun:
         if self._pooled is None:
             # It has said and written all that it had to, so it need not put its things in order.
             self._box.stop(0.0)
-        is_ended_by_line = needs_no_decision(job)
-        # Of what is made again in no time, many jobs' content waits for the disk together.
-        is_kept_later = is_ended_by_line and not self._start.is_told
         with ExitStack() as hold:
-            add = partial(add_outputs, context, hold, self._output, named_outputs(operation), is_kept_later)
-            (added, outputs), now = patiently(add, self._stop, inf), context.clock.now()
-            result, begun, spans = operation.get("result"), self._start.begun, self._trace.end()
-            made = Success(self._fencing, outputs, result, now, begun, spans)
+            add = partial(add_outputs, context, hold, self._output, named_outputs(operation))
+            outputs, now = patiently(add, self._stop, inf), context.clock.now()
+            result, spans = operation.get("result"), self._trace.end()
             logger.info("attempt done job=%s outputs=%s", job.id, ",".join(output.slot for output in outputs))
-            if is_ended_by_line:
-                self._is_done.set()
-                self._is_settled_later = True
-                hold.callback(context.heartbeat.drop, self._fencing)
-                is_quick, settle = not self._start.is_told, partial(self._settle, hold.pop_all())
-                self._line.end(DoneJob(made, added, is_quick, settle))
-            else:
-                succeed = partial(execution.succeed, outputs=outputs, result=result, now=now, begun=begun, spans=spans)
-                self._write(partial(succeed, fencing=self._fencing), on_commit=self._is_done.set)
-
-    def _settle(self, hold: ExitStack, error: Exception | None) -> None:
-        """Do what is left when the end of an attempt is written, or cannot be."""
-        with hold, self._ending():
-            if error is not None:
-                raise error
-            remove_tree(self._folder)
+            succeed = partial(execution.succeed, outputs=outputs, result=result, now=now, spans=spans)
+            self._write(partial(succeed, fencing=self._fencing), on_commit=self._is_done.set)

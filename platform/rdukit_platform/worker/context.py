@@ -1,6 +1,6 @@
 """Context that everything in a worker shares, and how the box of a tenant's own is fetched."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rdukit.errors import ContentDamaged, InvalidArgument, NotFound
@@ -17,7 +17,6 @@ from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import PROCESSES, Home
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.pool import BoxPool
-from rdukit_platform.worker.start_note import LateNotes
 from rdukit_platform.worker.walls import TenantFences, WallKind
 
 
@@ -45,7 +44,6 @@ class WorkerContext:
     pool: BoxPool | None = None
     #: Where it answers workers of other nodes; ``None``: it joins no boxes.
     link_host: str | None = None
-    notes: LateNotes = field(default_factory=LateNotes)
 
 
 def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target: Path) -> OwnBox:

@@ -153,26 +153,18 @@ def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
     return named
 
 
-def add_outputs(
-    context: WorkerContext, hold: ExitStack, folder: Path, named: Mapping[object, object], is_kept_later: bool
-) -> tuple[PendingContent, list[Output]]:  # fmt: skip
-    """Put what a box says that it made into the store: the slots and paths in its folder of outputs.
+def add_outputs(context: WorkerContext, hold: ExitStack, folder: Path, named: Mapping[object, object]) -> list[Output]:
+    """Keep what a box says that it made in the store: the slots and paths in its folder of outputs.
 
     Args:
         hold: closed first, as it may be begun again. It keeps all from being collected until it is closed then.
-        is_kept_later: the store is to keep what is returned.
     Raises:
         AttemptFailure: one is none of what an output may be.
     """
     hold.close()
     hold.enter_context(context.store.holding())
-    added = context.store.begin()
-    hold.callback(added.drop)
-    with span("keep artifacts", {"rdukit.artifacts": len(named)}):
-        outputs = _add_all(context, added, folder, named)
-        if not is_kept_later:
-            context.store.keep([added])
-    return added, outputs
+    with span("keep artifacts", {"rdukit.artifacts": len(named)}), context.store.adding() as added:
+        return _add_all(context, added, folder, named)
 
 
 def _add_all(

@@ -18,7 +18,6 @@ from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
-from rdukit_platform.db.models import JobRow
 from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import QUEUE, TASK, Notifier, make_app, queue_of
 from rdukit_platform.jobs.execution import FencingToken
@@ -39,7 +38,6 @@ from rdukit_platform.worker.attempt import AttemptRun
 from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.keeper import ReplicaKeeper
-from rdukit_platform.worker.line import JobLine
 from rdukit_platform.worker.node import NodeAgent
 from rdukit_platform.worker.orphans import OrphanReaper
 from rdukit_platform.worker.parts import choose_link_host
@@ -59,26 +57,19 @@ class AttemptRunner:
         self._lock = threading.Lock()
         self._attempts: set[AttemptRun] = set()
         self._is_stopping = threading.Event()
-        self.line = JobLine(context, self._is_stopping)
 
     def run(self, fencing: FencingToken) -> None:
-        """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it.
-
-        Then those of the line, one after the other.
-        """
+        """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it."""
         if self._is_stopping.is_set():
             return
-        following: tuple[FencingToken, JobRow | None] | None = fencing, None
-        while following is not None:
-            attempt = AttemptRun(self._context, following[0], self._is_stopping, self.line, following[1])
+        attempt = AttemptRun(self._context, fencing, self._is_stopping)
+        with self._lock:
+            self._attempts.add(attempt)
+        try:
+            attempt.run()
+        finally:
             with self._lock:
-                self._attempts.add(attempt)
-            try:
-                attempt.run()
-            finally:
-                with self._lock:
-                    self._attempts.discard(attempt)
-            following = self.line.next()
+                self._attempts.discard(attempt)
         self._context.notifier.wake()
 
     def stop(self) -> None:
@@ -144,7 +135,6 @@ def serve(home: Home) -> None:
     heartbeat.start()
     orphan_reaper.start()
     keeper.start()
-    runner.line.start()
     logger.info("worker up name=%s node=%s slots=%d boxes=%s walls=%s", name, node, slots, backend.name, walls.kind)
     options = [f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}", f"--queues={queue_of(node)},{QUEUE}"]
     try:
@@ -155,7 +145,6 @@ def serve(home: Home) -> None:
         app.worker_main([*quiet, "worker", *CELERY_OPTIONS, *options])
     finally:
         keeper.stop()
-        runner.line.close()
         agent.stop()
         heartbeat.stop()
         orphan_reaper.stop()

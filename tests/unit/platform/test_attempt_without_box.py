@@ -15,7 +15,6 @@ from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.worker.attempt import AttemptRun
-from rdukit_platform.worker.line import JobLine
 from support import shows
 from support.platform.processes import COUNTER, counter_boxes, fresh_database
 from support.platform.worker import Refusing, worker_context
@@ -96,8 +95,7 @@ def attempted(
 ) -> tuple[JobRow, AttemptRow]:
     """The job and its attempt, after a worker's try."""
     context = worker_context(folder, database, backend)
-    is_stopping = threading.Event()
-    AttemptRun(context, fencing, is_stopping, JobLine(context, is_stopping)).run()
+    AttemptRun(context, fencing, threading.Event()).run()
     context.notifier.close()
     with database.read() as session:
         return session.get_one(JobRow, fencing.job_id), session.get_one(AttemptRow, fencing.attempt_id)

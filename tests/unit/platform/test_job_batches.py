@@ -1,4 +1,4 @@
-"""Jobs of one request, admissions of one pass, starts told with ends, jobs that follow: as if each came by itself."""
+"""Jobs of one request and admissions of one pass: as if each had come by itself. Webhooks are told of both ends."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,22 +6,19 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, IllegalValue, LeaseLost, NotFound, RdukitError
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AttemptRow, DeliveryRow, JobRow, TenantRow
+from rdukit_platform.db.models import DeliveryRow, JobRow
 from rdukit_platform.jobs import execution, listing, service
-from rdukit_platform.jobs.attempts import AttemptOutcome
-from rdukit_platform.jobs.execution import Begun, FencingToken, Output, Success
+from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.jobs.schemas import JobRequest
-from rdukit_platform.jobs.succession import take_next
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.webhooks import service as webhooks
 from support import shows
 from support.platform.processes import fresh_database
-from support.platform.worker import BOX, BOXES, batch, facts, node_up, request
+from support.platform.worker import BOX, BOXES, batch, facts, request
 
 pytestmark = shows("jobs", "webhooks")
 
@@ -115,43 +112,28 @@ def claimed(database: Database, tenant: str) -> FencingToken:
     return fencing
 
 
-def test_a_start_is_written_with_the_end_or_before_it_and_once(database: Database, tenant: str) -> None:
-    begun, seen = Begun(BOX, 4.0), []
-    for told_before in (False, True):
-        fencing = claimed(database, tenant)
-        for _ in range(2 * told_before):
-            with database.write() as session:
-                execution.start(session, fencing, BOX, 4.0)
+def test_a_start_is_written_once_and_not_after_the_end(database: Database, tenant: str) -> None:
+    fencing = claimed(database, tenant)
+    for at in (4.0, 4.5):
         with database.write() as session:
-            execution.succeed(session, fencing, [], {"samples": 1}, 5.0, begun)
-        seen.append(facts(database, fencing.job_id))
-        with database.write() as session, pytest.raises(LeaseLost):
-            execution.start(session, fencing, BOX, 6.0)
-    assert seen[0] == seen[1]
-    columns, events = seen[0]
+            execution.start(session, fencing, BOX, at)
+    with database.write() as session:
+        execution.succeed(session, fencing, [], {"samples": 1}, 5.0)
+    with database.write() as session, pytest.raises(LeaseLost):
+        execution.start(session, fencing, BOX, 6.0)
+    columns, events = facts(database, fencing.job_id)
     assert (columns["state"], columns["started_at"], columns["ended_at"]) == ("succeeded", 4.0, 5.0)
     assert [event["to"] for event in events] == ["submitted", "queued", "starting", "running", "succeeded"]
 
 
-def test_a_start_is_written_with_a_failure_too(database: Database, tenant: str) -> None:
-    fencing = claimed(database, tenant)
-    with database.write() as session:
-        execution.fail(
-            session, fencing, AttemptOutcome.BOX_FAILED, {"code": "internal", "message": "it broke"}, 0.1, 5.0, None,
-            Begun(BOX, 4.0),
-        )  # fmt: skip
-    with database.read() as session:
-        attempt = session.get_one(AttemptRow, fencing.attempt_id)
-    assert (attempt.started_at, attempt.ended_at, attempt.box) == (4.0, 5.0, BOX)
-    assert "running" in [event["to"] for event in facts(database, fencing.job_id)[1]]
-
-
-def test_webhooks_are_told_of_a_start_and_an_end_that_are_written_together(database: Database, tenant: str) -> None:
+def test_webhooks_are_told_of_a_start_and_an_end(database: Database, tenant: str) -> None:
     with database.write() as session:
         webhooks.create_webhook(session, tenant, "https://example.org/x", ("job.running", "job.succeeded"), 0.0)
     fencing = claimed(database, tenant)
     with database.write() as session:
-        made = execution.succeed(session, fencing, [PEF], {"samples": 1}, 5.0, Begun(BOX, 4.0))
+        execution.start(session, fencing, BOX, 4.0)
+    with database.write() as session:
+        made = execution.succeed(session, fencing, [PEF], {"samples": 1}, 5.0)
     with database.read() as session:
         told = session.scalars(select(DeliveryRow).order_by(DeliveryRow.event)).all()
         job = session.get_one(JobRow, fencing.job_id)
@@ -163,66 +145,3 @@ def test_webhooks_are_told_of_a_start_and_an_end_that_are_written_together(datab
     changed = ("state", "reason", "outputs", "result", "ended_at")
     assert [running[name] for name in changed] == ["running", None, {}, None, None]
     assert [ended[name] for name in changed] == ["succeeded", "completed", made, {"samples": 1}, 5.0]
-
-
-def ended(token: FencingToken) -> Success:
-    return Success(token, [], {}, 5.0, Begun(BOX, 4.0), [])
-
-
-def end_and_take(database: Database, fencing: FencingToken) -> tuple[FencingToken, JobRow] | None:
-    """End a job as its worker does, which takes the next one in its slot."""
-    with database.write() as session:
-        execution.succeed(session, fencing, [], {}, 5.0, Begun(BOX, 4.0))
-        ended = session.get_one(JobRow, fencing.job_id)
-        taken = take_next(session, [ended], 1, "w", "n1", 5.0, 5.0)
-        return taken[0] if taken else None
-
-
-def test_the_first_of_the_only_line_follows_in_the_slot_of_the_one_before(database: Database, tenant: str) -> None:
-    node_up(database)
-    fencing = claimed(database, tenant)
-    first, second = batch(database, tenant, request(), request(), now=2.0)
-    taken = end_and_take(database, fencing)
-    assert taken is not None
-    token, job = taken
-    assert job.id == token.job_id == min(first, second)
-    # As if it had been admitted, sent and claimed; whoever else would do that finds it gone.
-    with database.write() as session:
-        alone = claimed_alone(session, max(first, second))
-        assert execution.admit_all(session, {job.id: "n1"}, 6.0) == []
-    assert facts(database, job.id) == facts(database, alone.job_id)
-    with database.write() as session:
-        assert execution.claim(session, token, "w2", 5.0, 6.0, "n1") is None
-        assert execution.beat(session, [token], 5.0, 6.0) == []
-        execution.succeed(session, token, [], {}, 7.0, Begun(BOX, 6.0))
-    assert facts(database, job.id)[0]["state"] == "succeeded"
-
-
-def claimed_alone(session: Session, job_id: str) -> FencingToken:
-    fencing = execution.admit(session, job_id, 5.0, "n1")
-    assert execution.claim(session, fencing, "w", 5.0, 5.0, "n1") is not None
-    return fencing
-
-
-@pytest.mark.parametrize(
-    "why",
-    ["nobody waits", "another tenant", "another priority", "tiles", "constraint", "limit", "node leaves", "pause"],
-)
-def test_a_slot_is_left_to_the_scheduler_where_there_is_anything_to_decide(
-    database: Database, tenant: str, why: str
-) -> None:
-    node_up(database, state="leaving" if why == "node leaves" else "up")
-    fencing = claimed(database, tenant)
-    bodies: dict[str, dict[str, Any]] = {
-        "another priority": {"priority": 1}, "tiles": {"tiles": 1}, "constraint": {"constraint": {"a": "b"}},
-    }  # fmt: skip
-    waiting = [] if why == "nobody waits" else batch(database, tenant, request(**bodies.get(why, {})), now=2.0)
-    with database.write() as session:
-        if why == "another tenant":
-            service.submit_job(session, BOXES, create_tenant(session, "other", 0.0).id, request(), 3.0)
-        if why == "limit":
-            session.get_one(TenantRow, tenant).max_jobs = 1
-        if why == "pause":
-            session.get_one(JobRow, waiting[0]).not_before = 9.0
-    assert end_and_take(database, fencing) is None
-    assert all(facts(database, id)[0]["state"] == "queued" for id in waiting)

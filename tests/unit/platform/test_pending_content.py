@@ -1,4 +1,4 @@
-"""Content that waits for the disk with others': in no order of events a digest has other bytes, or a row no content."""
+"""Files of a folder wait for the disk together: in no order of events a digest has other bytes, or a row no content."""
 
 import errno
 import os
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_platform.artifacts import store as stores
 from rdukit_platform.artifacts.store import ContentDiffers, ContentLost, PendingContent
 from rdukit_platform.artifacts.stores.folder import FolderStore
 from rdukit_platform.artifacts.stores.folder_pending import MAX_BYTES, MAX_FILES
@@ -35,15 +34,15 @@ def folder_of(added: PendingContent, *files: bytes) -> str:
 def test_the_disk_has_the_bytes_before_their_name_and_the_name_before_it_is_told(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch, is_whole: bool
 ) -> None:
-    jobs = [store.begin() for _ in range(3)]
+    added = store.begin()
     with recorded_disk(store.folder, monkeypatch, is_whole=is_whole) as disk:
-        digests = [folder_of(added, b"%d" % number, b"same") for number, added in enumerate(jobs)]
+        digests = [folder_of(added, b"%d" % number, b"same") for number in range(2)]
         assert (files(store, "blobs"), disk.placed, disk.waits) == ([], [], 0)
-        store.keep(jobs)
-    assert (len(disk.placed), len(set(disk.placed)), disk.hollow) == (9, 7, [])
+        store.keep(added)
+    assert (len(disk.placed), len(set(disk.placed)), disk.hollow) == (6, 5, [])
     assert disk.named == set(disk.placed)
     # Each file, and each folder of names beside the two above them; or all of the bytes, and then all of the names.
-    assert disk.waits == (2 if is_whole else 9 + len({path.parent for path in files(store, "blobs")}) + 2)
+    assert disk.waits == (2 if is_whole else 6 + len({path.parent for path in files(store, "blobs")}) + 2)
     assert {entry.path for digest in digests for entry in store.entries(digest)} == {"f0", "f1"}
     assert {path.stat().st_mode & 0o777 for path in files(store, "blobs")} == {0o444}
     assert files(store, "incoming") == []
@@ -69,7 +68,7 @@ def test_kept_content_mends_a_blob_that_somebody_has_changed(store: FolderStore)
     added = store.begin()
     digest = added.add_stream(BytesIO(b"hello")).digest
     assert path.read_bytes() == b""
-    store.keep([added])
+    store.keep(added)
     store.check(digest)
 
 
@@ -80,7 +79,7 @@ def test_what_is_dropped_leaves_nothing_and_what_was_kept_before_stays(store: Fo
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ContentDiffers):
         dropped.add_stream(BytesIO(b"other"), "0" * 64)
-    store.keep([kept])
+    store.keep(kept)
     for added in (dropped, kept, kept):
         added.drop()
     assert len(os.listdir("/proc/self/fd")) == before - 2
@@ -108,14 +107,14 @@ def test_content_that_the_disk_refuses_once_is_never_believed_and_takes_no_other
         disk.refusals[files(store, "incoming")[0].name] = OSError(errno.ENOSPC, "full")
         disk.refusals[files(store, "incoming")[1].name] = OSError(errno.ENOSPC, "full")
         with pytest.raises(OSError, match="full"):
-            store.keep([bad])
+            store.keep(bad)
         # The system says it once: the next wait for the same file would end well.
         with pytest.raises(ContentLost):
-            store.keep([good, bad])
+            store.keep(bad)
         disk.refusals.clear()
-        store.keep([good])
+        store.keep(good)
         with pytest.raises(ContentLost):
-            store.keep([bad])
+            store.keep(bad)
     bad.drop()
     assert store.has(kept) and not store.has(lost)
     assert store.add_stream(BytesIO(b"bad")).digest == lost
@@ -127,9 +126,9 @@ def test_names_that_the_disk_refuses_are_not_believed(store: FolderStore, monkey
     with recorded_disk(store.folder, monkeypatch, is_whole=False) as disk:
         disk.refusals["blobs"] = OSError(errno.EIO, "broken")
         with pytest.raises(OSError, match="broken"):
-            store.keep([added])
+            store.keep(added)
         with pytest.raises(ContentLost):
-            store.keep([added])
+            store.keep(added)
 
 
 def test_a_place_that_is_refused_is_asked_for_again(store: FolderStore) -> None:
@@ -137,24 +136,7 @@ def test_a_place_that_is_refused_is_asked_for_again(store: FolderStore) -> None:
     digest = folder_of(added, b"a", b"b")
     store.folder.joinpath("blobs").write_bytes(b"in the way")
     with pytest.raises(NotADirectoryError):
-        store.keep([added])
+        store.keep(added)
     store.folder.joinpath("blobs").unlink()
-    store.keep([added])
+    store.keep(added)
     assert len(store.entries(digest)) == 2
-
-
-def test_blocks_that_begin_together_are_held_as_one_for_a_while(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = store.holding(), store.holding()
-    with first:
-        second.__enter__()
-        assert len(files(store, "holds")) == 1
-        since = store.held_since()
-    assert store.held_since() == since is not None
-    monkeypatch.setattr(stores, "SHARED_S", -1.0)
-    with store.holding():
-        assert len(files(store, "holds")) == 2
-        second.__exit__(None, None, None)
-        assert len(files(store, "holds")) == 1
-    assert store.held_since() is None and files(store, "holds") == []

@@ -81,16 +81,15 @@ class FolderStore(BlobStore):
         """``BlobStore.begin``."""
         return PendingBlobs(str(self.folder), self._keep)
 
-    def keep(self, added: Sequence[PendingContent]) -> None:
+    def keep(self, added: PendingContent) -> None:
         """``BlobStore.keep``: all of it waits for the disk at once, and then for that of its names."""
-        own = [each for each in added if isinstance(each, PendingBlobs)]
-        self._keep([blob for each in own for blob in each.blobs])
-        for each in own:
-            each.drop()
+        assert isinstance(added, PendingBlobs)
+        self._keep(added.blobs)
+        added.drop()
 
     @contextmanager
-    def _holding(self) -> Iterator[None]:
-        """Lock a new file."""
+    def holding(self) -> Iterator[None]:
+        """``BlobStore.holding``: a new file is locked."""
         holds = self.folder / "holds"
         holds.mkdir(parents=True, exist_ok=True)
         descriptor, path = _make_hold(holds)

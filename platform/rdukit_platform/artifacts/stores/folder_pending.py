@@ -1,10 +1,9 @@
-"""Content on its way into a store that is a folder, so that many blobs wait for the disk together.
+"""Content on its way into a store that is a folder: the files of a folder wait for the disk together.
 
 A blob is written to ``incoming``, without a wait. When it is kept, the disk first has its bytes, then it gets its name,
 and then the disk has the name: whatever has the name of a digest has its bytes, also after a power failure, and a
-blob's row is written when it cannot lose its name any more. Each of the two waits is one for all blobs that are kept
-together, of however many jobs. A blob that is there already gets the new file in its place: it may be damaged; and how
-long an upload takes must not tell that another tenant has it.
+blob's row is written when it cannot lose its name any more. A blob that is there already gets the new file in its
+place: it may be damaged; and how long an upload takes must not tell that another tenant has it.
 
 A disk may refuse what it had taken, and says so once. So a blob of which it did is not tried again.
 """

@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -117,7 +117,7 @@ class S3Store(BlobStore):
             yield path
 
     @contextmanager
-    def _holding(self) -> Iterator[None]:
+    def holding(self) -> Iterator[None]:
         """Put an object there, renewed."""
         with self._mark(_HOLDS):
             yield
@@ -154,7 +154,7 @@ class S3Store(BlobStore):
         """``BlobStore.begin``: the bucket has each object as soon as it has come."""
         return _SentContent(self._add, self._publish)
 
-    def keep(self, added: Sequence[PendingContent]) -> None:
+    def keep(self, added: PendingContent) -> None:
         """``BlobStore.keep``."""
 
     def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
