@@ -9,10 +9,13 @@ holds. Where there are several tenants, no one of them gets the last free slot b
 first job finds it. A job that goes before active ones may have their tiles (``preempt``); it gets them when they have
 been given back, and nobody else meanwhile.
 
+Three questions, a module each: may this job start (``permits``), where (``rooms``, ``maintenance``), and what instead
+(``reserve``, ``preempt``).
+
 For n jobs and m nodes it takes O(n (log n + log m) + m).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,20 +23,20 @@ from rdukit_platform.jobs.states import WaitCode
 from rdukit_platform.nodes.view import why_never
 from rdukit_platform.scheduler.estimate import estimate_starts
 from rdukit_platform.scheduler.ledger import Ledger
+from rdukit_platform.scheduler.maintenance import MaintenanceRule
 from rdukit_platform.scheduler.model import (
     NO_LABELS,
     Decision,
     JobPart,
     Need,
     Preemption,
-    PreemptionRule,
-    PriorityScope,
     QueuedJob,
     QueueSnapshot,
     Wait,
 )
 from rdukit_platform.scheduler.node_room import NodeRoom
 from rdukit_platform.scheduler.overdue import OverdueRule
+from rdukit_platform.scheduler.permits import QueueRules, find_lack, find_limit, find_slots
 from rdukit_platform.scheduler.preempt import Preemptor
 from rdukit_platform.scheduler.reserve import Reservation, reserve
 from rdukit_platform.scheduler.rooms import Spread
@@ -41,18 +44,6 @@ from rdukit_platform.scheduler.shares import Lines, SizeBound, in_turn, line_up
 
 #: Jobs whose start is estimated, the first ones of those that wait.
 ESTIMATED: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRules:
-    """Rules of a decision, as ``QueueSnapshot`` has them."""
-
-    tenant_jobs: int = 0
-    starve_s: float = 60.0
-    has_other_tenants: bool = False
-    absent: Mapping[str, int] = field(default_factory=dict)
-    preemption: PreemptionRule = field(default_factory=PreemptionRule)
-    priority_scope: PriorityScope = PriorityScope.TENANT
 
 
 def decide(snapshot: QueueSnapshot) -> Decision:
@@ -105,6 +96,7 @@ class _Round:
     tells: bool
     preemptor: Preemptor = field(init=False)
     overdue: OverdueRule = field(init=False)
+    maintenance: MaintenanceRule = field(init=False)
     bound: SizeBound = field(default_factory=SizeBound)
     #: Job to node, in the order of admission.
     placements: dict[str, str] = field(default_factory=dict)
@@ -120,8 +112,6 @@ class _Round:
     #: Sizes for which only the node that is reserved has room any more, and what is said to jobs of such a size.
     behind: set[Need] = field(default_factory=set)
     firsts: dict[tuple[bool, bool], Wait] = field(default_factory=dict)
-    #: From which end on maintenance keeps jobs of such a size from starting, and what is said to them.
-    shut: dict[Need, tuple[float, Wait]] = field(default_factory=dict)
     #: Whether any tenant is limited in what it may have.
     has_limits: bool = False
     #: For no job of such a size, or of more tiles, that ends then or later is a time known.
@@ -132,6 +122,7 @@ class _Round:
         shares, places = self.ledger.shares, self.ledger.places
         there = shares.all_slots, max(places, 1), shares.all_tiles
         self.overdue = OverdueRule(self.ledger.waits, there, self.rules.starve_s, self.now)
+        self.maintenance = MaintenanceRule(self.ledger, self.now)
         self.has_limits = self.rules.tenant_jobs > 0 or self.ledger.shares.has_limits
 
     def find(self, job: QueuedJob) -> Spread | Wait:
@@ -139,25 +130,16 @@ class _Round:
         if job.not_before is not None and job.not_before > self.now:
             pause_s = job.not_before - self.now
             return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
-        if self.has_limits and (limited := self._find_limit(job)) is not None:
+        if self.has_limits and (limited := find_limit(job, self.ledger.shares, self.rules.tenant_jobs)) is not None:
             return limited
-        need = job.need
-        if (known := self.full.get(need)) is not None:
-            return known
-        ledger, rooms, tenant_active = self.ledger, self.ledger.rooms, self.ledger.shares.jobs[job.tenant_id]
-        if ledger.slots == 0:
-            return Wait(WaitCode.WORKERS_AWAY, self._why_no_worker())
-        if job.constraint and (unlabelled := ledger.why_unlabelled(job.constraint)) is not None:
-            return Wait(WaitCode.BAD_CONSTRAINTS, unlabelled)
-        if job.tiles and not ledger.has_daemon:
-            return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
-        if (too_large := ledger.why_never(need)) is not None:
-            return Wait(WaitCode.TOO_LARGE, too_large)
-        if rooms.slots <= 0:
-            return Wait(WaitCode.RESOURCES, f"all {ledger.slots} worker slots are taken")
-        if rooms.slots == 1 and tenant_active and self.rules.has_other_tenants:
-            return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
-        reserved = self.reserved
+        known = self.full.get(job.need)
+        if known is None:
+            known = find_lack(job, self.ledger, self.rules)
+        return self._place(job) if known is None else known
+
+    def _place(self, job: QueuedJob) -> Spread | Wait:
+        """Find where a job that may start has its place: on one node, on several, or behind a reservation."""
+        need, reserved, ledger, rooms = job.need, self.reserved, self.ledger, self.ledger.rooms
         closed = () if reserved is None or not job.tiles else reserved.closed_to(job, self.now)
         if reserved is not None and closed and need in self.behind:
             return self._let_first(job, reserved)
@@ -168,77 +150,29 @@ class _Round:
         if room is not None:
             return ((room, need),)
         if (spread := rooms.spread(need, closed, now, until)) is not None:
-            keeps_one = tenant_active and self.rules.has_other_tenants
-            if rooms.slots - len(spread) < keeps_one:
-                why = f"its members on {len(spread)} nodes need as many worker slots, {rooms.slots} are free"
-                return Wait(WaitCode.TENANT_LIMIT, f"{why}, and the last one is kept for other tenants")
-            return spread
+            return find_slots(job, len(spread), ledger, self.rules) or spread
         if first is None and not (closed and rooms.spread(need, (), now, until)):
-            if ledger.has_windows and (shut := self._find_shut(job, until)) is not None:
-                return shut
-            wait = Wait(WaitCode.RESOURCES, rooms.why_none(need) if self.tells else "")
-            if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
-                self.full[need] = wait
-            return wait
+            return self._find_none(job, until)
         assert reserved is not None
         if not ledger.has_windows:
             self.behind.add(need)
         return self._let_first(job, reserved)
 
-    def _why_no_worker(self) -> str:
-        if self.ledger.rooms.all:
-            return "no worker is up"
-        absent = ", ".join(f"{count} {state}" for state, count in sorted(self.rules.absent.items()) if count)
-        if not absent:
-            return "no node has joined the platform; join one: rdukit node join"
-        return f"no node is up: {absent}; look at them: rdukit node list"
-
-    def _find_shut(self, job: QueuedJob, until: float) -> Wait | None:
-        """Find whether maintenance keeps a job that ends by a time from tiles that are free, or from all."""
-        known = self.shut.get(job.need)
-        if known is not None and until >= known[0]:
-            return known[1]
-        now, able = self.now, self.ledger.could_have(job.need)
-        is_kept = all(room.count_open(now, until) < job.tiles for room in able)
-        if not able or not (is_kept or self.ledger.rooms.find(job.need) is not None):
-            return None
-        shut = [room for room in able if room.closed(now, until)]
-        begins = min(at for room in shut for at, end, _ in room.windows if end is None or end > now)
-        how = "has no run limit" if job.run_limit_s is None else f"may run for {job.run_limit_s:g} s"
-        when = "is under way" if begins <= now else f"begins in {_coarse(begins - now)}"
-        if not is_kept:
-            wait = Wait(WaitCode.RESOURCES, f"the free tiles are reserved for maintenance, which {when}; it {how}")
-            self.shut[job.need] = until, wait
-            return wait
-        over = min(_reopens(room, now, until) for room in shut)
-        wait = Wait(WaitCode.NODE_AWAY, f"Reserved for maintenance, which {when}; it {how}")
-        # The first one alone is told when it starts: it may take all that there is then.
-        self.shut[job.need] = until, wait
-        return wait if over == float("inf") else replace(wait, starts_at=over)
+    def _find_none(self, job: QueuedJob, until: float) -> Wait:
+        """Return what a job waits for that ends by a time and for which no node has room."""
+        if self.ledger.has_windows and (shut := self.maintenance.find_wait(job, until)) is not None:
+            return shut
+        rooms = self.ledger.rooms
+        wait = Wait(WaitCode.RESOURCES, rooms.why_none(job.need) if self.tells else "")
+        if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
+            self.full[job.need] = wait
+        return wait
 
     def _let_first(self, job: QueuedJob, reserved: Reservation) -> Wait:
         kind = job.tenant_id == reserved.job.tenant_id, job.run_limit_s is None
         if kind not in self.firsts:
             self.firsts[kind] = Wait(WaitCode.PRIORITY, _comes_first(job, reserved))
         return self.firsts[kind]
-
-    def _find_limit(self, job: QueuedJob) -> Wait | None:
-        shares, most = self.ledger.shares, self.rules.tenant_jobs
-        claim, tenant_active = shares.claim(job.tenant_id), shares.jobs[job.tenant_id]
-        if claim.max_jobs is not None and tenant_active >= claim.max_jobs:
-            return Wait(WaitCode.TENANT_JOBS, f"its tenant has {tenant_active} of {claim.max_jobs} jobs running")
-        if claim.max_jobs is None and most and tenant_active >= most:
-            return Wait(WaitCode.TENANT_LIMIT, f"its tenant has {tenant_active} of {most} jobs running")
-        if claim.max_tiles is not None and job.tiles:
-            used = self.ledger.shares.tiles[job.tenant_id] + claim.served
-            if used + job.tiles > claim.max_tiles:
-                served = f" and its endpoints {claim.served}" if claim.served else ""
-                have = f"its tenant's jobs have {used - claim.served}{served}"
-                why = f"{have} of the {claim.max_tiles} that they may have"
-                if job.tiles > claim.max_tiles:
-                    why = f"and its tenant may have {claim.max_tiles}: it waits for a new limit"
-                return Wait(WaitCode.TENANT_TILES, f"it needs {job.tiles} tiles, {why}")
-        return None
 
     def clear(self, job: QueuedJob, wait: Wait) -> bool:
         """Have others make room for a job that finds none. Returns whether any do; then it waits for them only."""
@@ -308,17 +242,6 @@ class _Round:
             return  # one that borrows keeps those behind it in its tenant's line from their turn, looked at or not
         elif wait.code is WaitCode.RESOURCES and self.reserved and job.need[1:] == (1, NO_LABELS):
             self.bound.tiles = min(self.bound.tiles, job.tiles)
-
-
-def _reopens(room: NodeRoom, now: float, until: float) -> float:
-    """Return when maintenance of a node is over that begins before a time; infinite: that is open."""
-    ends = [end for at, end, _ in room.windows if at < until and (end is None or end > now)]
-    return max(float("inf") if end is None else end for end in ends)
-
-
-def _coarse(seconds: float) -> str:
-    """Return a length of time in words that seldom change: they are written where a job waits."""
-    return f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{-(-seconds // 60):.0f} min"
 
 
 def _comes_first(job: QueuedJob, reserved: Reservation) -> str:

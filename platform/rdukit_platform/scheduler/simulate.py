@@ -17,7 +17,7 @@ from typing import Final
 
 from rdukit_platform.nodes.topology import NO_LAYOUT, NodeLayout
 from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
-from rdukit_platform.scheduler.decide import QueueRules, decide_by
+from rdukit_platform.scheduler.decide import decide_by
 from rdukit_platform.scheduler.ledger import Ledger
 from rdukit_platform.scheduler.model import (
     NO_LABELS,
@@ -35,6 +35,7 @@ from rdukit_platform.scheduler.model import (
     TenantShare,
 )
 from rdukit_platform.scheduler.node_room import RACK, rows_of, whole_tiles
+from rdukit_platform.scheduler.permits import QueueRules
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod, order_key
 from rdukit_platform.scheduler.traces import WHOLE, Outage, TraceJob, zone_labels
 

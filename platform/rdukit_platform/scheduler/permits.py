@@ -1,0 +1,85 @@
+"""May a job start at all? Limits of its tenant, and what no node has. Pure; where it starts is asked afterwards."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rdukit_platform.jobs.states import WaitCode
+from rdukit_platform.scheduler.ledger import Ledger
+from rdukit_platform.scheduler.model import PreemptionRule, PriorityScope, QueuedJob, Wait
+from rdukit_platform.scheduler.shares import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """Rules of a decision, as ``QueueSnapshot`` has them."""
+
+    tenant_jobs: int = 0
+    starve_s: float = 60.0
+    has_other_tenants: bool = False
+    absent: Mapping[str, int] = field(default_factory=dict)
+    preemption: PreemptionRule = field(default_factory=PreemptionRule)
+    priority_scope: PriorityScope = PriorityScope.TENANT
+
+
+def find_limit(job: QueuedJob, shares: Shares, most: int) -> Wait | None:
+    """Return the wait of a job whose tenant may not have more now; ``None``: it may.
+
+    Args:
+        most: active jobs that a tenant without a limit of its own may have; 0: any number.
+    """
+    claim, active = shares.claim(job.tenant_id), shares.jobs[job.tenant_id]
+    if claim.max_jobs is not None and active >= claim.max_jobs:
+        return Wait(WaitCode.TENANT_JOBS, f"its tenant has {active} of {claim.max_jobs} jobs running")
+    if claim.max_jobs is None and most and active >= most:
+        return Wait(WaitCode.TENANT_LIMIT, f"its tenant has {active} of {most} jobs running")
+    if claim.max_tiles is None or not job.tiles:
+        return None
+    used = shares.tiles[job.tenant_id] + claim.served
+    if used + job.tiles <= claim.max_tiles:
+        return None
+    served = f" and its endpoints {claim.served}" if claim.served else ""
+    why = f"its tenant's jobs have {used - claim.served}{served} of the {claim.max_tiles} that they may have"
+    if job.tiles > claim.max_tiles:
+        why = f"and its tenant may have {claim.max_tiles}: it waits for a new limit"
+    return Wait(WaitCode.TENANT_TILES, f"it needs {job.tiles} tiles, {why}")
+
+
+def find_lack(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> Wait | None:
+    """Return the wait of a job that no node takes, whatever is free there; ``None``: a node may take it."""
+    if ledger.slots == 0:
+        return Wait(WaitCode.WORKERS_AWAY, _why_no_worker(ledger, rules.absent))
+    if job.constraint and (unlabelled := ledger.why_unlabelled(job.constraint)) is not None:
+        return Wait(WaitCode.BAD_CONSTRAINTS, unlabelled)
+    if job.tiles and not ledger.has_daemon:
+        return Wait(WaitCode.NODE_AWAY, "no node daemon answers")
+    if (too_large := ledger.why_never(job.need)) is not None:
+        return Wait(WaitCode.TOO_LARGE, too_large)
+    free = ledger.rooms.slots
+    if free <= 0:
+        return Wait(WaitCode.RESOURCES, f"all {ledger.slots} worker slots are taken")
+    if free == 1 and _leaves_one(job, ledger, rules):
+        return Wait(WaitCode.TENANT_LIMIT, "the last free worker slot is kept for other tenants")
+    return None
+
+
+def find_slots(job: QueuedJob, nodes: int, ledger: Ledger, rules: QueueRules) -> Wait | None:
+    """Return the wait of a job whose members on several nodes need more worker slots than it may have now."""
+    free = ledger.rooms.slots
+    if free - nodes >= _leaves_one(job, ledger, rules):
+        return None
+    why = f"its members on {nodes} nodes need as many worker slots, {free} are free"
+    return Wait(WaitCode.TENANT_LIMIT, f"{why}, and the last one is kept for other tenants")
+
+
+def _leaves_one(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> bool:
+    """Return whether a tenant that has active jobs leaves the last worker slot to others."""
+    return rules.has_other_tenants and ledger.shares.jobs[job.tenant_id] > 0
+
+
+def _why_no_worker(ledger: Ledger, absent: Mapping[str, int]) -> str:
+    if ledger.rooms.all:
+        return "no worker is up"
+    states = ", ".join(f"{count} {state}" for state, count in sorted(absent.items()) if count)
+    if not states:
+        return "no node has joined the platform; join one: rdukit node join"
+    return f"no node is up: {states}; look at them: rdukit node list"
