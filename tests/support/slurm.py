@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -43,7 +43,7 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=3
@@ -119,8 +119,12 @@ class SlurmUnderTest:
 
 
 @contextmanager
-def slurm_cluster(tiles: int = 8) -> Iterator[SlurmUnderTest]:
-    """Yield a cluster of this machine with that many tiles; the test skips where there is no Slurm."""
+def slurm_cluster(tiles: int = 8, more: Sequence[str] = ()) -> Iterator[SlurmUnderTest]:
+    """Yield a cluster of this machine with that many tiles; the test skips where there is no Slurm.
+
+    Args:
+        more: further lines of ``slurm.conf``.
+    """
     if missing := [name for name in PROGRAMS if shutil.which(name, path=SEARCH) is None]:
         if os.environ.get("RDUKIT_REQUIRE_SLURM"):
             raise AssertionError(f"there is no Slurm on this machine: {missing}")
@@ -139,7 +143,7 @@ def slurm_cluster(tiles: int = 8) -> Iterator[SlurmUnderTest]:
             folder=folder, host=socket.gethostname().partition(".")[0], user=pwd.getpwuid(os.geteuid()).pw_name,
             node=NODE, tiles=tiles, controller_port=ports[0], node_port=ports[1],
         )  # fmt: skip
-        (folder / "slurm.conf").write_text(text)
+        (folder / "slurm.conf").write_text("\n".join([text, *more, ""]))
         (folder / "gres.conf").write_text(f"NodeName={NODE} Name=rdu_tile Count={tiles}\n")
         cluster = SlurmUnderTest(folder)
         try:
