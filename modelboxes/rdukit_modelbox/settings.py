@@ -7,6 +7,11 @@ from rdukit.settings import Setting, parse_bool
 CANCEL_GRACE_S: Final = Setting(
     "box.cancel_grace_s", 5.0, "Seconds a cancelled operation has to end by itself before it is killed.", float
 )
+VERB_NICE: Final = Setting(
+    "box.verb_nice", 5,
+    "Niceness that the process of a verb adds to its box's: servers, endpoints and the platform go first where "
+    "processors are scarce.", int, tuple(range(20)),
+)  # fmt: skip
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
 MAX_OPERATIONS: Final = Setting("box.max_operations", 1000, "Most operations that wait or run; one more gets 429.", int)
 

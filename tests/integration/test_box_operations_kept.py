@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -200,18 +200,19 @@ def test_what_was_asked_is_known_after_the_box_was_killed(tmp_path: Path, receiv
         box.stop()
 
 
-async def run_limited(tmp_path: Path, limits: ChildLimits, *, is_stopped: bool = False) -> ChildOutcome:
-    """Preprocess in a child with limits; ``is_stopped``: it hangs from its first word on."""
+async def run_limited(
+    tmp_path: Path, limits: ChildLimits, look: Callable[[int], object] = lambda pid: None
+) -> ChildOutcome:
+    """Preprocess in a child with limits; ``look`` gets the process whenever it tells something."""
     from dataclasses import asdict
 
     from rdukit_modelbox.contract.box import find_box_file
 
-    def stop(_: object) -> None:
-        if is_stopped:
-            for task in Path("/proc/self/task").iterdir():
-                for pid in (task / "children").read_text().split():
-                    if b"rdukit_modelbox.operations.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        os.kill(int(pid), signal.SIGSTOP)
+    def find(_: object) -> None:
+        for task in Path("/proc/self/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                if b"rdukit_modelbox.operations.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    look(int(pid))
 
     (tmp_path / "out").mkdir()
     request = {
@@ -219,7 +220,7 @@ async def run_limited(tmp_path: Path, limits: ChildLimits, *, is_stopped: bool =
         "parameters": {"limit": 1, "normalize": "none"}, "output": str(tmp_path / "out"),
         "exchange": asdict(Exchange()),
     }  # fmt: skip
-    listener = Listener(progress=stop, log=stop)
+    listener = Listener(progress=find, log=find)
     return await run_child(request, tmp_path / "log", listener, asyncio.Event(), limits)
 
 
@@ -231,7 +232,18 @@ async def test_a_child_that_takes_too_much_memory_is_killed_and_the_reason_is_to
     assert (outcome.peak_memory_bytes or 0) > 10 << 20
 
 
+@pytest.mark.parametrize("by", [0, 7])
+async def test_a_verb_runs_at_a_lower_priority_than_its_box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int
+) -> None:
+    monkeypatch.setenv("RDUKIT_BOX_VERB_NICE", str(by))
+    seen = list[int]()
+    outcome = await run_limited(tmp_path, ChildLimits(), lambda pid: seen.append(os.getpriority(os.PRIO_PROCESS, pid)))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert outcome.failed is None and set(seen) == {min(own + by, 19)}
+
+
 async def test_a_child_that_hangs_is_killed_and_the_reason_is_told(tmp_path: Path) -> None:
-    outcome = await run_limited(tmp_path, ChildLimits(stall_s=1.5), is_stopped=True)
+    outcome = await run_limited(tmp_path, ChildLimits(stall_s=1.5), lambda pid: os.kill(pid, signal.SIGSTOP))
     assert outcome.failed is not None, outcome
     assert (outcome.failed.code, outcome.failed.detail["exit"]) == ("stalled", "was killed by SIGKILL")

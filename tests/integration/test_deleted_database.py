@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit_node.faults.model import ChangedRows
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.store import FaultStore
 from support import shows, wait_until
 from support.node.daemons import running_daemon
@@ -24,7 +25,7 @@ def events_of(path: Path) -> list[str]:
 
 
 def write(store: FaultStore, number: int) -> bool:
-    return store.write(NOTHING, [{"seq": number}], now_ns=number)
+    return store.write(NewRows(NOTHING, [{"seq": number}]), now_ns=number)
 
 
 @pytest.mark.parametrize("gone", ["database", "database and log", "lock", "folder"])

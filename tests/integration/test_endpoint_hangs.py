@@ -74,6 +74,13 @@ def assert_no_call_fails(nodes: tuple[PlatformUnderTest, NodeUnderTest], pids: l
     assert len(callers.answers) > 10 * HANG_S
 
 
+def test_a_replica_has_the_priority_of_the_platform(nodes: tuple[PlatformUnderTest, NodeUnderTest]) -> None:
+    platform, two = nodes
+    (replica,) = (one["id"] for one in replicas(platform) if (one["node"], one["state"]) == ("two", "ready"))
+    pids = [*box_of_replica(two, replica), *parts_of(two, "worker"), *parts_of(two, "snd")]
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {os.getpriority(os.PRIO_PROCESS, two.pid)}
+
+
 def test_no_call_fails_while_the_daemon_restarts(
     nodes: tuple[PlatformUnderTest, NodeUnderTest], trainings: list[str]
 ) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +264,48 @@ def test_what_waits_at_a_replica_that_hangs_is_tried_on_another_and_it_gets_no_m
         assert time.monotonic() - began < 2 * HANG_S and len(asked) == 1
         is_hung.clear()
         wait_until(lambda: ask() == b"back", timeout_s=30, what="it gets calls when it answers again")
+
+
+@pytest.mark.long
+def test_a_call_waits_at_one_of_the_replicas_that_hang_and_then_asks_one_that_answers_looks(
+    gateway: GatewayUnderTest, tmp_path: Path
+) -> None:
+    """Those of a node hang together: a call that tries each would wait as often."""
+    asked: list[str] = []
+
+    def hangs(name: str) -> Application:
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            asked.append(name)
+            await asyncio.sleep(3600.0)
+
+        return application
+
+    async def good(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"application/json", b"good")
+
+    with ExitStack() as stack:
+        hung = [stack.enter_context(box(tmp_path / name, hangs(name), lambda: False)) for name in ("a", "b", "c")]
+        token = serve(gateway, *hung, stack.enter_context(box(tmp_path / "d", good)))
+        # Calls take turns: one of four begins at the replica that answers.
+        for _ in range(2):
+            found = gateway.ask("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+            assert (found.status_code, found.content) == (200, b"good")
+    assert 1 <= len(asked) <= 2, "one for each call"
+
+
+@pytest.mark.long
+def test_a_call_that_only_finds_replicas_that_hang_ends_after_its_wait_and_one_more_look(
+    gateway: GatewayUnderTest, tmp_path: Path
+) -> None:
+    async def hangs(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(3600.0)
+
+    with ExitStack() as stack:
+        hung = [stack.enter_context(box(tmp_path / name, hangs, lambda: False)) for name in ("a", "b", "c")]
+        token, began = serve(gateway, *hung), time.monotonic()
+        status, said = gateway.refused("POST", "/v1/endpoints/chat/v1/completions", token, json={})
+        assert (status, "hangs" in said) == (503, True)
+        assert time.monotonic() - began < 2 * HANG_S, "not as long for each of the three"
 
 
 def test_what_waits_at_a_replica_that_has_ended_is_tried_on_another(gateway: GatewayUnderTest, tmp_path: Path) -> None:

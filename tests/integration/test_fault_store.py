@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rdukit_node.faults.model import ChangedRows
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.store import FaultStore
 from support import shows
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.store import FaultStore
 store = FaultStore.open(Path(sys.argv[1]))
 machine = FaultMachine(find_node("TEST-1"), lambda: str(uuid.uuid4()))
@@ -37,7 +39,7 @@ print(number, flush=True)
 while True:
     number += 1
     machine.inject([Injection("pcie-correctable", "/NODE/XRDU_0/RDU_0/PCIE_0")], nobody, number * 10**9)
-    assert store.write(machine.take_changes(), [{"seq": number}], now_ns=number)
+    assert store.write(NewRows(machine.take_changes(), [{"seq": number}]), now_ns=number)
     print(number, flush=True)
 """
 
@@ -48,6 +50,7 @@ from pathlib import Path
 from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.store import FaultStore
 path, how = Path(sys.argv[1]), sys.argv[2]
 store = FaultStore.open(path)
@@ -68,7 +71,7 @@ else:
 worked = failed = 0
 for number in range(400):
     machine.inject([Injection("tile-hang", seed=number)], nobody, 10**18 + number * 10**12)
-    if store.write(machine.take_changes(), [{"seq": number, "text": "x" * 500}], now_ns=10**18 + number):
+    if store.write(NewRows(machine.take_changes(), [{"seq": number, "text": "x" * 500}]), now_ns=10**18 + number):
         worked += 1
     else:
         failed += 1
@@ -77,7 +80,7 @@ if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 else:
     filler.unlink()
-seen["again"] = store.write(machine.take_changes(), now_ns=10**18 + 400)
+seen["again"] = store.write(NewRows(machine.take_changes()), now_ns=10**18 + 400)
 seen["left"] = store.pending
 assert store.load().errors == machine.errors and store.load().faults == machine.faults
 seen["hangs"] = [store.load().hangs == machine.hangs, len(machine.hangs)]
@@ -131,10 +134,10 @@ def test_a_database_that_cannot_be_made_is_said_and_made_later(tmp_path: Path) -
     place.write_text("in the way")
     store = FaultStore.open(place / "snfm.db")
     assert not store.is_writable and "File exists" in store.reason
-    assert not store.write(ChangedRows(), [{"seq": 1}], now_ns=1) and store.pending == 1
+    assert not store.write(NewRows(ChangedRows(), [{"seq": 1}]), now_ns=1) and store.pending == 1
     place.unlink()
     place.mkdir()
-    assert store.write(ChangedRows(), [{"seq": 2}], now_ns=2) and store.pending == 0 and store.is_writable
+    assert store.write(NewRows(ChangedRows(), [{"seq": 2}]), now_ns=2) and store.pending == 0 and store.is_writable
     store.close()
     with FaultStore.read_only(place / "snfm.db") as reader:
         assert [row["seq"] for row in reader.events()] == [1, 2]
@@ -157,7 +160,7 @@ def test_readers_see_whole_writes_while_the_writer_works(tmp_path: Path) -> None
 
 def test_an_unprivileged_reader_sees_what_a_stopped_daemon_left(tmp_path: Path) -> None:
     store = FaultStore.open(tmp_path / "snfm.db")
-    store.write(ChangedRows(), [{"seq": 1}], now_ns=7)
+    store.write(NewRows(ChangedRows(), [{"seq": 1}]), now_ns=7)
     store.close()
     assert sorted(os.listdir(tmp_path)) == ["snfm.db", "snfm.db.lock"], "the log is gone: one file has everything"
     with FaultStore.read_only(tmp_path / "snfm.db") as reader:

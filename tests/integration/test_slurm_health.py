@@ -53,7 +53,8 @@ def test_a_sick_node_is_drained_and_resumed_and_one_that_does_not_answer_is_left
         client.call("inject", events=[{"class": "tile-excluded", "component": "/NODE/XRDU_0/RDU_0/TILE_3"}])
         status, asked = run(daemon, tmp_path, "health", "IDLE")
         assert status == 0 and asked.startswith("update nodename=n1 state=drain reason=rdukit: faulty: ")
-        assert run(daemon, tmp_path, "prolog", "IDLE") == (1, "")
+        assert run(daemon, tmp_path, "prolog", "IDLE") == (1, asked), "health resumes only what rdukit has drained"
+        assert run(daemon, tmp_path, "prolog", drained) == (1, "")
         client.call("repair", component="/NODE")
         assert run(daemon, tmp_path, "epilog", drained) == (0, "update nodename=n1 state=resume")
         assert [lease["job"] for lease in client.status()["leases"]] == ["slurm-1"]

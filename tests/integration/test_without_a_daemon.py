@@ -10,6 +10,7 @@ from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_node.cli.output import NodeReply, Reader, connect
 from rdukit_node.cli.snfadm import snfadm
 from rdukit_node.faults.model import ChangedRows
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.store import FaultStore
 from rdukit_node.private_node import open_lease
 from support import shows
@@ -84,7 +85,7 @@ def test_a_tool_finds_the_state_of_a_node_whose_socket_is_elsewhere(tmp_path: Pa
     rows = [
         {"lease": f"l{number}", "job": f"slurm-{number % 2}", "granted_at": 1, "ended_at": 2} for number in range(4)
     ]
-    store.write(ChangedRows(), applications=rows, now_ns=1)
+    store.write(NewRows(ChangedRows(), applications=rows), now_ns=1)
     store.close()
     where = ["--socket", str(tmp_path / "elsewhere.sock")]
     assert CliRunner().invoke(snfadm, ["-l", "applications", "--json", *where]).exit_code != 0

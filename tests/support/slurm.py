@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,8 @@ import pytest
 from support import wait_until
 
 PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
+#: Further ones that keep accounts: Debian's slurmdbd and mariadb-server-core.
+ACCOUNTING: Final = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db")
 #: Where Debian has what only administrators run.
 SEARCH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
 NODE: Final = "n1"
@@ -39,11 +41,11 @@ SlurmdLogFile={folder}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=3
@@ -52,6 +54,30 @@ NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 Gres=rdu_tile:{ti
 PartitionName=rdu Nodes={node} Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes={node} MaxTime=1 State=UP
 PartitionName=other Nodes={node} MaxTime=INFINITE State=UP
+"""
+
+
+NO_ACCOUNTS: Final = "AccountingStorageType=accounting_storage/none"
+ACCOUNTS: Final = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.sock
+AccountingStorageTRES=gres/rdu_tile"""
+#: Of slurmdbd.
+ACCOUNTS_CONFIGURATION: Final = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser={user}
+StorageLoc=accounts
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
 """
 
 
@@ -73,6 +99,22 @@ class SlurmUnderTest:
                 [program, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**os.environ, **self.environment}, cwd=self.folder,
             )  # fmt: skip
+
+    def start_accounting(self, port: int) -> None:
+        """Start a database and ``slurmdbd``, which keeps the accounts of this cluster in it."""
+        data, database = self.folder / "database", self.folder / "database.sock"
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        kept = "--auth-root-authentication-method=normal"
+        self.call("mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={user}", kept)
+        self.start("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={database}", "--skip-networking",
+                   f"--user={user}")  # fmt: skip
+        wait_until(database.exists, 60)
+        file = self.folder / "slurmdbd.conf"
+        file.write_text(ACCOUNTS_CONFIGURATION.format(folder=self.folder, port=port, user=user))
+        file.chmod(0o600)
+        self.environment["MYSQL_UNIX_PORT"] = str(database)
+        self.start("slurmdbd", "-D")
+        wait_until(lambda: "rdukit" in self.call("sacctmgr", "-i", "add", "cluster", "rdukit", check=False), 60)
 
     def start_node(self) -> None:
         """Start ``slurmd``; returns when jobs may run."""
@@ -119,9 +161,15 @@ class SlurmUnderTest:
 
 
 @contextmanager
-def slurm_cluster(tiles: int = 8) -> Iterator[SlurmUnderTest]:
-    """Yield a cluster of this machine with that many tiles; the test skips where there is no Slurm."""
-    if missing := [name for name in PROGRAMS if shutil.which(name, path=SEARCH) is None]:
+def slurm_cluster(tiles: int = 8, more: Sequence[str] = (), has_accounts: bool = False) -> Iterator[SlurmUnderTest]:
+    """Yield a cluster of this machine with that many tiles; the test skips where there is no Slurm.
+
+    Args:
+        more: further lines of ``slurm.conf``.
+        has_accounts: with ``slurmdbd``, which counts tiles.
+    """
+    programs = (*PROGRAMS, *(ACCOUNTING if has_accounts else ()))
+    if missing := [name for name in programs if shutil.which(name, path=SEARCH) is None]:
         if os.environ.get("RDUKIT_REQUIRE_SLURM"):
             raise AssertionError(f"there is no Slurm on this machine: {missing}")
         pytest.skip(f"no {', '.join(missing)} on this machine: apt-get install slurmctld slurmd slurm-client munge")
@@ -133,13 +181,16 @@ def slurm_cluster(tiles: int = 8) -> Iterator[SlurmUnderTest]:
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-            ports = one.getsockname()[1], two.getsockname()[1]
+        with ExitStack() as stack:
+            doors = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            ports = [door.getsockname()[1] for door in doors]
+        accounting = ACCOUNTS.format(folder=folder, port=ports[2]) if has_accounts else NO_ACCOUNTS
         text = CONFIGURATION.format(
             folder=folder, host=socket.gethostname().partition(".")[0], user=pwd.getpwuid(os.geteuid()).pw_name,
             node=NODE, tiles=tiles, controller_port=ports[0], node_port=ports[1],
+            accounting=accounting,
         )  # fmt: skip
-        (folder / "slurm.conf").write_text(text)
+        (folder / "slurm.conf").write_text("\n".join([text, *more, ""]))
         (folder / "gres.conf").write_text(f"NodeName={NODE} Name=rdu_tile Count={tiles}\n")
         cluster = SlurmUnderTest(folder)
         try:
@@ -149,6 +200,8 @@ def slurm_cluster(tiles: int = 8) -> Iterator[SlurmUnderTest]:
                 "--num-threads=2",
             )  # fmt: skip
             wait_until((folder / "munge.sock").exists, 20)
+            if has_accounts:
+                cluster.start_accounting(ports[2])
             cluster.start("slurmctld", "-D", "-c")
             cluster.start_node()
             yield cluster

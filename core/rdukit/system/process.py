@@ -42,6 +42,18 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
         os._exit(1)
 
 
+def lower_priority(by: int) -> None:
+    """Let other processes go first: add ``by`` to this process's niceness, and to that of the session that it leads.
+
+    Kernels with autogroups compare niceness within a session only, and sessions by a niceness of their own, which a
+    fence may keep from being set.
+    """
+    os.nice(by)
+    if by and os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(by))
+
+
 def start_child(
     command: Sequence[str], stdout: IO[bytes] | int, environment: Mapping[str, str], *,
     stderr: IO[bytes] | int | None = None, pass_fds: Sequence[int] = (),

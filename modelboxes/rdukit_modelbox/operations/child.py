@@ -33,14 +33,18 @@ def main(arguments: list[str]) -> int:
     die_with_parent(int(options["--parent"]))
     # Imports come after the watch on the parent: they may take long, and the parent may die meanwhile.
     from rdukit.errors import RdukitError, find_system_error
-    from rdukit.system.process import configure_logging
+    from rdukit.settings import resolve
+    from rdukit.system.process import configure_logging, lower_priority
     from rdukit.telemetry.spans import BOX, close_telemetry, configure_telemetry, find_traceparent, span
+    from rdukit_modelbox.settings import VERB_NICE
 
     configure_logging()
     configure_telemetry(BOX)
     with os.fdopen(int(options["--events-fd"]), "w") as events:
         try:
             request: dict[str, Any] = json.loads(sys.stdin.readline())
+            if not request.get("is_follower"):  # it has the niceness of the process that started it
+                lower_priority(resolve(VERB_NICE))
             _send(events, kind="started")
             attributes = {"rdukit.box": Path(request["box_file"]).parent.name, "rdukit.verb": request["verb"]}
             try:

@@ -7,7 +7,7 @@ The gateway says of replicas that drain whether it still has requests there.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -187,7 +187,9 @@ class EndpointCalls:
                 answer = await self._send(target, replica, at_box, request)
             except Unavailable as failed:
                 last = failed
-                if attempts[replica.id] == 1:  # it had a replica meanwhile, and did not wait for one
+                if failed.detail.get("is_silent"):  # so may be others, of its node: they do not cost as long each
+                    tried |= await self._silent([each for each in target.ready if each.id not in tried])
+                elif attempts[replica.id] == 1:  # it had a replica meanwhile, and did not wait for one
                     deadline += clock() - sent_at
                 if failed.detail.get("is_broken") and attempts[replica.id] == 1:
                     tried.discard(replica.id)  # it may have closed a connection that was idle
@@ -270,7 +272,7 @@ class EndpointCalls:
         except TimeoutError as cause:
             await self._done(target, replica, answer, forwarded, "hang")
             words = f"the replica has ended, or hangs: it has answered no look for up to {HANG_S:g} s"
-            raise Unavailable(words, is_up=True) from cause
+            raise Unavailable(words, is_up=True, is_silent=True) from cause
         except httpx.HTTPError as cause:
             await self._done(target, replica, answer, forwarded, type(cause).__name__)
             is_broken = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout)
@@ -347,6 +349,16 @@ class EndpointCalls:
 
     def _hung(self) -> set[str]:
         return {replica_id for replica_id, connection in self._connections.items() if connection.is_hung}
+
+    async def _silent(self, replicas: Sequence[ReadyReplica]) -> set[str]:
+        """Look at replicas, all at once. Returns those that do not answer."""
+        answers = await asyncio.gather(*(self._answers(each) for each in replicas))
+        return {each.id for each, is_there in zip(replicas, answers, strict=True) if not is_there}
+
+    async def _answers(self, replica: ReadyReplica) -> bool:
+        with suppress(Unavailable):
+            return await self._connection(replica).answers()
+        return False
 
     def _find(self, tenant_id: str, name: str) -> Target:
         with self._platform.database.read() as session:

@@ -64,6 +64,13 @@ class ReplicaConnection:
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time())
 
+    async def answers(self) -> bool:
+        """Look at the box. Returns whether it answers within ``ANSWER_S``."""
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S), self.http.stream("GET", LIVE):
+                return True
+        return False
+
     async def close(self) -> None:
         """Close them."""
         self._watch.cancel()
@@ -82,13 +89,7 @@ class ReplicaConnection:
             if not self.is_hung and (oldest is None or clock() - oldest < LOOK_S):
                 misses = 0
                 continue
-            misses = 0 if await self._answers() else misses + 1
+            misses = 0 if await self.answers() else misses + 1
             self.is_hung = misses >= MAX_MISSES
             if self.is_hung:
                 self.end_waits()
-
-    async def _answers(self) -> bool:
-        with suppress(httpx.HTTPError, TimeoutError):
-            async with asyncio.timeout(ANSWER_S), self.http.stream("GET", LIVE):
-                return True
-        return False

@@ -42,7 +42,7 @@ def check_free(folder: Path) -> None:
         DiskFull: the message says how much there is.
     """
     if not has_room(folder):
-        free = shutil.disk_usage(folder).free
+        _, free = _bytes_of(folder)
         raise DiskFull(
             f"the disk of {folder} has {format_bytes(free)} free; make room: below {format_bytes(MIN_FREE_BYTES)} its "
             "jobs wait"
@@ -51,13 +51,26 @@ def check_free(folder: Path) -> None:
 
 def has_room(folder: Path) -> bool:
     """Return whether a job may begin on the disk of a folder."""
-    return shutil.disk_usage(folder).free >= MIN_FREE_BYTES
+    _, free = _bytes_of(folder)
+    return free >= MIN_FREE_BYTES
 
 
 def is_low(folder: Path) -> bool:
     """Return whether the disk of a folder has so little room that whoever could not write there is not at fault."""
-    usage = shutil.disk_usage(folder)
-    return usage.free < max(LOW_BYTES, usage.total // 20)
+    total, free = _bytes_of(folder)
+    return free < max(LOW_BYTES, total // 20)
+
+
+def _bytes_of(folder: Path) -> tuple[int, int]:
+    """Return the size and the free bytes of the disk that a folder is on, or will be.
+
+    A job's folder may not be made yet, or be removed meanwhile.
+    """
+    try:
+        usage = shutil.disk_usage(folder)
+    except FileNotFoundError:
+        return _bytes_of(folder.parent)
+    return usage.total, usage.free
 
 
 def find_lack(error: Exception) -> RdukitError | None:

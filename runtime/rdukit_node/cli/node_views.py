@@ -4,7 +4,7 @@ Source: runtime reference 5 (banners, four spaces a level, keys padded to 18; th
 op-state and of topo are ours, as are the names in the JSON files).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
@@ -27,6 +27,23 @@ def banner(title: str) -> list[str]:
 
 def _title_line(title: str) -> str:
     return "=" * 7 + f"{'':16}{title:<24}" + "=" * 7
+
+
+# -- of one job ------------------------------------------------------------------------------------------------------
+
+
+def rdus_of_job(status: Row, job: str) -> frozenset[str]:
+    """Return the paths of the RDUs on which a job holds tiles, by an answer of ``status``."""
+    leases = {lease["id"] for lease in status["leases"] if lease["job"] == job}
+    return frozenset(str(tile["path"]).rpartition("/")[0] for tile in status["tiles"] if tile["lease"] in leases)
+
+
+def rows_around(rows: Sequence[Row], rdus: Collection[str]) -> list[Row]:
+    """Return the rows of these RDUs, of the parts below them and of what they are a part of."""
+    return [
+        row for row in rows
+        if any(f"{row['comp_name']}/".startswith(f"{rdu}/") or rdu.startswith(f"{row['comp_name']}/") for rdu in rdus)
+    ]  # fmt: skip
 
 
 # -- node: values ----------------------------------------------------------------------------------------------------

@@ -91,14 +91,21 @@ def health(socket_file: Path | None, severity: str) -> None:
 @click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
 @node_options
 def prolog(socket_file: Path | None, severity: str) -> None:
-    """Refuse a job on a sick node: Slurm drains the node and queues the job again.
+    """Refuse a job on a sick node: drain the node, and let Slurm queue the job again.
+
+    Slurm drains the node of a prolog that failed, too, but for a reason of its own, which ``health`` would not resume.
 
     Example: rdukit node slurm prolog
     """
     found = ask_health(socket_file, severity)
-    click.echo(f"rdukit: {found.text}", err=True)
-    if found.is_sick:
-        raise SystemExit(_REFUSED)
+    if not found.is_sick:
+        click.echo(f"rdukit: {found.text}", err=True)
+        return
+    try:
+        _apply(found)
+    except Unavailable as error:
+        click.echo(f"rdukit: {found.text}; the node is not drained: {error.message}", err=True)
+    raise SystemExit(_REFUSED)
 
 
 @slurm.command()

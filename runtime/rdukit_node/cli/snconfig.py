@@ -3,7 +3,7 @@
 Source: runtime reference 5. ``topo``, ``power``, ``--json`` and the names in the JSON files are ours.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,8 @@ from rdukit_node.cli.node_views import (
     op_state_lines,
     power_lines,
     rdma_lines,
+    rdus_of_job,
+    rows_around,
     static_lines,
     static_tree,
     topology,
@@ -44,41 +46,53 @@ _RULED: Final = banner("NODE Info")
 Part = tuple[Tree, list[str]]
 
 
-def _read_static(reader: Reader, now: datetime) -> Part:
-    inventory = reader.ask("inventory")["components"]
-    tree = static_tree(_platform(reader), inventory, _stamp(now))
+class NodeRows:
+    """Answers of a node about its components: of all, or of the RDUs on which a job holds tiles, and their parts."""
+
+    def __init__(self, reader: Reader, now: datetime, job: str | None) -> None:
+        """Ask which RDUs these are."""
+        self.now = now
+        self.ask = reader.ask
+        self._rdus = None if job is None else rdus_of_job(self.ask("status"), job)
+
+    def keep(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows of these RDUs, of their parts and of the modules that they are on."""
+        return list(rows) if self._rdus is None else rows_around(rows, self._rdus)
+
+
+def _read_static(node: NodeRows) -> Part:
+    inventory = node.keep(node.ask("inventory")["components"])
+    tree = static_tree(str(node.ask("hello")["platform"]), inventory, _stamp(node.now))
     return tree, static_lines(tree)
 
 
-def _read_dynamic(reader: Reader, now: datetime) -> Part:
-    status = reader.ask("status")
-    tree = dynamic_tree(
-        status["platform"], reader.ask("op_state")["rdus"], status["tiles"], status["leases"], _stamp(now)
-    )
+def _read_dynamic(node: NodeRows) -> Part:
+    status, rdus = node.ask("status"), node.keep(node.ask("op_state")["rdus"])
+    tree = dynamic_tree(status["platform"], rdus, status["tiles"], status["leases"], _stamp(node.now))
     return tree, dynamic_lines(tree)
 
 
-def _read_op_state(reader: Reader, now: datetime) -> Part:
-    rows: list[Row] = reader.ask("op_state")["rdus"]
-    return {"timestamp": _stamp(now), "rdus": rows}, op_state_lines(rows)
+def _read_op_state(node: NodeRows) -> Part:
+    rows = node.keep(node.ask("op_state")["rdus"])
+    return {"timestamp": _stamp(node.now), "rdus": rows}, op_state_lines(rows)
 
 
-def _read_topology(reader: Reader, now: datetime) -> Part:
-    found = topology([row["comp_name"] for row in reader.ask("op_state")["rdus"]])
-    return {"timestamp": _stamp(now), **found}, topology_lines(found)
+def _read_topology(node: NodeRows) -> Part:
+    found = topology([row["comp_name"] for row in node.keep(node.ask("op_state")["rdus"])])
+    return {"timestamp": _stamp(node.now), **found}, topology_lines(found)
 
 
-def _read_power(reader: Reader, now: datetime) -> Part:
+def _read_power(node: NodeRows) -> Part:
     readings = []
     for pause_s in (0.0, _WINDOW_S):
         SystemClock().sleep(pause_s)
-        status = reader.ask("status")
-        readings.append(Reading(reader.ask("counters"), status))
-    rows: list[Row] = [each.as_json() for each in emulated_readings(*readings)]
-    return {"timestamp": _stamp(now), "is_emulated": True, "rdus": rows}, power_lines(rows)
+        status = node.ask("status")
+        readings.append(Reading(node.ask("counters"), status))
+    rows = node.keep([each.as_json() for each in emulated_readings(*readings)])
+    return {"timestamp": _stamp(node.now), "is_emulated": True, "rdus": rows}, power_lines(rows)
 
 
-_NODE_PARTS: Final[Mapping[str, Callable[[Reader, datetime], Part]]] = {
+_NODE_PARTS: Final[Mapping[str, Callable[[NodeRows], Part]]] = {
     "static": _read_static, "dynamic": _read_dynamic, "op-state": _read_op_state, "topo": _read_topology,
     "power": _read_power,
 }  # fmt: skip
@@ -104,9 +118,12 @@ _FORMS: Final = (
 @click.version_option(__version__, prog_name="snconfig")
 @click.argument("words", nargs=-1, required=True, metavar="FORM")
 @click.option("-j", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Also write JSON files into DIR.")
+@click.option("--job", metavar="ID", help="With show Node: only RDUs on which this job holds tiles.")
 @json_option
 @node_options
-def snconfig(words: tuple[str, ...], folder: Path | None, as_json: bool, socket_file: Path | None) -> None:
+def snconfig(
+    words: tuple[str, ...], folder: Path | None, job: str | None, as_json: bool, socket_file: Path | None
+) -> None:
     """Show the node's configuration and state, and the host's.
 
     \b
@@ -124,13 +141,16 @@ def snconfig(words: tuple[str, ...], folder: Path | None, as_json: bool, socket_
     Example: snconfig show Node dynamic | grep perfect
     """
     form = tuple(word.lower() for word in words)
+    if job is not None and form[:2] != ("show", "node"):
+        raise InvalidArgument(f"--job belongs to show Node, not to {' '.join(words)!r}; leave it out")
     if form[:2] == ("set", "hugepages"):
         _set_huge_pages(form[2:], as_json)
         return
     now = datetime.fromtimestamp(SystemClock().now())
     if form in _NODE_FORMS:
         with Reader(socket_file, read_stored) as reader:
-            parts = {name: _NODE_PARTS[name](reader, now) for name in _NODE_FORMS[form]}
+            node = NodeRows(reader, now, job)
+            parts = {name: _NODE_PARTS[name](node) for name in _NODE_FORMS[form]}
             reader.say_age(_TOOL)
         head, kind = _RULED, "node"
     elif form in _HOST_FORMS:
@@ -175,10 +195,6 @@ def _set_huge_pages(words: tuple[str, ...], as_json: bool) -> None:
     before = set_huge_pages(count)
     answer = {"huge_pages": count, "before": before}
     click.echo(json_text(answer) if as_json else f"Huge pages of 1 GiB: {count} (before: {before})")
-
-
-def _platform(reader: Reader) -> str:
-    return str(reader.ask("hello")["platform"])
 
 
 def _stamp(now: datetime) -> str:

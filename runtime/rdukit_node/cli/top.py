@@ -18,7 +18,7 @@ import click
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.snd import SndClient
 from rdukit_node.cli.output import connect, is_terminal, node_options
-from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture
+from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture, of_job
 from rdukit_node.telemetry.sampling import Reading, holders, take_reading
 
 _FIRST_WINDOW_S: Final = 0.3
@@ -30,8 +30,9 @@ _DEFAULT_WIDTH: Final = 80
 @click.option("--interval", "interval_s", type=float, default=1.0, show_default=True, help="Seconds between pictures.")
 @click.option("--once", is_flag=True, help="Print one picture as plain text and stop.")
 @click.option("--width", type=click.IntRange(min=40), default=None, help="Columns (default: those of the terminal).")
+@click.option("--job", metavar="ID", help="Only applications and requests of this job; tiles and faults stay.")
 @node_options
-def top(interval_s: float, once: bool, width: int | None, socket_file: Path | None) -> None:
+def top(interval_s: float, once: bool, width: int | None, job: str | None, socket_file: Path | None) -> None:
     """Watch a node: tiles, who occupies them, health, DDR, PCIe, faults, who waits.
 
     A letter and a colour stand for an application; the bar beside the letter is how busy the tile is, ✗ a tile out of
@@ -42,15 +43,15 @@ def top(interval_s: float, once: bool, width: int | None, socket_file: Path | No
     if not 0.1 <= interval_s <= _MAX_S:
         raise InvalidArgument(f"--interval {interval_s}: legal are 0.1 to {_MAX_S:.0f} seconds")
     if once or not is_terminal():
-        _print_once(socket_file, width)
+        _print_once(socket_file, width, job)
         return
     try:
-        _watch(socket_file, interval_s, width)
+        _watch(socket_file, interval_s, width, job)
     except KeyboardInterrupt:
         return
 
 
-def _print_once(socket_file: Path | None, width: int | None) -> None:
+def _print_once(socket_file: Path | None, width: int | None, job: str | None) -> None:
     from rich.console import Console
 
     from rdukit_node.cli.top_frame import draw
@@ -58,7 +59,7 @@ def _print_once(socket_file: Path | None, width: int | None) -> None:
     with connect(socket_file) as node:
         before = take_reading(node)
         time.sleep(_FIRST_WINDOW_S)
-        picture = _picture(node, before, take_reading(node), SlotNumbers())
+        picture = _picture(node, before, take_reading(node), SlotNumbers(), job)
     columns = width or shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
     console = Console(width=columns, color_system=None, force_terminal=False, highlight=False, markup=False)
     with console.capture() as capture:
@@ -67,7 +68,7 @@ def _print_once(socket_file: Path | None, width: int | None) -> None:
     click.echo("\n".join(lines).encode(_encoding(), "replace").decode(_encoding()))
 
 
-def _watch(socket_file: Path | None, interval_s: float, width: int | None) -> None:
+def _watch(socket_file: Path | None, interval_s: float, width: int | None, job: str | None) -> None:
     from rich.console import Console, RenderableType
     from rich.live import Live
     from rich.text import Text
@@ -88,13 +89,13 @@ def _watch(socket_file: Path | None, interval_s: float, width: int | None) -> No
     former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with Live(get_renderable=frame, console=console, screen=True, vertical_overflow="crop"):
-            for picture in _pictures(socket_file, interval_s):
+            for picture in _pictures(socket_file, interval_s, job):
                 latest = picture
     finally:
         signal.signal(signal.SIGTERM, former)
 
 
-def _pictures(socket_file: Path | None, interval_s: float) -> Iterator[Picture | str]:
+def _pictures(socket_file: Path | None, interval_s: float, job: str | None) -> Iterator[Picture | str]:
     """Pictures without end, or the reason why there is none at present."""
     slots = SlotNumbers()
     while True:
@@ -104,7 +105,7 @@ def _pictures(socket_file: Path | None, interval_s: float) -> Iterator[Picture |
                 time.sleep(min(_FIRST_WINDOW_S, interval_s))
                 while True:
                     after = take_reading(node)
-                    yield _picture(node, before, after, slots)
+                    yield _picture(node, before, after, slots, job)
                     before = after
                     time.sleep(interval_s)
         except Unavailable as error:
@@ -112,9 +113,10 @@ def _pictures(socket_file: Path | None, interval_s: float) -> Iterator[Picture |
             time.sleep(min(1.0, interval_s))
 
 
-def _picture(node: SndClient, before: Reading, after: Reading, slots: SlotNumbers) -> Picture:
+def _picture(node: SndClient, before: Reading, after: Reading, slots: SlotNumbers, job: str | None) -> Picture:
     keys: dict[str, Any] = {application_key(holder): None for holder in holders(after).values()}
-    return make_picture(before, after, node.call("faults", limit=1000)["faults"], slots.assign(list(keys)))
+    picture = make_picture(before, after, node.call("faults", limit=1000)["faults"], slots.assign(list(keys)))
+    return picture if job is None else of_job(picture, job)
 
 
 def _encoding() -> str:

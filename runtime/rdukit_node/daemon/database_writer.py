@@ -13,6 +13,7 @@ from typing import Final
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.disk_thread import DiskThread
 from rdukit_node.daemon.events import NodeEventKind
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.store import FaultStore
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class DatabaseWriter:
         )
         self._is_new = False
         self._now_ns = int(now * 1e9)
-        self._store.add(changes, events, applications, inventory=inventory, now_ns=self._now_ns)
+        self._store.add(NewRows(changes, events, applications, inventory=inventory), now_ns=self._now_ns)
         self._written_at = now
         return self.thread.request()
 

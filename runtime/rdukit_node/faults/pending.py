@@ -6,6 +6,7 @@ Source: ours.
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from rdukit_node.faults.model import (
@@ -27,6 +28,21 @@ _MAX_APPLICATIONS: Final = 10_000
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows for the next write.
+
+    Attributes:
+        events: for the event log. applications: accounting rows of leases that ended.
+        inventory: replaces the one in the file; ``None`` keeps that.
+    """
+
+    changes: ChangedRows
+    events: Sequence[Mapping[str, object]] = ()
+    applications: Sequence[Mapping[str, object]] = ()
+    inventory: Iterable[Mapping[str, object]] | None = None
 
 
 class PendingRows:
@@ -54,22 +70,14 @@ class PendingRows:
     def __len__(self) -> int:
         return sum(len(rows) for rows in self._all()) + len(self.events) + len(self.inventory or ())
 
-    def add(
-        self,
-        changes: ChangedRows,
-        events: Sequence[Mapping[str, object]] = (),
-        applications: Sequence[Mapping[str, object]] = (),
-        inventory: Iterable[Mapping[str, object]] | None = None,
-        *,
-        now_ns: int,
-    ) -> None:
+    def add(self, rows: NewRows, *, now_ns: int) -> None:
         """Add rows after those that wait."""
-        self._add_changes(changes)
-        self.events.extend(json.dumps(event) for event in events)
-        self._put(self.applications, {str(row["lease"]): (now_ns, json.dumps(row)) for row in applications},
-                  _MAX_APPLICATIONS)  # fmt: skip
-        if inventory is not None:
-            self.inventory = [dict(row) for row in inventory]
+        self._add_changes(rows.changes)
+        self.events.extend(json.dumps(event) for event in rows.events)
+        ended = {str(row["lease"]): (now_ns, json.dumps(row)) for row in rows.applications}
+        self._put(self.applications, ended, _MAX_APPLICATIONS)
+        if rows.inventory is not None:
+            self.inventory = [dict(row) for row in rows.inventory]
         self._drop_events()
 
     def add_newer(self, newer: "PendingRows") -> None:

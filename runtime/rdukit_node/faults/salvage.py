@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from rdukit_node.faults.log_repair import repaired_log
 from rdukit_node.faults.model import ChangedRows, FaultSnapshot
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.promise import forget
 from rdukit_node.faults.schema import connect
 from rdukit_node.faults.store import FaultStore
@@ -81,7 +82,7 @@ def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
         kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions,
         replaced=kept.replaced, maintenance=MaintenanceChanges(kept.cordons, kept.windows),
     )  # fmt: skip
-    store.write(changes, applications=salvage.applications, now_ns=now_ns)
+    store.write(NewRows(changes, applications=salvage.applications), now_ns=now_ns)
 
 
 def _read(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:

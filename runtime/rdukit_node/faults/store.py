@@ -15,14 +15,13 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rdukit.errors import Conflict, RdukitError
 from rdukit.files.home import make_folder
-from rdukit_node.faults.model import ChangedRows, FaultSnapshot
-from rdukit_node.faults.pending import PendingRows
+from rdukit_node.faults.model import FaultSnapshot
+from rdukit_node.faults.pending import NewRows, PendingRows
 from rdukit_node.faults.promise import check_writes, lock_path, promise, promised_writes
 from rdukit_node.faults.reader import FaultReader
 from rdukit_node.faults.schema import (
@@ -163,23 +162,10 @@ class FaultStore:
         except (sqlite3.Error, ValueError, OverflowError) as cause:
             raise not_ours(self.path, str(cause)) from cause
 
-    def add(
-        self,
-        changes: ChangedRows,
-        events: Sequence[Mapping[str, object]] = (),
-        applications: Sequence[Mapping[str, object]] = (),
-        *,
-        inventory: Iterable[Mapping[str, object]] | None = None,
-        now_ns: int,
-    ) -> None:
-        """Add rows for the next ``flush``. Waits for no disk, whatever another thread's ``flush`` does.
-
-        Args:
-            events: for the event log. applications: accounting rows of leases that ended.
-            inventory: replaces the one in the file.
-        """
+    def add(self, rows: NewRows, *, now_ns: int) -> None:
+        """Add rows for the next ``flush``. Waits for no disk, whatever another thread's ``flush`` does."""
         with self._adding:
-            self._waiting.add(changes, events, applications, inventory, now_ns=now_ns)
+            self._waiting.add(rows, now_ns=now_ns)
 
     def flush(self, now_ns: int) -> bool:
         """Write what waits in one transaction. Returns whether that worked; never raises for what the disk does."""
@@ -207,17 +193,9 @@ class FaultStore:
         self._reason = ""
         return True
 
-    def write(
-        self,
-        changes: ChangedRows,
-        events: Sequence[Mapping[str, object]] = (),
-        applications: Sequence[Mapping[str, object]] = (),
-        *,
-        inventory: Iterable[Mapping[str, object]] | None = None,
-        now_ns: int,
-    ) -> bool:
-        """Add rows and write all that waits; for arguments and result see ``add`` and ``flush``."""
-        self.add(changes, events, applications, inventory=inventory, now_ns=now_ns)
+    def write(self, rows: NewRows, *, now_ns: int) -> bool:
+        """Add rows and write all that waits; for the result see ``flush``."""
+        self.add(rows, now_ns=now_ns)
         return self.flush(now_ns)
 
     def checkpoint(self) -> bool:

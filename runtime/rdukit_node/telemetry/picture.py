@@ -4,7 +4,7 @@ Source: ours.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rdukit_node.telemetry.sampling import (
@@ -148,6 +148,15 @@ def make_picture(
         occupants=_occupants(lease_rates(before, after), slots),
         faults=tuple(sorted(active, key=lambda fault: (severity.get(fault["severity"], 3), -int(fault["timestamp"])))),
         waiting=tuple(after.status.get("waiting", ())),
+    )
+
+
+def of_job(picture: Picture, job: str) -> Picture:
+    """Return a picture with the applications and requests of one job; tiles and faults are those of the node."""
+    return replace(
+        picture,
+        occupants=tuple(each for each in picture.occupants if any(holder.job == job for holder in each.holders)),
+        waiting=tuple(row for row in picture.waiting if row["job"] == job),
     )
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from rdukit.errors import DiskFull, InvalidArgument, StoreUnavailable
+from rdukit.box.image import BoxEnd
+from rdukit.errors import DiskFull, InvalidArgument, StoreUnavailable, Unavailable
 from rdukit_platform.jobs.attempts import FREE, LOST, AttemptOutcome
 from rdukit_platform.worker import box_ends, patience
-from rdukit_platform.worker.box_ends import is_below, outcome_of_error
+from rdukit_platform.worker.box_ends import is_below, outcome_of, outcome_of_error
 from rdukit_platform.worker.patience import NO_ROOM, check_free, find_lack, patiently
 from support import shows
 
@@ -62,6 +63,12 @@ def test_a_job_begins_only_where_there_is_room(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(patience, "MIN_FREE_BYTES", 1 << 60)
     with pytest.raises(DiskFull, match="make room"):
         check_free(tmp_path)
+
+
+def test_a_box_that_was_too_late_for_a_folder_that_is_not_made_yet_is_slow(tmp_path: Path) -> None:
+    late = Unavailable("box logreg was not ready in 90 s", end=str(BoxEnd.LATE))
+    assert outcome_of(late, None, tmp_path / "work" / "job-1") is AttemptOutcome.BOX_SLOW
+    check_free(tmp_path / "work" / "job-1")
 
 
 def test_a_box_that_could_not_write_is_at_fault_only_where_there_was_room(

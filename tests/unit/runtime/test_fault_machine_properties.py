@@ -10,7 +10,7 @@ from rdukit.hardware import find_node
 from rdukit_node.faults.catalogue import fault_classes
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultOutcome, FaultSnapshot, Injection, TileOwner, nobody
-from rdukit_node.faults.pending import PendingRows
+from rdukit_node.faults.pending import NewRows, PendingRows
 from rdukit_node.inventory import components
 from support import shows
 
@@ -83,11 +83,11 @@ def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu
         assert len(leases) == len(set(leases)), "a lease is interrupted once"
         known = {row.err_uuid for row in machine.errors}
         assert all(hit.error.err_uuid in known for hit in outcome.interrupts)
-        pending.add(machine.take_changes(), now_ns=0)
+        pending.add(NewRows(machine.take_changes()), now_ns=0)
 
     machine.advance(nobody, now + 3600 * SECOND)
     changes = machine.take_changes()
-    pending.add(changes, now_ns=0)
+    pending.add(NewRows(changes), now_ns=0)
     kept = {row.err_uuid for row in machine.errors}, {row.fault_uuid for row in machine.faults}
     written = pending.changes()
     snapshot = FaultSnapshot(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.salvage import put_back, set_aside
 from rdukit_node.faults.store import FaultStore
 from support import shows
@@ -27,7 +28,7 @@ def good_bytes(folder: Path) -> bytes:
     for number in range(400):
         machine.inject([Injection("tile-hang", seed=number), Injection("fan", seed=number)], nobody, NOW + number)
         machine.repair("/NODE", "root", NOW + number)
-        store.write(machine.take_changes(), [], [{"lease": f"l{number}"}], now_ns=NOW + number)
+        store.write(NewRows(machine.take_changes(), [], [{"lease": f"l{number}"}]), now_ns=NOW + number)
     store.close()
     return (folder / "good.db").read_bytes()
 

@@ -13,6 +13,7 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unav
 from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import ChangedRows, Injection, nobody
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.schema import APPLICATION_ID, LOGS, VERSION
 from rdukit_node.faults.store import FaultStore
 from support import shows
@@ -94,7 +95,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     machine = FaultMachine(NODE, lambda: f"uuid-{next(numbers)}")
     machine.inject([Injection("tile-excluded", TILE), Injection("pcie-link-down"), Injection("fan")], nobody, NOW)
     store = FaultStore.open(path)
-    store.write(machine.take_changes(), [{"seq": 1}], [{"lease": "l"}], now_ns=NOW)
+    store.write(NewRows(machine.take_changes(), [{"seq": 1}], [{"lease": "l"}]), now_ns=NOW)
     store.close()
     return path
 
@@ -232,7 +233,9 @@ def test_a_row_is_written_once_in_its_newest_form_and_read_by_anybody(path: Path
     store = FaultStore.open(path)
     for number in range(300):
         machine.inject([Injection("pcie-correctable", seed=number % 2)], nobody, NOW + number)
-        assert store.write(machine.take_changes(), [{"seq": number}], [{"lease": f"l{number}"}], now_ns=NOW + number)
+        assert store.write(
+            NewRows(machine.take_changes(), [{"seq": number}], [{"lease": f"l{number}"}]), now_ns=NOW + number
+        )
     with FaultStore.read_only(path) as reader:
         assert reader.snapshot().errors == machine.errors and reader.age_s(NOW / 1e9 + 5) == pytest.approx(5, abs=0.01)
         assert [row["seq"] for row in reader.events(3)] == [297, 298, 299]
@@ -253,8 +256,8 @@ def test_the_inventory_is_replaced(path: Path) -> None:
     names = ("comp_name", "kind", "parent", "serial", "part", "presence", "health")
     rows = [{name: f"{name}-{number}" for name in names} | {"size_bytes": number} for number in (2, 1)]
     store = FaultStore.open(path)
-    store.write(ChangedRows(), inventory=rows, now_ns=NOW)
-    store.write(ChangedRows(), inventory=rows[:1], now_ns=NOW)
+    store.write(NewRows(ChangedRows(), inventory=rows), now_ns=NOW)
+    store.write(NewRows(ChangedRows(), inventory=rows[:1]), now_ns=NOW)
     with FaultStore.read_only(path) as reader:
         assert reader.inventory() == rows[:1] == reader.answer("inventory", {})["components"]
     store.close()
@@ -283,7 +286,7 @@ def test_no_damaged_file_does_more_than_be_refused(
         return
     try:
         store.load()
-        store.write(ChangedRows(), [{"seq": 1}], now_ns=NOW)
+        store.write(NewRows(ChangedRows(), [{"seq": 1}]), now_ns=NOW)
     except InvalidArgument:
         pass
     finally:

@@ -14,6 +14,7 @@ from rdukit.hardware import find_node
 from rdukit_node.faults.log_repair import repaired_log
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import ChangedRows, FaultSnapshot, Injection, nobody
+from rdukit_node.faults.pending import NewRows
 from rdukit_node.faults.reader import FaultReader
 from rdukit_node.faults.salvage import set_aside
 from rdukit_node.faults.store import FaultStore
@@ -35,7 +36,7 @@ def write_rows(path: Path, checkpoint_after: int) -> FaultStore:
         machine.inject([event], nobody, NOW + number)
         cordon = Cordon(f"/NODE/XRDU_0/RDU_0/TILE_{number % 4}", "why", "root", NOW)
         changes = replace(machine.take_changes(), maintenance=MaintenanceChanges((cordon,)))
-        store.write(changes, [{"seq": number}], [{"lease": f"l{number}"}], now_ns=NOW + number)
+        store.write(NewRows(changes, [{"seq": number}], [{"lease": f"l{number}"}]), now_ns=NOW + number)
         if number == checkpoint_after:
             store.checkpoint()
     return store
@@ -119,7 +120,7 @@ def test_an_older_copy_and_a_missing_file_are_noticed(tmp_path: Path) -> None:
     write_rows(path, -1).close()
     old = path.read_bytes()
     store = FaultStore.open(path)
-    store.write(ChangedRows(), [{"seq": 99}], now_ns=NOW)
+    store.write(NewRows(ChangedRows(), [{"seq": 99}]), now_ns=NOW)
     store.close()
     path.write_bytes(old)
     with pytest.raises(InvalidArgument, match="its last write is missing"):

@@ -8,7 +8,7 @@ import pytest
 
 from rdukit_node.daemon.disk_thread import DiskThread
 from rdukit_node.faults.model import ChangedRows
-from rdukit_node.faults.pending import _MAX_EVENTS, PendingRows
+from rdukit_node.faults.pending import _MAX_EVENTS, NewRows, PendingRows
 from rdukit_node.logs.queued import QueuedHandler, queued_logging
 from support import shows
 
@@ -82,9 +82,9 @@ def test_each_handler_keeps_its_level() -> None:
 
 def test_rows_that_wait_are_bounded_and_the_lost_ones_are_counted() -> None:
     waiting, newer = PendingRows(), PendingRows()
-    waiting.add(ChangedRows(), [{"seq": n} for n in range(_MAX_EVENTS)], now_ns=1)
+    waiting.add(NewRows(ChangedRows(), [{"seq": n} for n in range(_MAX_EVENTS)]), now_ns=1)
     assert (len(waiting), waiting.dropped) == (_MAX_EVENTS, 0)
-    newer.add(ChangedRows(), [{"seq": n} for n in range(3)], [{"lease": "l1"}], now_ns=2)
+    newer.add(NewRows(ChangedRows(), [{"seq": n} for n in range(3)], [{"lease": "l1"}]), now_ns=2)
     waiting.add_newer(newer)
     assert (len(waiting), waiting.dropped) == (_MAX_EVENTS + 1, 3)
     assert waiting.events[-1] == '{"seq": 2}'

@@ -8,7 +8,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultSnapshot, Injection, nobody
-from rdukit_node.faults.pending import PendingRows
+from rdukit_node.faults.pending import NewRows, PendingRows
 from rdukit_node.inventory import find_component, inventory_rows, serial_number
 from support import shows
 
@@ -83,7 +83,7 @@ def test_a_replacement_is_written_and_waits_with_the_other_rows() -> None:
     machine.replace(f"{RDU}/DDRCH_0", "root", 1)
     changes = machine.take_changes()
     assert changes and dict(changes.replaced) == dict(machine.replaced)
-    waiting.add(changes, now_ns=1)
+    waiting.add(NewRows(changes), now_ns=1)
     assert waiting.changes().replaced == changes.replaced and len(waiting) >= len(changes.replaced)
     waiting.clear()
     assert not waiting.changes().replaced

@@ -17,6 +17,8 @@ from rdukit_node.cli.node_views import (
     dynamic_tree,
     op_state_lines,
     rdma_lines,
+    rdus_of_job,
+    rows_around,
     static_lines,
     static_tree,
     topology,
@@ -254,3 +256,24 @@ def test_a_kernel_that_reserves_fewer_pages_is_not_hidden() -> None:
 def test_a_machine_without_huge_pages_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no huge pages"):
         set_huge_pages(8, tmp_path)
+
+
+def test_a_job_has_the_rdus_of_its_tiles_with_their_parts_and_modules() -> None:
+    tiles = tile_rows("SN30-8")
+    for tile in tiles[:2]:
+        tile["lease"] = "l1"
+    tiles[9]["lease"] = "l2"
+    leases = [{"id": "l1", "job": "j1"}, {"id": "l2", "job": None}]
+    rdus = rdus_of_job({"tiles": tiles, "leases": leases}, "j1")
+    assert rdus == {"/NODE/XRDU_0/RDU_0"}
+    assert [row["comp_name"] for row in rows_around(rdu_rows("SN30-8"), rdus)] == ["/NODE/XRDU_0/RDU_0"]
+    paths = {row["comp_name"] for row in rows_around(inventory_of("SN30-8"), rdus)}
+    assert {"/NODE", "/NODE/XRDU_0", "/NODE/XRDU_0/RDU_0", "/NODE/XRDU_0/RDU_0/TILE_7"} <= paths
+    assert not {path for path in paths if path.startswith(("/NODE/XRDU_0/RDU_1", "/NODE/XRDU_1"))}
+    assert rows_around(rdu_rows("SN30-8"), rdus_of_job({"tiles": tiles, "leases": leases}, "j2")) == []
+
+
+@pytest.mark.parametrize("form", [["show", "Host", "all"], ["rdma-dev"], ["set", "hugepages", "1"]])
+def test_what_is_the_hosts_is_no_jobs(form: list[str]) -> None:
+    result = CliRunner().invoke(snconfig, [*form, "--job", "j1"])
+    assert isinstance(result.exception, InvalidArgument) and "--job belongs to show Node" in result.exception.message

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rdukit_node.cli.top import top
 from rdukit_node.cli.top_frame import draw, draw_down, rate_text
-from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture
+from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture, of_job
 from rdukit_node.telemetry.sampling import Reading, holders
 from support import shows
 from support.node.harness import START_NS, FakeNode
@@ -199,6 +199,24 @@ def test_an_application_keeps_its_letter_when_an_earlier_one_ends() -> None:
     assert [o.letter for o in picture(node, slots=slots).occupants] == ["B"]
     node.grant("c", [2])
     assert {o.first.lease: o.letter for o in picture(node, slots=slots).occupants} == {"c": "A", "b": "B"}
+
+
+def test_a_job_has_its_own_applications_and_requests_on_the_tiles_and_faults_of_the_node() -> None:
+    node = FakeNode("SN10-8")
+    node.grant("a", [0, 1], application="logreg", job="j1")
+    node.grant("b", [4], application="gpt2", job="j2")
+    node.faults = [fault("/NODE/XRDU_0/RDU_0/TILE_3", "Major")]
+    node.waiting = [
+        {"application": name, "job": name, "tiles": 64, "memory_bytes": 1, "since": START, "reason": "no room"}
+        for name in ("j1", "j2")
+    ]
+    shown = of_job(picture(node), "j2")
+    assert [each.first.application for each in shown.occupants] == ["gpt2"]
+    assert [row["application"] for row in shown.waiting] == ["j2"]
+    lines = text(shown)
+    assert (shown.tiles_in_use, len(shown.faults)) == (3, 1)
+    assert any(line.startswith("RDU 0 A") for line in lines) and any(line.startswith("B gpt2") for line in lines)
+    assert "no applications" in text(of_job(picture(node), "j3"))
 
 
 def test_an_idle_node_and_a_node_that_is_down_say_so() -> None:
