@@ -4,17 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import torch
 
 from rdukit.pef.kernel import KernelGraph, TensorSpec
 from rdukit.pef.units import KernelVerdict, Outcome, Unit
-from rdukit_runtime.check.compare import Portable, Results, find_fault, finite_in_both
+from rdukit_runtime.check.compare import Portable, Results, find_fault, finite_in_both, settle_places
 from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, GuardedTensor, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.roles import InputRole, find_roles
-from rdukit_runtime.check.rounding import MOVES, Rounding
+from rdukit_runtime.check.rounding import MOVES, Elsewhere, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
 #: Seconds of the portable form up to which all sets are tried, and up to which any is.
@@ -139,13 +140,20 @@ class _Judge:
             return f"fails: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
         if more := native.shared - portable.shared:
             return f"output {min(more)}: it is the memory of an input"
-        found, expected = native.results, portable.results
         is_exact = chosen.kind == "whole" and self._whole
-        if chosen.kind in {"extreme", "wide"} and not self._adds_nothing:
-            found, expected = finite_in_both(found, expected)
-        return find_fault(
-            found, Portable(expected, lambda: self._moved(drawn, chosen)), is_exact, signs=is_exact and self._signs
-        )
+        moved = cache(lambda: self._moved(drawn, chosen))
+
+        def compare(found: Results) -> str | None:
+            expected = portable.results
+            if chosen.kind in {"extreme", "wide"} and not self._adds_nothing:
+                found, expected = finite_in_both(found, expected)
+            return find_fault(found, Portable(expected, moved), is_exact, signs=is_exact and self._signs)
+
+        fault = compare(native.results)
+        if fault is None or len(native.results) != len(portable.results):
+            return fault
+        elsewhere = self._run(self._portable, drawn, chosen, Elsewhere())
+        return compare(settle_places(native.results, portable.results, elsewhere.results))
 
     def _moved(self, drawn: Drawn, chosen: InputSet) -> list[Results]:
         narrow = any(spec.dtype == "bfloat16" for kernel in self._unit.kernels for spec in kernel.inputs)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
+from rdukit.pef.operators import GETITEM
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check import judge as judging
 from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, draw_gradient, guard
@@ -268,3 +269,43 @@ def test_whole_numbers_are_not_divided_by_zero() -> None:
     for chosen in ALL_SETS:
         assert bool((draw(divided.inputs[1], roles["y"], chosen, 1) != 0).all())
     assert judge(Unit(divided), side(Unit(divided))).sets == len(ALL_SETS)
+
+
+def test_an_infinite_row_may_have_either_mean_of_a_layer_norm() -> None:
+    normed = [("aten.native_layer_norm.default", Ref("x"), [WIDTH], None, None, 1e-5)]
+    results = [(GETITEM, Ref("v0"), number) for number in range(3)]
+    unit = Unit(kernel([*normed, *results], ["v1", "v2", "v3"], x=("float32", (ROWS, WIDTH))))
+
+    def summing(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (x,) = inputs
+        result, _, scale = torch.native_layer_norm(x, [WIDTH], None, None, 1e-5)
+        return [result, x.mean(-1, keepdim=True), scale]
+
+    def without_nan(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        result, mean, scale = summing(inputs, scalars)
+        return [result.nan_to_num(0.0), mean, scale]
+
+    infinite = torch.tensor([[1.0] * (WIDTH - 1) + [float("inf")]])
+    assert not torch.equal(summing([infinite], {})[1], build_portable(unit.forward)((infinite,), {})[1])
+    assert judge(unit, Side(summing, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(without_nan, None)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("op", "middle"), [("aten.elu_backward.default", (1.0, 1.0, 1.0, False)), ("aten.hardswish_backward.default", ())]
+)
+def test_a_gradient_at_nan_may_be_what_torch_makes_of_it_in_either_place(op: str, middle: tuple[Any, ...]) -> None:
+    unit = Unit(kernel([(op, Ref("g"), *middle, Ref("x"))], ["v0"], g=("float32", (3,)), x=("float32", (3,))))
+    portable = build_portable(unit.forward)
+
+    def always_nan(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,) = portable(tuple(inputs), scalars)
+        assert made is not None
+        return [torch.where(inputs[1].isnan(), inputs[1], made)]
+
+    def lost(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,) = always_nan(inputs, scalars)
+        return [torch.where(inputs[0].isnan(), 0.0, made)]
+
+    assert judge(unit, Side(always_nan, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(lost, None)).outcome is Outcome.REFUSED
