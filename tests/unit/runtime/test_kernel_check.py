@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -309,3 +310,28 @@ def test_a_gradient_at_nan_may_be_what_torch_makes_of_it_in_either_place(op: str
 
     assert judge(unit, Side(always_nan, None)).outcome is Outcome.RIGHT
     assert judge(unit, Side(lost, None)).outcome is Outcome.REFUSED
+
+
+def test_places_that_are_computed_from_whole_inputs_are_judged() -> None:
+    graph = kernel(
+        [("aten.mul.Tensor", Ref("row"), 48), ("aten.add.Tensor", Ref("v0"), Ref("place")),
+         ("aten.index_copy.default", Ref("x"), 0, Ref("v1"), Ref("y"))],
+        ["v2"], row=("int64", (2,)), place=("int64", (2,)), x=("float32", (144, 3)), y=("float32", (2, 3)),
+    )  # fmt: skip
+
+    def misplaced(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        row, place, x, y = inputs
+        return [x.index_copy(0, row * 47 + place, y)]
+
+    verdict = judge(Unit(graph), side(Unit(graph)))
+    assert (verdict.outcome, verdict.dropped) == (Outcome.RIGHT, 0)
+    assert judge(Unit(graph), Side(misplaced, None)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(("step_s", "outcome", "sets"), [(3.0, Outcome.RIGHT, 1), (11.0, Outcome.NOT_JUDGED, 0)])
+def test_a_section_that_takes_seconds_is_judged_by_one_set_and_a_longer_one_by_none(
+    step_s: float, outcome: Outcome, sets: int
+) -> None:
+    ticks = count(0.0, step_s)
+    verdict = judging.judge(UNIT, side(UNIT), clock=lambda: next(ticks))
+    assert (verdict.outcome, verdict.sets) == (outcome, sets)
