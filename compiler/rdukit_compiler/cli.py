@@ -15,7 +15,7 @@ from rdukit.cli.tables import print_table
 from rdukit.errors import CompileError, InvalidArgument
 from rdukit.files.disk_cache import CachedFile, choose_evicted, remove_cached
 from rdukit.pef import read_pef, write_pef
-from rdukit.pef.units import KERNEL_CHECK, KernelVerdict, Outcome
+from rdukit.pef.units import KERNEL_CHECK, KernelVerdict
 from rdukit.settings import resolve
 from rdukit.units import format_bytes, format_seconds
 from rdukit_compiler.backend.kernel_cache import (
@@ -227,8 +227,8 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
 
         def on_judged(verdict: KernelVerdict, number: int, total: int) -> None:
             reporter.progress("kernels checked", number, total)
-            if verdict.outcome is Outcome.REFUSED:
-                failures.append(f"a section, whose native kernels differ: {verdict.reason}")
+            if not verdict.is_right:
+                failures.append(f"a section: {verdict.complaint}")
 
         reporter.progress("kernels", 0, wanted)
         natives = build_natives(loaded.kernels, on_built, builder=builder)

@@ -31,7 +31,7 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
-from rdukit.pef.units import KERNEL_CHECK, KernelVerdict, Outcome
+from rdukit.pef.units import KERNEL_CHECK, KernelVerdict
 from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
 from rdukit_compiler.backend.check_natives import choose_judged
@@ -255,10 +255,8 @@ def _build_natives(
 
     def on_judged(verdict: KernelVerdict, number: int, total: int) -> None:
         reporter.progress("kernels checked", number, total)
-        if verdict.outcome is Outcome.REFUSED:
-            reporter.warning(
-                f"a section runs from generated operator code: its native kernels differ: {verdict.reason}"
-            )
+        if not verdict.is_right:
+            reporter.warning(f"a section runs from generated operator code: {verdict.complaint}")
 
     built = build_natives(assembly.kernels, on_built, has_compiler, builder)
     natives, verdicts = choose_judged(assembly.sections, assembly.kernels, built, builder, on_judged)

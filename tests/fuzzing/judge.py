@@ -6,16 +6,17 @@ the device differs from torch is no fault of the device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fuzzing.programs import REFUSALS, Program, build_module, draw_inputs, draw_seeds
-from rdukit_runtime.check.compare import FACTOR, Portable, find_fault, finite_in_both
-from rdukit_runtime.check.rounding import AGREES, MOVES, Rounding
+from rdukit_runtime.check.compare import FACTOR, Portable, find_fault, finite_in_both, settle_places
+from rdukit_runtime.check.rounding import AGREES, MOVES, Elsewhere, Rounding
 
 #: Learning rate of the steps that are compared, and how many there are.
 LEARNING_RATE: Final = 0.05
@@ -53,12 +54,13 @@ def run_torch(program: Program, move: float | None = None, number: int = 0, roun
     Raises:
         IllegalProgram: torch refuses the program.
     """
+    return _run_torch(program, None if move is None else Rounding(move, rounds, torch.Generator().manual_seed(number)))
+
+
+def _run_torch(program: Program, around: TorchDispatchMode | None) -> Results:
     try:
         module, inputs = build_module(program), draw_inputs(program)
-        if move is None:
-            return _train(program, module, inputs)
-        generator = torch.Generator().manual_seed(number)
-        with Rounding(move, rounds, generator):
+        with nullcontext() if around is None else around:
             return _train(program, module, inputs)
     except (*REFUSALS, UnboundLocalError) as cause:
         raise IllegalProgram(str(cause)) from cause
@@ -143,6 +145,9 @@ def find_special_fault(program: Program, expected: Results, found: Results, prec
         ours, theirs = finite_in_both(ours, theirs)
     portable = Portable(theirs, lambda: [listed(run) for run in _moved_runs(program, precision)])
     fault = find_fault(ours, portable, is_exact=False)
+    if fault is not None:
+        elsewhere = listed(_run_torch(program, Elsewhere()))
+        fault = find_fault(settle_places(ours, theirs, elsewhere), portable, is_exact=False)
     if fault is None:
         return None
     number, _, text = fault.removeprefix("output ").partition(":")

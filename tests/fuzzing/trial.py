@@ -22,6 +22,7 @@ from fuzzing.programs import KINDS, Program, build_module, draw_inputs, draw_see
 from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnknownTensor, UnsupportedOperator
 from rdukit.pef.file import read_pef
 from rdukit.pef.units import KERNEL_CHECK
+from rdukit.pef.units import Outcome as Kernels
 from rdukit_compiler import TracedGraph
 from sambaflow import samba
 from sambaflow.samba.optim.base import compiler_groups
@@ -186,13 +187,13 @@ def _judge_specials(program: Program, name: str, pef: str, way: Way) -> Verdict:
 
 
 def _refusals(pef: str) -> dict[str, list[str]]:
-    """Return by graph why the kernel check refused kernels of it."""
+    """Return by graph why kernels of it are not used after the kernel check: they differ, or could not be compared."""
     loaded = read_pef(pef).pef
     verdicts: dict[str, str] = loaded.metadata.get(KERNEL_CHECK, {})
     found: dict[str, list[str]] = collections.defaultdict(list)
     for section in loaded.sections:
         verdict = verdicts.get(section.kernel, "")
-        if verdict.startswith("refused") and verdict not in found[section.graph]:
+        if verdict.startswith((str(Kernels.REFUSED), str(Kernels.NOT_JUDGED))) and verdict not in found[section.graph]:
             found[section.graph].append(verdict)
     return found
 

@@ -27,8 +27,8 @@ from rdukit_compiler.settings import KERNEL_CHECK
 #: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
 JUDGE: Final = "rdukit_runtime.check"
 
-#: How the reason of a unit begins that is refused for another's kernel.
-_SHARED: Final = "it shares a kernel with a section that is refused: "
+#: How the reason of a unit begins that is refused for the kernel of another that is not right.
+_SHARED: Final = "it shares a kernel with a section that runs portably: "
 
 #: Called with each unit's digest and its verdict.
 OnJudged = Callable[[str, KernelVerdict], None]
@@ -152,10 +152,10 @@ def choose_judged(
 def spread_refusals(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
 ) -> dict[str, KernelVerdict]:
-    """Refuse also units that share a native kernel with a refused one: a unit has all of its kernels, or none."""
+    """Refuse also units that share a native kernel with one that is not right: a unit has all kernels, or none."""
     found = dict(verdicts)
     lost: dict[str, str] = {}
-    fresh = [digest for digest, verdict in found.items() if verdict.outcome is Outcome.REFUSED]
+    fresh = [digest for digest, verdict in found.items() if not verdict.is_right]
     while fresh:
         for digest in fresh:
             reason = found[digest].reason.removeprefix(_SHARED)
@@ -163,7 +163,7 @@ def spread_refusals(
         fresh = []
         for digest, verdict in found.items():
             shared = [kernel for kernel in units[digest].kernel_digests if kernel in lost]
-            if shared and verdict.outcome is not Outcome.REFUSED:
+            if shared and verdict.is_right:
                 found[digest] = replace(verdict, outcome=Outcome.REFUSED, reason=_SHARED + lost[shared[0]])
                 fresh.append(digest)
     return found
@@ -172,9 +172,6 @@ def spread_refusals(
 def keep_judged(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
 ) -> dict[str, bytes]:
-    """Return the libraries of kernels that no refused unit has."""
-    refused = {
-        kernel for digest, verdict in verdicts.items() if verdict.outcome is Outcome.REFUSED
-        for kernel in units[digest].kernel_digests
-    }  # fmt: skip
-    return {kernel: library for kernel, library in libraries.items() if kernel not in refused}
+    """Return the libraries of kernels of which all units are right."""
+    lost = {k for digest, verdict in verdicts.items() if not verdict.is_right for k in units[digest].kernel_digests}
+    return {kernel: library for kernel, library in libraries.items() if kernel not in lost}

@@ -96,6 +96,7 @@ class Outcome(StrEnum):
     RIGHT = "right"
     #: They differ, crash, hang or write where they must not.
     REFUSED = "refused"
+    #: They could not be compared.
     NOT_JUDGED = "not-judged"
 
 
@@ -108,6 +109,17 @@ class KernelVerdict:
     #: Sets of inputs that both sides computed, and those that the portable form refused.
     sets: int = 0
     dropped: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether the native kernels may be used."""
+        return self.outcome is Outcome.RIGHT
+
+    @property
+    def complaint(self) -> str:
+        """Return why native kernels that are not right are not used."""
+        fault = "differ" if self.outcome is Outcome.REFUSED else "could not be compared"
+        return f"its native kernels {fault}: {self.reason}"
 
     def to_json(self) -> str:
         """Return what ``verdict_from_json`` reads."""

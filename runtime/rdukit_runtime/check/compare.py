@@ -61,6 +61,20 @@ def finite_in_both(ours: Results, theirs: Results) -> tuple[Results, Results]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
+def settle_places(ours: Results, theirs: Results, elsewhere: Results) -> Results:
+    """Return ``ours`` with ``theirs`` where ours is the infinity or NaN that torch computes in other places."""
+    return [_settle_one(a, b, c) for a, b, c in zip(ours, theirs, elsewhere, strict=True)]
+
+
+def _settle_one(ours: torch.Tensor, theirs: torch.Tensor, elsewhere: torch.Tensor) -> torch.Tensor:
+    if not ours.is_floating_point() or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return ours
+    places = ~elsewhere.isfinite() & _are_same(ours, elsewhere)
+    settled = ours.clone()  # with the strides of ours, which are compared as well
+    settled[places] = theirs[places]
+    return settled
+
+
 def _find_one(
     number: int, ours: torch.Tensor, theirs: torch.Tensor, portable: Portable, is_exact: bool, signs: bool
 ) -> str | None:  # fmt: skip

@@ -35,12 +35,14 @@ class InputSet:
     ``above`` (around 30, whole ones large), ``below`` (around -30), ``wide`` (of all sizes), ``least`` (negative
     infinity alone), or the special numbers that are strewn among random ones. ``gradient``: what arrives at a
     backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
+    ``is_narrow``: whole inputs are zeros and ones, as places may be computed from them.
     """
 
     kind: str
     seed: int
     gradient: str = "random"
     masks: str = "some"
+    is_narrow: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind} numbers, gradient {self.gradient}, masks {self.masks}, seed {self.seed}"
@@ -105,9 +107,9 @@ def draw(spec: TensorSpec, role: InputRole | None, chosen: InputSet, number: int
     if role is not None and role.kind == "sorted":
         return torch.rand(spec.shape, generator=generator).sort(-1).values.mul(4).sub(2).to(dtype)
     if not (dtype.is_floating_point or dtype.is_complex):
-        least = 0 if dtype == torch.uint8 else -3
-        made = torch.randint(least, 4, spec.shape, generator=generator)
-        if chosen.kind == "above":
+        least = 0 if dtype == torch.uint8 or chosen.is_narrow else -3
+        made = torch.randint(least, 2 if chosen.is_narrow else 4, spec.shape, generator=generator)
+        if chosen.kind == "above" and not chosen.is_narrow:
             _strew(made, _large_numbers(dtype), generator)
         return (made.masked_fill(made == 0, 4) if role is not None and role.kind == "divisor" else made).to(dtype)
     if dtype.is_complex:

@@ -63,3 +63,30 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def is_floating(value: Any) -> bool:
     """Return whether a value is a tensor of floating numbers."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+#: Gradients that torch's kernel makes NaN where the function read NaN, but numbers beyond the last whole vector. What
+#: the function read is their last argument.
+_NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.ops.aten.hardswish_backward.default})
+#: Norms of rows whose mean, the second result, torch's kernel makes infinite or NaN where a number of the row is
+#: infinite, depending on its place. All other results of such a row are NaN.
+_INFINITE_BY_PLACE: Final = frozenset(
+    {torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default}
+)
+
+
+class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Returns what torch's kernels compute of the same numbers in other places of a tensor, where that differs."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in _NAN_IN_VECTORS:
+            return torch.where(args[-1].isnan(), args[-1], made)
+        if func in _INFINITE_BY_PLACE:
+            result, mean, scale = made
+            rows = args[0].reshape(mean.numel(), -1).mean(-1).reshape(mean.shape).to(mean.dtype)
+            return result, torch.where(mean.isfinite(), mean, rows), scale
+        return made

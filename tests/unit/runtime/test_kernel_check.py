@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
+from rdukit.pef.operators import GETITEM
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check import judge as judging
 from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, draw_gradient, guard
@@ -268,3 +270,68 @@ def test_whole_numbers_are_not_divided_by_zero() -> None:
     for chosen in ALL_SETS:
         assert bool((draw(divided.inputs[1], roles["y"], chosen, 1) != 0).all())
     assert judge(Unit(divided), side(Unit(divided))).sets == len(ALL_SETS)
+
+
+def test_an_infinite_row_may_have_either_mean_of_a_layer_norm() -> None:
+    normed = [("aten.native_layer_norm.default", Ref("x"), [WIDTH], None, None, 1e-5)]
+    results = [(GETITEM, Ref("v0"), number) for number in range(3)]
+    unit = Unit(kernel([*normed, *results], ["v1", "v2", "v3"], x=("float32", (ROWS, WIDTH))))
+
+    def summing(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (x,) = inputs
+        result, _, scale = torch.native_layer_norm(x, [WIDTH], None, None, 1e-5)
+        return [result, x.mean(-1, keepdim=True), scale]
+
+    def without_nan(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        result, mean, scale = summing(inputs, scalars)
+        return [result.nan_to_num(0.0), mean, scale]
+
+    infinite = torch.tensor([[1.0] * (WIDTH - 1) + [float("inf")]])
+    assert not torch.equal(summing([infinite], {})[1], build_portable(unit.forward)((infinite,), {})[1])
+    assert judge(unit, Side(summing, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(without_nan, None)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("op", "middle"), [("aten.elu_backward.default", (1.0, 1.0, 1.0, False)), ("aten.hardswish_backward.default", ())]
+)
+def test_a_gradient_at_nan_may_be_what_torch_makes_of_it_in_either_place(op: str, middle: tuple[Any, ...]) -> None:
+    unit = Unit(kernel([(op, Ref("g"), *middle, Ref("x"))], ["v0"], g=("float32", (3,)), x=("float32", (3,))))
+    portable = build_portable(unit.forward)
+
+    def always_nan(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,) = portable(tuple(inputs), scalars)
+        assert made is not None
+        return [torch.where(inputs[1].isnan(), inputs[1], made)]
+
+    def lost(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,) = always_nan(inputs, scalars)
+        return [torch.where(inputs[0].isnan(), 0.0, made)]
+
+    assert judge(unit, Side(always_nan, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(lost, None)).outcome is Outcome.REFUSED
+
+
+def test_places_that_are_computed_from_whole_inputs_are_judged() -> None:
+    graph = kernel(
+        [("aten.mul.Tensor", Ref("row"), 48), ("aten.add.Tensor", Ref("v0"), Ref("place")),
+         ("aten.index_copy.default", Ref("x"), 0, Ref("v1"), Ref("y"))],
+        ["v2"], row=("int64", (2,)), place=("int64", (2,)), x=("float32", (144, 3)), y=("float32", (2, 3)),
+    )  # fmt: skip
+
+    def misplaced(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        row, place, x, y = inputs
+        return [x.index_copy(0, row * 47 + place, y)]
+
+    verdict = judge(Unit(graph), side(Unit(graph)))
+    assert (verdict.outcome, verdict.dropped) == (Outcome.RIGHT, 0)
+    assert judge(Unit(graph), Side(misplaced, None)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(("step_s", "outcome", "sets"), [(3.0, Outcome.RIGHT, 1), (11.0, Outcome.NOT_JUDGED, 0)])
+def test_a_section_that_takes_seconds_is_judged_by_one_set_and_a_longer_one_by_none(
+    step_s: float, outcome: Outcome, sets: int
+) -> None:
+    ticks = count(0.0, step_s)
+    verdict = judging.judge(UNIT, side(UNIT), clock=lambda: next(ticks))
+    assert (verdict.outcome, verdict.sets) == (outcome, sets)

@@ -3,7 +3,7 @@
 import torch
 
 from fuzzing.generate import generate
-from fuzzing.judge import expected_results, find_differences
+from fuzzing.judge import expected_results, find_differences, find_special_fault
 from fuzzing.programs import Declared, Program, Step, build_module, class_text, draw_inputs, without_unused
 from fuzzing.shrink import shrink
 from support import shows
@@ -100,3 +100,20 @@ def test_rounding_is_no_difference_and_a_wrong_gradient_is_one() -> None:
     (difference,) = find_differences(made, expected, wrong, "f32")
     assert difference.name == "step 1 gradient p1"
     assert find_differences(made, expected, {**expected, "step 1 gradient p1": None}, "bf16") != []
+
+
+def test_of_a_gradient_at_nan_either_answer_of_torch_is_right() -> None:
+    made = Program(
+        3, (Declared("x1", "torch.randn(3)"),), (Declared("self.p1", "self.p1 = nn.Parameter(torch.zeros(3))"),),
+        (Step(("v1",), "x1 + self.p1"), Step(("v2",), "F.elu(v1)")), ("v2",), "nan",
+    )  # fmt: skip
+    expected = expected_results(made)
+    gradient, at_nan = expected["step 1 gradient p1"], draw_inputs(made)["x1"].isnan()
+    assert gradient is not None and at_nan.any() and not gradient.isnan().any()
+
+    def fault_with(value: float) -> str | None:
+        found = expected | {"step 1 gradient p1": torch.where(at_nan, value, gradient)}
+        return find_special_fault(made, expected, found, "f32")
+
+    assert fault_with(float("nan")) is None
+    assert "gradient p1" in str(fault_with(float("inf")))
