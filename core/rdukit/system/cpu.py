@@ -87,8 +87,8 @@ def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> floa
     """Return how many processors' worth of time the control groups grant this process; None: no limit.
 
     ``docker run --cpus`` and Kubernetes set this limit, which appears neither in the number of processors nor in the
-    affinity mask. Threads beyond the quota slow each other down: once a period's quota is used up, the kernel pauses all
-    of them until the next period.
+    affinity mask. Threads beyond the quota slow each other down: once a period's quota is used up, the kernel pauses
+    all of them until the next period.
 
     Args:
         cgroup: mount point of the system's control groups, of version 1, 2 or both.
