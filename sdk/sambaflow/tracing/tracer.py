@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
@@ -22,7 +22,6 @@ from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.tracing.earlier_traces import origin_of, remember_traced, tracker_of_trace
 from sambaflow.tracing.failures import Way, explain_failure, record_some_way
-from sambaflow.tracing.graph_inputs import Tensors, check_grown, find_sources, grow_buffers
 from sambaflow.tracing.module_state import (
     Grown,
     ModuleState,
@@ -42,6 +41,9 @@ from sambaflow.tracing.scans import traced_scans
 from sambaflow.tracing.tied_weights import untied
 from sambaflow.tracing.torch_private import FAKE_TENSORS, replaced
 from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
+
+if TYPE_CHECKING:
+    from sambaflow.tracing.graph_inputs import Tensors
 
 
 @dataclass(slots=True)
@@ -101,6 +103,7 @@ def _trace(
 ) -> TracedModel:  # fmt: skip
     """Trace one call of forward, again where buffers grow in it; ``growths``: symbols of those that grew, each time."""
     from rdukit_compiler import DTYPE_READERS_META, model_graph_from_fx
+    from sambaflow.tracing.graph_inputs import Tensors, check_grown, find_sources, grow_buffers
 
     _check_modules(model)
     tensors = Tensors(_named_inputs(inputs), dict(model.named_parameters()), dict(model.named_buffers()))
@@ -137,7 +140,7 @@ class _Call:
     #: Tensors of the trace, weakly, and their proxies.
     tracker: Mapping[Any, Any]
 
-    def __init__(self, model: nn.Module, inputs: Any, name: str, tensors: Tensors, exposed: Collection[str]) -> None:
+    def __init__(self, model: nn.Module, inputs: Any, name: str, tensors: "Tensors", exposed: Collection[str]) -> None:
         self.model, self.inputs, self.name, self.tensors, self.exposed = model, inputs, name, tensors, exposed
         #: Paths of the modules that run, outermost first; after a failure, of those that ran then.
         self.running: list[str] = []
